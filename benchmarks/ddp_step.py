@@ -1,0 +1,136 @@
+"""A DDP training step inside a trial against the same step under torchrun, two ranks, CPU. One JSON line.
+
+    python -m benchmarks.ddp_step [--rounds 3] [--steps 300]
+
+In turns, so that a machine whose speed drifts is fair to both; the ratio is that of the medians of all rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+WARM = 30
+
+
+def step_times(steps: int) -> list[float]:
+    """Seconds of each step of a small network under DDP; the process group is there already."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Linear(512, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 10),
+    ]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, labels = torch.randn(64, 512), torch.randint(0, 10, (64,))
+    times = []
+    for _ in range(WARM + steps):
+        begun = time.perf_counter()
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        times.append(time.perf_counter() - begun)
+        yield_report(float(loss.detach()))
+    return times[WARM:]
+
+
+def yield_report(loss: float) -> None:
+    """Inside a trial every step is reported, which is more than anybody does; under torchrun there is nobody to report to."""
+    from tuner.trials import session
+
+    if session.current() is not None:
+        session.report({"loss": loss})
+
+
+def train(config: dict[str, Any]) -> None:
+    import tuner
+
+    times = step_times(config["steps"])
+    if tuner.get_context().world_rank == 0:
+        Path(config["out"]).write_text(json.dumps(times))
+
+
+def ours(steps: int) -> list[float]:
+    import tuner
+
+    with tempfile.NamedTemporaryFile() as file:
+        result = tuner.run(
+            train,
+            {"steps": steps, "out": file.name},
+            metric="loss",
+            mode="min",
+            num_samples=1,
+            scheduler="fifo",
+            num_workers=2,
+            verbose=0,
+        )
+        assert result.state == "completed", result.error
+        times: list[float] = json.loads(Path(file.name).read_text())
+        return times
+
+
+def theirs(steps: int) -> list[float]:
+    with tempfile.NamedTemporaryFile() as file:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "STEPS": str(steps), "OUT": file.name}
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        times: list[float] = json.loads(Path(file.name).read_text())
+        return times
+
+
+def under_torchrun() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    times = step_times(int(os.environ["STEPS"]))
+    if dist.get_rank() == 0:
+        Path(os.environ["OUT"]).write_text(json.dumps(times))
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        under_torchrun()
+        return
+    import ray
+
+    from tuner.driver.cluster import connect
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=300)
+    arguments = parser.parse_args()
+    os.environ.setdefault("TUNER_HOME", tempfile.mkdtemp())
+    connect(cpus=2)
+    mine: list[float] = []
+    peer: list[float] = []
+    for _ in range(arguments.rounds):
+        peer += theirs(arguments.steps)
+        mine += ours(arguments.steps)
+    ray.shutdown()
+    row = {
+        "benchmark": "ddp_step",
+        "tuner_ms": round(statistics.median(mine) * 1e3, 3),
+        "torchrun_ms": round(statistics.median(peer) * 1e3, 3),
+        "ratio": round(statistics.median(mine) / statistics.median(peer), 3),
+    }
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

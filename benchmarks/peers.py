@@ -1,0 +1,177 @@
+"""The same small trials with Ray Tune and Ray Train, and the floor that bare Ray actors set: what figures are held against.
+
+Each function starts a private Ray, so call them in a process of their own: ``measure("tune_ddp", trials=3)`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from typing import Any
+
+
+def measure(name: str, **arguments: int) -> dict[str, Any]:
+    """Run one of the functions below in a fresh process."""
+    code = f"import json; from benchmarks import peers; print(json.dumps(peers.{name}(**{arguments!r})))"
+    env = {**os.environ, "RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _ray(cpus: int) -> Any:
+    import ray
+
+    ray.init(address="local", num_cpus=cpus, log_to_driver=False, include_dashboard=False, logging_level="error")
+    return ray
+
+
+def tune_ddp(trials: int) -> dict[str, float]:
+    """Trials of Ray Tune that are two-rank runs of Ray Train and report once; seconds a trial, one after the other."""
+    _ray(3)
+    from ray import train, tune
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    storage = tempfile.mkdtemp()
+
+    def loop(config: dict[str, Any]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        train.report({"loss": config["x"] ** 2})
+
+    def trial(config: dict[str, Any]) -> None:
+        TorchTrainer(
+            loop,
+            train_loop_config=config,
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+            run_config=RunConfig(storage_path=storage, name=f"run{time.time_ns()}", callbacks=[TuneReportCallback()]),
+        ).fit()
+
+    begun = time.perf_counter()
+    results = tune.Tuner(
+        tune.with_resources(trial, {"CPU": 1}),
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=trials, max_concurrent_trials=1),
+        run_config=tune.RunConfig(verbose=0, storage_path=storage),
+    ).fit()
+    if results.num_errors:
+        raise RuntimeError(str(results.errors[0]))
+    return {"trial_s": (time.perf_counter() - begun) / trials}
+
+
+def tune_single(trials: int, cpus: int = 1) -> dict[str, float]:
+    """One-process trials of Ray Tune that report once, actors reused; seconds a trial, one after the other."""
+    _ray(cpus)
+    from ray import tune
+
+    def trial(config: dict[str, Any]) -> None:
+        tune.report({"loss": config["x"] ** 2})
+
+    begun = time.perf_counter()
+    tune.Tuner(
+        trial,
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(
+            metric="loss", mode="min", num_samples=trials, max_concurrent_trials=1, reuse_actors=True
+        ),
+        run_config=tune.RunConfig(verbose=0, storage_path=tempfile.mkdtemp()),
+    ).fit()
+    return {"trial_s": (time.perf_counter() - begun) / trials}
+
+
+def bare_groups(repeats: int) -> dict[str, float]:
+    """Two bare Ray actors in a placement group that join a gloo group and do one all-reduce: cold and warm, seconds."""
+    ray = _ray(2)
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    @ray.remote(num_cpus=1)
+    class Rank:
+        def ready(self) -> None:
+            import torch.distributed  # noqa: F401
+
+        def listen(self) -> int:
+            import torch.distributed as dist
+
+            self.store = dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=60), wait_for_workers=False)
+            return int(self.store.port)
+
+        def join(self, rank: int, port: int) -> None:
+            import torch
+            import torch.distributed as dist
+
+            if rank:
+                self.store = dist.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=60))
+            dist.init_process_group("gloo", store=self.store, rank=rank, world_size=2)
+            dist.all_reduce(torch.ones(1))
+
+        def leave(self) -> None:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+
+    def join(ranks: list[Any]) -> None:
+        port = ray.get(ranks[0].listen.remote())
+        ray.get([rank.join.remote(number, port) for number, rank in enumerate(ranks)])
+
+    begun = time.perf_counter()
+    group = placement_group([{"CPU": 1}] * 2)
+    ray.get(group.ready())
+    ranks = [
+        Rank.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)).remote() for index in range(2)
+    ]
+    ray.get([rank.ready.remote() for rank in ranks])
+    join(ranks)
+    cold = time.perf_counter() - begun
+    warm = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        ray.get([rank.leave.remote() for rank in ranks])
+        join(ranks)
+        warm.append(time.perf_counter() - begun)
+    return {"cold_s": cold, "warm_s": statistics.median(warm)}
+
+
+def durable_reports(repeats: int) -> dict[str, float]:
+    """A call of an async actor that commits one row to SQLite (WAL, synchronous=NORMAL); the median in seconds."""
+    ray = _ray(2)
+    import sqlite3
+
+    @ray.remote(num_cpus=0)
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            self.db = sqlite3.connect(os.path.join(folder, "floor.db"), isolation_level=None)
+            self.db.execute("pragma journal_mode=wal")
+            self.db.execute("pragma synchronous=normal")
+            self.db.execute("create table point (seq integer primary key, step integer, value real)")
+
+        async def report(self, step: int, value: float) -> str:
+            self.db.execute("insert into point (step, value) values (?, ?)", (step, value))
+            return "continue"
+
+    @ray.remote(num_cpus=1)
+    class Trainer:
+        def train(self, writer: Any, steps: int) -> list[float]:
+            took = []
+            for step in range(steps):
+                begun = time.perf_counter()
+                ray.get(writer.report.remote(step, 0.5))
+                took.append(time.perf_counter() - begun)
+            return took
+
+    writer = Writer.remote(tempfile.mkdtemp())
+    took = ray.get(Trainer.remote().train.remote(writer, repeats))
+    return {"report_s": statistics.median(took)}

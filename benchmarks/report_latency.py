@@ -1,0 +1,82 @@
+"""What a call of tuner.report costs the training thread, between milestones and at them, beside the floor. One JSON line.
+
+    python -m benchmarks.report_latency [--reports 20000] [--milestones 1000]
+
+Between milestones it fills a buffer. At a milestone it waits until the report is in the database and the scheduler has
+answered; the floor is a Ray actor call that commits one row to SQLite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+
+from benchmarks import peers
+
+
+def trial(config: dict[str, Any]) -> None:
+    """Reports with a little work in between, as training has; the last report says how long the others took."""
+    import tuner
+
+    took = []
+    for step in range(config["reports"]):
+        until = time.perf_counter() + config["work_s"]
+        while time.perf_counter() < until:
+            pass
+        metrics = {"loss": 1.0 / (step + 1), "accuracy": 0.5, "lr": 0.1, "norm": 2.0, "epoch": step}
+        begun = time.perf_counter()
+        tuner.report(metrics)
+        took.append(time.perf_counter() - begun)
+    cuts = statistics.quantiles(took, n=1000)
+    tuner.report({"loss": 0.0, "p50": statistics.median(took), "p99": cuts[989], "p999": cuts[998]})
+
+
+def run(reports: int, milestones: bool) -> dict[str, float]:
+    import tuner
+
+    scheduler = {"type": "median", "grace_period": 1, "min_samples_required": 10} if milestones else "fifo"
+    result = tuner.run(
+        trial,
+        {"reports": reports, "work_s": 0.0005},
+        metric="loss",
+        mode="min",
+        num_samples=1,
+        scheduler=scheduler,
+        search_alg="random",
+        verbose=0,
+    )
+    assert result.best_trial is not None
+    last = result.best_trial.metrics
+    return {name: last[name] for name in ("p50", "p99", "p999")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--reports", type=int, default=20_000)
+    parser.add_argument("--milestones", type=int, default=1000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["TUNER_HOME"] = home
+        between = run(arguments.reports, milestones=False)
+        at = run(arguments.milestones, milestones=True)
+    floor = peers.measure("durable_reports", repeats=arguments.milestones)["report_s"]
+    row = {
+        "benchmark": "report_latency",
+        "between_p50_us": between["p50"] * 1e6,
+        "between_p99_us": between["p99"] * 1e6,
+        "between_p999_us": between["p999"] * 1e6,
+        "verdict_p50_ms": at["p50"] * 1e3,
+        "verdict_p99_ms": at["p99"] * 1e3,
+        "floor_p50_ms": floor * 1e3,
+        "verdict_over_floor": at["p50"] / floor,
+    }
+    print(json.dumps({name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""A scheduler of one's own: written, tried in virtual time, and run on a cluster, all from this file.
+
+`Halfway` lets a trial go on at half of `max_t` only if it is better than the mean of those that were there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tuner
+from tuner.domain.decisions import Decision, Stop
+from tuner.domain.trial import Population, Trial
+from tuner.schedulers.base import Fact, Scheduler, TrialReported
+
+
+@dataclass
+class State:
+    """All that it remembers; JSON in and out through `dataclasses.asdict`."""
+
+    count: int = 0
+    total: float = 0.0
+
+
+class Halfway(Scheduler):
+    TYPE = "halfway"
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE}
+
+    @property
+    def half(self) -> float:
+        assert self.setting.max_t is not None
+        return self.setting.max_t // 2
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        """Nobody waits for a verdict except at half time."""
+        return self.half if trial.t < self.half else None
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        """Facts in; cheap. After a restart this is all that is called."""
+        if isinstance(fact, TrialReported) and fact.t == self.half:
+            self.state.count += 1
+            self.state.total += fact.score
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        """Reads the state and changes nothing. `score` is the objective turned so that higher is better."""
+        if not isinstance(fact, TrialReported) or fact.t != self.half or self.state.count < 2:
+            return ()
+        mean = (self.state.total - fact.score) / (self.state.count - 1)
+        if fact.score >= mean:
+            return ()
+        reason = f"stopped half-way, at {fact.t:g}: {abs(fact.score):.4g} is worse than the mean of {abs(mean):.4g}"
+        return [Stop(trial=fact.trial, reason=reason)]
+
+
+def simulated(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
+    """A learning curve without any learning."""
+    for step in range(1, 11):
+        yield tuner.Step({"loss": config["x"] + 1 / step}, seconds=1.0)
+
+
+def train(config: dict[str, Any]) -> None:
+    """The same on a cluster, two ranks a trial."""
+    for step in range(1, 11):
+        tuner.report({"loss": config["x"] + 1 / step})
+
+
+SPACE = {"x": tuner.uniform(0, 1)}
+SEARCH: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 12, "max_t": 10, "search_alg": "random"}
+
+
+def main() -> None:
+    rehearsal = tuner.simulate(simulated, SPACE, scheduler=Halfway(), **SEARCH)
+    for decision in rehearsal.decisions:
+        print(type(decision).__name__, decision.reason)
+    print("remembered:", asdict(State()), "->", rehearsal.seconds, "virtual seconds")
+    result = tuner.run(
+        train, SPACE, scheduler=Halfway(), num_workers=2, resources_per_worker={"CPU": 0.25}, verbose=0, **SEARCH
+    )
+    stopped = sum(str(trial.state) == "stopped" for trial in result.trials)
+    print(
+        f"{result.state}: {stopped} of {len(result.trials)} trials stopped half-way, best loss {result.best_value:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Build hook of the wheel: the bundle of the web pages is built where it is missing or out of date."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class WebBundleHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Runs `web/build.py` before a wheel or an sdist is put together.
+
+    An editable install does without: there the bundle is built by `make`, and read from the checkout.
+    """
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":
+            return
+        root = Path(self.root)
+        bundle = root / "tuner" / "_web" / "index.html"
+        script = root / "web" / "build.py"
+        if script.is_file():
+            _load(script).build()
+        elif not bundle.is_file():
+            raise RuntimeError(f"neither the web pages ({bundle}) nor their sources ({script}) are there")
+
+
+def _load(script: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tuner_web_build", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

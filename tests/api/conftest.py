@@ -1,0 +1,98 @@
+"""The API over a real database: called in process, or over a socket where the stream matters."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tuner.api import create_app
+from tuner.api.server import Server
+from tuner.entrypoints import EntrypointChecker
+from tuner.settings import Settings
+from tuner.store import Store
+
+
+class Poked:
+    """Counts the pokes, and says what the driver's trouble is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.trouble: str | None = None
+
+    def __call__(self) -> None:
+        self.count += 1
+
+    def problem(self) -> str | None:
+        return self.trouble
+
+
+@pytest.fixture
+def poked() -> Poked:
+    return Poked()
+
+
+@pytest.fixture(scope="session")
+def checker() -> Iterator[EntrypointChecker]:
+    """One helper process for all tests: the libraries that it loads are loaded once."""
+    checker = EntrypointChecker()
+    yield checker
+    checker.close()
+
+
+@pytest.fixture
+def app(sqlite_store: Store, poked: Poked, checker: EntrypointChecker, tmp_path: Path) -> FastAPI:
+    app = create_app(Settings(home=tmp_path), sqlite_store, poked, poked.problem, web=tmp_path / "web")
+    app.state.context.checker = checker
+    return app
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
+        yield client
+
+
+@pytest.fixture
+def server(app: FastAPI) -> Iterator[str]:
+    """The URL of the app served over a socket."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    serving = Server(app, log_level="warning", grace_s=60)
+    thread = threading.Thread(target=lambda: asyncio.run(serving.serve(sockets=[listening])), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    serving.should_exit = True
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    listening.close()
+
+
+SPEC: dict[str, Any] = {
+    "name": "digits",
+    "entrypoint": "tests.api.trainables:train",
+    "space": {
+        "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
+        "width": {"type": "choice", "categories": [16, 32, 64]},
+    },
+    "metric": "accuracy",
+    "mode": "max",
+    "num_samples": 16,
+    "seed": 1,
+    "search": {"type": "random"},
+    "scheduler": {"type": "asha", "max_t": 27, "grace_period": 1, "reduction_factor": 3},
+    "scaling": {"num_workers": 2, "use_gpu": False, "resources_per_worker": {"CPU": 0.5}},
+    "limits": {"max_concurrent_trials": 2, "time_budget_s": 600},
+}
+
+
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    return dict(SPEC)

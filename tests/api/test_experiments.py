@@ -1,0 +1,249 @@
+"""/experiments, as docs/api.md says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Poked
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Finish, Stop
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.store import Store
+
+API = "/api/v1/experiments"
+
+
+async def test_creating_answers_with_the_experiment_and_where_it_is(
+    client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, poked: Poked
+) -> None:
+    response = await client.post(API, json=spec)
+    made = response.json()
+    assert (response.status_code, response.headers["location"], poked.count) == (201, f"{API}/{made['id']}", 1)
+    expected = {
+        name: spec[name]
+        for name in ("name", "metric", "mode", "num_samples", "seed", "search", "scheduler", "space", "entrypoint")
+    }
+    assert {name: made[name] for name in expected} == expected
+    assert made["state"] == "pending"
+    assert made["counts"] == dict.fromkeys(TrialState, 0)
+    assert (made["trials"], made["best"], made["error"], made["started_at"], made["metrics"]) == (
+        0,
+        None,
+        None,
+        None,
+        [],
+    )
+    assert made["scaling"]["resources_per_worker"] == {"CPU": 0.5}
+    assert datetime.fromisoformat(made["created_at"]).utcoffset().total_seconds() == 0  # type: ignore[union-attr]
+    assert (await client.get(response.headers["location"])).json() == made
+
+    stored = sqlite_store.get_experiment(made["id"])
+    assert stored.code_hash is not None
+    assert stored.source == "api"
+    assert sqlite_store.get_code(stored.code_hash).sys_path
+    assert [e.public_id for e in sqlite_store.claimable(T0)] == [made["id"]]
+
+
+async def test_the_same_idempotency_key_answers_the_same(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    first, second = [await client.post(API, json=spec, headers={"Idempotency-Key": "k"}) for _ in range(2)]
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json() == second.json()
+    other = await client.post(API, json={**spec, "seed": 2}, headers={"Idempotency-Key": "k"})
+    assert (other.status_code, other.headers["content-type"]) == (409, "application/problem+json")
+    assert len((await client.get(API)).json()["items"]) == 1
+
+
+async def test_every_mistake_is_named_at_once(
+    client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, poked: Poked
+) -> None:
+    spec["space"] = {"lr": {"type": "loguniform", "lower": 0, "upper": 0.1}}
+    spec["scheduler"] = {"type": "asha", "max_T": 27}
+    spec["search_alg"] = "tpe"
+    response = await client.post(API, json=spec)
+    problem = response.json()
+    assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
+    assert (problem["status"], problem["title"]) == (422, "Unprocessable Entity")
+    messages = {error["pointer"]: error["message"] for error in problem["errors"]}
+    assert set(messages) == {"/space/lr/lower", "/scheduler/max_T", "/search_alg"}
+    assert "did you mean max_t?" in messages["/scheduler/max_T"]
+    assert "did you mean search?" in messages["/search_alg"]
+    assert "scheduler.max_T" in problem["detail"]
+    assert (sqlite_store.list_experiments().items, poked.count) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "says"),
+    [
+        ("tests.api.trainables:trian", "did you mean 'train'?"),
+        ("tests.api.nothing:train", "ModuleNotFoundError"),
+        ("tests.api.trainables:Any.nothing", "has no"),
+        ("no colon", "module:function"),
+        ("__import__('os').system('true'):x", "module:function"),
+        (None, "is required"),
+    ],
+)
+async def test_an_entrypoint_that_cannot_be_imported_says_so_at_once(
+    client: httpx.AsyncClient, spec: dict[str, Any], entrypoint: str | None, says: str
+) -> None:
+    response = await client.post(API, json={**spec, "entrypoint": entrypoint})
+    [error] = response.json()["errors"]
+    assert (response.status_code, error["pointer"]) == (422, "/entrypoint")
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": NaN}', b"[" * 100_000, b'"\xff"', b"null", b"[]", b"1e999"])
+async def test_a_body_that_is_no_object_is_refused(client: httpx.AsyncClient, body: bytes) -> None:
+    response = await client.post(API, content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["message"]
+
+
+async def test_the_list_is_newest_first_in_pages(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made = [sqlite_store.create_experiment(a_spec(f"n{n}")).public_id for n in range(3)]
+    first = (await client.get(API, params={"page_size": 2})).json()
+    second = (await client.get(API, params={"page_size": 2, "page_token": first["next_page_token"]})).json()
+    assert [e["id"] for e in first["items"] + second["items"]] == made[::-1]
+    assert second["next_page_token"] is None
+    assert [e["name"] for e in (await client.get(API, params={"name": "1"})).json()["items"]] == ["n1"]
+    assert (await client.get(API, params={"state": "running"})).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "pointer"),
+    [
+        ("?page_size=0", "/page_size"),
+        ("?page_size=x", "/page_size"),
+        ("?page_token=x", "/page_token"),
+        ("?state=gone", "/state"),
+        ("/{id}/curves?x=steps", "/x"),
+        ("/{id}/curves?max_points=1", "/max_points"),
+        ("/{id}/decisions?trial=-1", "/trial"),
+        ("/{id}/events?after=-1", "/after"),
+    ],
+)
+async def test_a_wrong_query_points_at_the_parameter(
+    client: httpx.AsyncClient, sqlite_store: Store, path: str, pointer: str
+) -> None:
+    made = sqlite_store.create_experiment(a_spec())
+    response = await client.get(API + path.format(id=made.public_id))
+    assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
+
+
+async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None:
+    for path in ("exp_x", "exp_x/trials", "exp_x/curves", "exp_x/decisions", "exp_x/events", "a%00b", "😀"):
+        response = await client.get(f"{API}/{path}")
+        assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json"), path
+    for action in ("cancel", "pause", "resume"):
+        assert (await client.post(f"{API}/exp_x/{action}")).status_code == 404
+    assert (await client.get("/api/v1/nothing")).status_code == 404
+    assert (await client.delete(API)).status_code == 405
+
+
+async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 2)
+    checkpoint = CheckpointInfo(id="ckp_1", uri="/c/1", step=2, bytes=9)
+    trials[0].iteration, trials[0].last, trials[0].best_value, trials[0].last_value = (
+        2,
+        {"accuracy": 0.5, "loss": math.inf},
+        0.5,
+        math.nan,
+    )
+    trials[0].state, trials[0].reason, trials[0].checkpoint = TrialState.STOPPED, "stopped at iteration 2", checkpoint
+    best = {"trial_number": 0, "value": 0.5, "iteration": 2, "params": {"lr": 0.01}, "checkpoint_id": "ckp_1"}
+    log = [
+        (6, a_report(0, 1, accuracy=0.25, loss=math.nan)),
+        (7, dataclasses.replace(a_report(0, 2, accuracy=0.5, loss=math.inf), checkpoint=checkpoint)),
+        (8, Stop(reason="stopped at iteration 2", trial=0)),
+    ]
+    counts = {"running": 1, "stopped": 1}
+    sqlite_store.commit(
+        made.id, epoch, Batch(log=log, trials=trials, carried_out=[8], summary={"best": best, "counts": counts}), T0 + 3
+    )
+
+    found = (await client.get(f"{API}/{made.public_id}")).json()
+    first = trial_id(made.public_id, 0)
+    assert found["best"] == {**best, "trial_id": first}
+    assert (found["trials"], found["counts"]["stopped"], found["metrics"], found["last_event_seq"]) == (
+        2,
+        1,
+        ["accuracy", "loss"],
+        8,
+    )
+
+    [trial] = (await client.get(f"{API}/{made.public_id}/trials", params={"state": "stopped"})).json()["items"]
+    assert (trial["id"], trial["number"], trial["experiment_id"]) == (first, 0, made.public_id)
+    assert (trial["last"], trial["last_value"], trial["best_value"]) == ({"accuracy": 0.5, "loss": None}, None, 0.5)
+    assert trial["checkpoint"] == {"id": "ckp_1", "uri": "/c/1", "step": 2, "bytes": 9}
+    assert "segments" not in trial
+
+    curves = (await client.get(f"{API}/{made.public_id}/curves")).json()
+    assert (curves["metric"], curves["mode"], curves["x"]) == ("accuracy", "max", "step")
+    assert curves["series"] == [
+        {
+            "trial_id": first,
+            "number": 0,
+            "state": "stopped",
+            "best_value": 0.5,
+            "segments": [{"ordinal": 1, "cause": "start", "x": [1.0, 2.0], "y": [0.25, 0.5]}],
+        }
+    ]
+    assert curves["best_so_far"] == {"x": [1.0, 2.0], "y": [0.25, 0.5]}
+    loss = (await client.get(f"{API}/{made.public_id}/curves", params={"metric": "loss", "x": "time"})).json()
+    assert loss["series"][0]["segments"][0] == {"ordinal": 1, "cause": "start", "x": [1.0, 2.0], "y": [None, None]}
+
+    decisions = (await client.get(f"{API}/{made.public_id}/decisions", params={"trial": 0})).json()["items"]
+    assert [(d["seq"], d["kind"], d["state"]) for d in decisions] == [(8, "stop", "done"), (2, "start", "pending")]
+    assert decisions[0] | {"time": ""} == {
+        "seq": 8, "time": "", "kind": "stop", "trial_number": 0, "trial_id": first, "reason": "stopped at iteration 2",
+        "state": "done", "payload": {"trial": 0},
+    }  # fmt: skip
+
+
+async def test_an_answer_that_the_client_has_is_not_sent_again(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    url = f"{API}/{made.public_id}"
+    first = await client.get(url)
+    again = await client.get(url, headers={"If-None-Match": f'"x", W/{first.headers["etag"]}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    sqlite_store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+    changed = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert (changed.status_code, changed.json()["last_event_seq"]) == (200, 4)
+
+
+class TestCommands:
+    async def test_a_command_is_a_row_and_a_poke(
+        self, client: httpx.AsyncClient, sqlite_store: Store, poked: Poked
+    ) -> None:
+        made, _, _ = begin(sqlite_store)
+        for action in ("pause", "resume", "cancel", "cancel"):
+            response = await client.post(f"{API}/{made.public_id}/{action}")
+            assert (response.status_code, response.json()["id"]) == (202, made.public_id)
+        assert [c.command for c in sqlite_store.pending_commands([made.id])] == ["pause", "resume", "cancel"]
+        assert poked.count == 4
+
+    async def test_what_is_so_already_is_not_asked_for(self, client: httpx.AsyncClient, sqlite_store: Store) -> None:
+        made, epoch, _ = begin(sqlite_store)
+        assert (await client.post(f"{API}/{made.public_id}/resume")).status_code == 202
+        sqlite_store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0)
+        assert (await client.post(f"{API}/{made.public_id}/pause")).status_code == 202
+        assert sqlite_store.pending_commands([made.id]) == []
+
+    async def test_an_ended_experiment_stays_ended(self, client: httpx.AsyncClient, sqlite_store: Store) -> None:
+        made, epoch, _ = begin(sqlite_store)
+        sqlite_store.commit(
+            made.id, epoch, Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0
+        )
+        for action in ("cancel", "pause", "resume"):
+            response = await client.post(f"{API}/{made.public_id}/{action}")
+            assert (response.status_code, "completed" in response.json()["detail"]) == (409, True)
+        assert sqlite_store.pending_commands([made.id]) == []

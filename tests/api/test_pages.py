@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.conftest import Poked
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Path:
+    folder = tmp_path / "web"
+    (folder / "assets").mkdir(parents=True)
+    (folder / "index.html").write_text("<title>page</title>")
+    (folder / "assets" / "index-abc.js").write_text("1")
+    (tmp_path / "secret.txt").write_text("secret")
+    return folder
+
+
+async def test_the_page_is_served_at_every_address_of_its_own(client: httpx.AsyncClient, web: Path) -> None:
+    for path in ("/", "/experiments/exp_1", "/index.html"):
+        response = await client.get(path)
+        assert (response.status_code, response.text) == (200, "<title>page</title>")
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["x-frame-options"] == "DENY"
+    script = await client.get("/assets/index-abc.js")
+    assert (script.text, "immutable" in script.headers["cache-control"]) == ("1", True)
+    assert "javascript" in script.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/assets/nothing.js",
+        "/../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/..%2fsecret.txt",
+        "/a%00.js",
+        "/api/nothing",
+        "/healthz/x",
+    ],
+)
+async def test_nothing_else_is_served(client: httpx.AsyncClient, web: Path, path: str) -> None:
+    response = await client.get(path)
+    assert response.status_code == 404
+    assert "secret" not in response.text.replace("secret.txt", "")
+
+
+async def test_a_missing_bundle_says_how_to_build_it(client: httpx.AsyncClient) -> None:
+    response = await client.get("/")
+    assert (response.status_code, "make web" in response.text) == (200, True)
+    assert (await client.get("/experiments/exp_1")).status_code == 404
+
+
+async def test_health_and_readiness(client: httpx.AsyncClient, poked: Poked) -> None:
+    assert (await client.get("/healthz")).json() == {"status": "ok", "problems": []}
+    assert (await client.get("/readyz")).json() == {"status": "ready", "problems": []}
+    poked.trouble = "the driver is being started again"
+    response = await client.get("/readyz")
+    assert (response.status_code, response.json()) == (503, {"status": "unready", "problems": [poked.trouble]})
+    assert (await client.get("/healthz")).status_code == 200

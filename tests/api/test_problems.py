@@ -1,0 +1,66 @@
+"""What the client sees when the database is in trouble."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tuner.api import create_app
+from tuner.entrypoints import EntrypointChecker
+from tuner.settings import Settings
+from tuner.store import Store, connect
+
+
+async def test_a_locked_database_is_worth_another_try(
+    sqlite_url: str, tmp_path: Path, spec: dict[str, Any], checker: EntrypointChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT_MS", 20)
+    blocker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with Store.open(sqlite_url) as store:
+        app = create_app(Settings(home=tmp_path), store)
+        app.state.context.checker = checker
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            response = await client.post("/api/v1/experiments", json=spec)
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            assert "locked" in response.json()["detail"]
+            assert (await client.get("/api/v1/experiments")).status_code == 200
+            blocker.execute("ROLLBACK")
+            assert (await client.post("/api/v1/experiments", json=spec)).status_code == 201
+    blocker.close()
+
+
+async def test_a_database_without_tables_is_our_fault_and_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/empty.db") as store:
+        app = create_app(Settings(home=tmp_path), store)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            response = await client.get("/api/v1/experiments")
+            assert (response.status_code, response.headers["content-type"]) == (500, "application/problem+json")
+            assert "no such table" in response.json()["detail"]
+            ready = await client.get("/readyz")
+            assert (ready.status_code, "tuner migrate" in ready.json()["problems"][0]) == (503, True)
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+async def test_an_error_of_ours_says_no_more_than_its_name(
+    sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> str | None:
+        raise ZeroDivisionError("with something private")
+
+    with Store.open(sqlite_url) as store:
+        app = create_app(Settings(home=tmp_path), store, problem=broken)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            response = await client.get("/readyz")
+    assert (response.status_code, response.headers["content-type"]) == (500, "application/problem+json")
+    assert "ZeroDivisionError" in response.json()["detail"]
+    assert "private" not in response.text
+    assert "private" in caplog.text

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tuner.api import schemas
+from tuner.domain import decisions, events
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
+
+
+@pytest.mark.parametrize(
+    ("shown", "known"),
+    [
+        (schemas.ExperimentStateName, ExperimentState),
+        (schemas.TrialStateName, TrialState),
+        (schemas.DecisionKind, decisions._KINDS),
+        (schemas.Cause, typing.get_args(Cause)),
+        (schemas.Failure.model_fields["kind"].annotation, typing.get_args(events.FailureKind)),
+        (schemas.Counts.model_fields, TrialState),
+    ],
+)
+def test_the_api_knows_every_word_of_the_domain(shown: Any, known: Iterable[str]) -> None:
+    words = typing.get_args(shown) or shown
+    assert {str(word) for word in words} == {str(word) for word in known}
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        (0.0, "1970-01-01T00:00:00.000000Z"),
+        (1_700_000_000.25, "2023-11-14T22:13:20.250000Z"),
+        (float("nan"), "1970-01-01T00:00:00.000000Z"),
+        (1e300, "1970-01-01T00:00:00.000000Z"),
+        (-1.0, "1970-01-01T00:00:00.000000Z"),
+    ],
+)
+def test_times(time: float, text: str) -> None:
+    assert schemas.rfc3339(time) == text

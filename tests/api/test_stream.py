@@ -1,0 +1,136 @@
+"""Server-sent events over a real socket."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.store.examples import T0, a_report, begin
+from tuner.api import stream
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Finish, Stop
+from tuner.domain.events import ModelFitted
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState
+from tuner.store import Store
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(id, event, data) of each message; comments are left out."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            yield int(fields["id"]), fields["event"], json.loads(fields["data"], parse_constant=pytest.fail)
+            fields = {}
+        else:
+            fields = {}
+
+
+def take(server: str, path: str, count: int, **headers: str) -> list[tuple[int, str, dict[str, Any]]]:
+    with httpx.stream("GET", server + path, headers=headers, timeout=20) as response:
+        assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        found = events(response.iter_lines())
+        return [next(found) for _ in range(count)]
+
+
+def test_everything_comes_in_order_and_then_live(server: str, sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    path = f"/api/v1/experiments/{made.public_id}/events"
+
+    def go_on() -> None:
+        log = [
+            (4, a_report(0, 1, accuracy=math.nan)),
+            (5, Stop(reason="bad", trial=0)),
+            (6, ModelFitted(time=T0, payload={"big": [1]})),
+        ]
+        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        sqlite_store.commit(
+            made.id, epoch, Batch(log=[(7, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0
+        )
+
+    with httpx.stream("GET", server + path, timeout=20) as response:
+        found = events(response.iter_lines())
+        first = [next(found) for _ in range(4)]
+        assert [(seq, event) for seq, event, _ in first] == [
+            (1, "driver_started"),
+            (2, "decision"),
+            (3, "segment_started"),
+            (3, "experiment"),
+        ]
+        assert first[3][2]["state"] == "running"
+        writer = threading.Thread(target=go_on)
+        writer.start()
+        live = [next(found) for _ in range(5)]
+        writer.join()
+    assert [(seq, event) for seq, event, _ in live if event != "experiment"] == [
+        (4, "reported"),
+        (5, "decision"),
+        (6, "model_fitted"),
+        (7, "decision"),
+    ]
+    assert live[-1][1:] == ("experiment", {**live[-1][2], "state": "completed", "seq": 7})
+    report, decision, fitted = live[0][2], live[1][2], live[2][2]
+    assert report | {"time": ""} == {
+        "seq": 4, "time": "", "kind": "reported", "trial_number": 0, "trial_id": trial_id(made.public_id, 0), "segment": 1,
+        "report_no": 1, "iteration": 1, "metrics": {"accuracy": None}, "checkpoint": None,
+    }  # fmt: skip
+    assert (decision["kind"], decision["reason"], decision["trial_number"]) == ("stop", "bad", 0)
+    assert "payload" not in fitted
+
+
+def test_a_reconnect_goes_on_where_it_was(server: str, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store, 3)
+    path = f"/api/v1/experiments/{made.public_id}/events"
+    assert [seq for seq, _, _ in take(server, path, 2, **{"Last-Event-ID": "5"})] == [6, 7]
+    assert [seq for seq, _, _ in take(server, path + "?after=4", 3)] == [5, 6, 7]
+    assert [seq for seq, _, _ in take(server, path + "?after=2", 1, **{"Last-Event-ID": "6"})] == [7]
+    assert take(server, path + "?after=99", 1)[0][1] == "experiment"
+    assert httpx.get(server + path, headers={"Last-Event-ID": "x"}).status_code == 422
+
+
+def test_a_long_log_comes_whole(server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BATCH", 7)
+    made, epoch, trials = begin(sqlite_store)
+    sqlite_store.commit(made.id, epoch, Batch(log=[(3 + n, a_report(0, n)) for n in range(1, 101)], trials=trials), T0)
+    found = take(server, f"/api/v1/experiments/{made.public_id}/events", 104)
+    assert [seq for seq, _, _ in found] == [*range(1, 104), 103]
+
+
+def test_a_quiet_stream_is_kept_open_by_comments(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "COMMENT_S", 0.3)
+    made, _, _ = begin(sqlite_store)
+    with httpx.stream("GET", f"{server}/api/v1/experiments/{made.public_id}/events?after=3", timeout=20) as response:
+        lines = response.iter_lines()
+        assert any(line.startswith(": ") for line in lines)
+
+
+def test_open_streams_end_with_the_service(server: str, sqlite_store: Store, app: Any) -> None:
+    made, _, _ = begin(sqlite_store)
+    with httpx.stream("GET", f"{server}/api/v1/experiments/{made.public_id}/events", timeout=20) as response:
+        found = events(response.iter_lines())
+        next(found)
+        app.state.context.ending.set()
+        assert [event for _, event, _ in found] == ["decision", "segment_started", "experiment"]
+
+
+def test_a_server_does_not_wait_for_open_streams(server: str, sqlite_store: Store) -> None:
+    """The fixture ends the server while this stream is open, and gives it less time than its grace."""
+    made, _, _ = begin(sqlite_store)
+    client = httpx.Client(timeout=20)
+    response = client.send(
+        client.build_request("GET", f"{server}/api/v1/experiments/{made.public_id}/events"), stream=True
+    )
+    assert next(events(response.iter_lines()))[1] == "driver_started"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from tests.api.conftest import Poked
+from tests.store.examples import T0, begin
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Fail
+from tuner.domain.events import Failure
+from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.states import TrialState
+from tuner.store import LogChunk, Store
+
+
+async def test_a_failed_trial_says_which_rank_and_why(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    trial.failure = Failure(
+        kind="user",
+        message="ValueError: boom",
+        cause="exception",
+        rank=1,
+        node="n1",
+        traceback="Traceback",
+        log_tail="last words",
+    )
+    trial.state, trial.reason = TrialState.FAILED, "gave up"
+    trial.segments[0].ended_at, trial.segments[0].outcome = T0 + 4, "failed"
+    sqlite_store.commit(made.id, epoch, Batch(log=[(4, Fail(reason="gave up", trial=0))], trials=[trial]), T0 + 5)
+    found = (await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}")).json()
+    assert (found["state"], found["reason"], found["ended_at"][:10]) == ("failed", "gave up", "2023-11-14")
+    assert found["error"] == {
+        "kind": "user", "cause": "exception", "message": "ValueError: boom", "rank": 1, "node": "n1", "pid": None,
+        "traceback": "Traceback", "log_tail": "last words", "stacks": {},
+    }  # fmt: skip
+    [segment] = found["segments"]
+    assert (segment["id"], segment["ordinal"], segment["cause"]) == (segment_id(made.public_id, 0, 1), 1, "start")
+    assert (segment["outcome"], segment["source_checkpoint_id"], segment["source_trial_number"]) == (
+        "failed",
+        None,
+        None,
+    )
+
+
+async def test_stopping_one_trial(client: httpx.AsyncClient, sqlite_store: Store, poked: Poked) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/stop"
+    for _ in range(2):
+        assert (await client.post(url)).status_code == 202
+    assert [(c.command, c.trial) for c in sqlite_store.pending_commands([made.id])] == [("stop", 0)]
+    assert poked.count == 2
+    [command] = sqlite_store.pending_commands([made.id])
+    trial.state = TrialState.STOPPED
+    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial], commands=[command.id]), T0)
+    assert (await client.post(url)).json()["state"] == "stopped"
+    assert sqlite_store.pending_commands([made.id]) == []
+
+
+async def test_logs_come_from_the_files_of_the_ranks(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, _, _ = begin(sqlite_store)
+    folder = tmp_path / "logs" / made.public_id / segment_id(made.public_id, 0, 1)
+    folder.mkdir(parents=True)
+    for rank in (0, 1, 10):
+        (folder / f"rank{rank}.log").write_text(f"one {rank}\ntwo {rank}\n")
+    (folder / "rankX.log").write_text("not a rank's")
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs"
+    items = (await client.get(url)).json()["items"]
+    assert [(i["segment"], i["rank"], i["stream"], i["text"]) for i in items] == [
+        (1, rank, "output", f"one {rank}\ntwo {rank}\n") for rank in (0, 1, 10)
+    ]
+    [item] = (await client.get(url, params={"rank": 1, "tail": 1})).json()["items"]
+    assert item["text"] == "two 1\n"
+    assert (await client.get(url, params={"segment": 2})).json()["items"] == []
+
+
+async def test_logs_of_the_database_come_first(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    chunk = LogChunk(trial=0, segment=1, rank=0, stream="stderr", chunk_no=0, time=T0, text="from afar\n")
+    sqlite_store.add_logs(made.id, [chunk])
+    items = (await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs")).json()["items"]
+    assert items == [{"segment": 1, "rank": 0, "stream": "stderr", "text": "from afar\n"}]
+
+
+async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None:
+    for path in ("trl_x", "trl_x/logs", "a%00"):
+        assert (await client.get(f"/api/v1/trials/{path}")).status_code == 404
+    assert (await client.post("/api/v1/trials/trl_x/stop")).status_code == 404

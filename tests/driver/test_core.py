@@ -1,0 +1,414 @@
+"""The core fed by hand: what users, failures and restarts do to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.driver.actions import DeleteCheckpoint, Interrupt, Launch
+from tuner.driver.assemble import assemble
+from tuner.driver.core import Core, Outcome
+from tuner.space import Space
+
+
+class Bench:
+    """A core and a clock that moves by one second an event."""
+
+    def __init__(self, **options: Any) -> None:
+        self.space = Space.from_python({"x": tuner.uniform(0, 1)})
+        limits = options.pop("limits", {"max_concurrent_trials": 2})
+        checkpoint = options.pop("checkpoint", {"interval_s": None})
+        self.spec = Spec(
+            name="bench",
+            space=self.space.to_json(),
+            objectives=(Objective("loss", "min"),),
+            search=options.pop("search", {"type": "random"}),
+            limits=Limits(**limits),
+            checkpoint=CheckpointPolicy(**checkpoint),
+            **{"num_samples": 3, "scheduler": {"type": "fifo"}, **options},
+        )
+        self.core: Core = assemble(self.spec, self.space)
+        self.now = 0.0
+        self.log: list[Any] = []
+        self.feed(e.DriverStarted(time=0.0, epoch=1))
+
+    def feed(self, event: Event) -> Outcome:
+        out = self.core.handle(event)
+        self.log += out.log
+        return out
+
+    def tick(self) -> float:
+        self.now += 1
+        return self.now
+
+    def started(self, number: int) -> None:
+        ordinal = self.core.trials[number].segments[-1].ordinal
+        self.core.first_milestone(number)
+        self.feed(e.SegmentStarted(time=self.tick(), trial=number, segment=ordinal))
+
+    def reported(self, number: int, loss: float = 1.0, checkpoint: bool = False, **more: float) -> Outcome:
+        segment = self.core.trials[number].segments[-1]
+        count = segment.report_no + 1
+        step = segment.start_iteration + count
+        info = (
+            CheckpointInfo(id=f"ckp_{number}_{segment.ordinal}_{step}", uri="memory:", step=step)
+            if checkpoint
+            else None
+        )
+        return self.feed(
+            e.Reported(
+                time=self.tick(),
+                trial=number,
+                segment=segment.ordinal,
+                report_no=count,
+                iteration=step,
+                metrics={"loss": loss, **more},
+                checkpoint=info,
+            )
+        )
+
+    def verdict(self, number: int) -> str:
+        return self.core.verdict(number, self.core.trials[number].segments[-1].ordinal).action
+
+    def ended(self, number: int, outcome: Any = "left", failure: Failure | None = None) -> Outcome:
+        ordinal = self.core.trials[number].segments[-1].ordinal
+        return self.feed(
+            e.SegmentEnded(time=self.tick(), trial=number, segment=ordinal, outcome=outcome, failure=failure)
+        )
+
+    def command(self, command: Any, trial: int | None = None) -> Outcome:
+        return self.feed(e.Commanded(time=self.tick(), command=command, trial=trial))
+
+    def successor(self, **changes: Any) -> Bench:
+        """A new driver that has folded what this one committed."""
+        other = object.__new__(Bench)
+        other.space, other.spec, other.now, other.log = self.space, self.spec, self.now, list(self.log)
+        other.core = assemble(self.spec, self.space)
+        for seq, entry in self.log:
+            other.core.fold(seq, entry)
+        return other
+
+    @property
+    def states(self) -> list[str]:
+        return [str(t.state) for t in self.core.trials]
+
+
+def launches(out: Outcome) -> list[tuple[int, int]]:
+    return [(a.trial, a.segment) for a in out.actions if isinstance(a, Launch)]
+
+
+def interrupts(out: Outcome) -> list[int]:
+    return [a.trial for a in out.actions if isinstance(a, Interrupt)]
+
+
+def test_as_many_trials_start_as_there_are_slots() -> None:
+    bench = Bench()
+    assert bench.states == ["pending", "pending"]
+    bench.started(0)
+    assert bench.states == ["running", "pending"]
+    out = bench.ended(1, "failed", Failure(kind="user", message="no"))
+    assert launches(out) == [(2, 1)]
+    assert bench.states == ["running", "failed", "pending"]
+
+
+def test_a_report_that_comes_twice_counts_once_and_gets_the_same_verdict() -> None:
+    bench = Bench(max_t=2)
+    bench.started(0)
+    bench.reported(0)
+    bench.reported(0)
+    first = bench.core.verdict(0, 1)
+    again = e.Reported(time=9, trial=0, segment=1, report_no=2, iteration=2, metrics={"loss": 1.0})
+    assert bench.feed(again).log == []
+    assert bench.core.verdict(0, 1) == first
+    assert first.action == "stop"
+    assert bench.core.trials[0].reports == 2
+
+
+def test_a_pause_waits_for_the_next_report_and_resume_goes_on_from_the_checkpoint() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, checkpoint=True)
+    out = bench.command("pause")
+    assert sorted(interrupts(out)) == [0, 1]
+    assert bench.core.state is ExperimentState.PAUSING
+    bench.reported(0, checkpoint=True)
+    assert bench.verdict(0) == "pause"
+    assert bench.core.verdict(0, 1).save_checkpoint
+    bench.ended(0)
+    assert bench.core.state is ExperimentState.PAUSING
+    bench.reported(1)
+    bench.ended(1)
+    assert bench.core.state is ExperimentState.PAUSED
+    assert bench.states == ["paused", "paused"]
+
+    later = bench.successor()
+    out = later.feed(e.DriverStarted(time=later.tick(), epoch=2))
+    assert launches(out) == []
+    out = later.command("resume")
+    assert launches(out) == [(0, 2), (1, 2)]
+    assert [t.segments[-1].start_iteration for t in later.core.trials] == [2, 0]
+    assert [t.segments[-1].cause for t in later.core.trials] == ["resume", "resume"]
+
+
+def test_a_pause_in_the_report_that_the_scheduler_stops_at_does_not_save_the_trial() -> None:
+    bench = Bench(scheduler={"type": "asha", "max_t": 9, "reduction_factor": 3}, num_samples=4)
+    for number in (0, 1):
+        bench.started(number)
+    bench.reported(0, loss=0.1)
+    bench.command("pause", trial=1)
+    bench.reported(1, loss=5.0)
+    assert bench.states[1] == "stopped"
+    assert bench.core.trials[1].reason.startswith("stopped at iteration 1")
+
+
+def test_cancel_ends_everything() -> None:
+    bench = Bench()
+    bench.started(0)
+    out = bench.command("cancel")
+    assert sorted(interrupts(out)) == [0, 1]
+    assert bench.states == ["cancelled", "cancelled"]
+    assert bench.core.state is ExperimentState.CANCELLING
+    bench.ended(0)
+    bench.ended(1)
+    assert bench.core.state is ExperimentState.CANCELLED
+
+
+def test_stopping_one_trial_leaves_the_others() -> None:
+    bench = Bench()
+    bench.started(0)
+    assert interrupts(bench.command("stop", trial=0)) == [0]
+    assert launches(bench.ended(0)) == [(2, 1)]
+    assert bench.states == ["stopped", "pending", "pending"]
+
+
+def test_a_new_driver_takes_up_what_ran_from_its_checkpoint() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, checkpoint=True)
+    bench.reported(0)
+    later = bench.successor()
+    out = later.feed(e.DriverStarted(time=later.tick(), epoch=2))
+    assert launches(out) == [(0, 2), (1, 2)]
+    first, second = later.core.trials
+    assert first.segments[-1].start_iteration == 1
+    assert first.segments[-1].source is not None
+    assert second.segments[-1].source is None
+    assert (first.failures, first.system_failures) == (0, 0)
+
+
+def test_system_failures_retry_by_themselves_and_user_failures_count() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1, "max_failures": 1})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    out = bench.ended(0, "failed", Failure(kind="system", message="the node was lost", rank=1, node="n2"))
+    assert launches(out) == [(0, 2)]
+    assert "rank 1 on n2: the node was lost" in bench.core.trials[0].reason
+    bench.started(0)
+    out = bench.ended(0, "failed", Failure(kind="user", message="ValueError: no", rank=0))
+    assert launches(out) == [(0, 3)]
+    bench.started(0)
+    out = bench.ended(0, "failed", Failure(kind="user", message="ValueError: no", rank=0))
+    assert launches(out) == [(1, 1)]
+    assert bench.states[0] == "failed"
+    trial = bench.core.trials[0]
+    assert (trial.failures, trial.system_failures) == (2, 1)
+
+
+def test_old_checkpoints_go_but_never_the_best_the_newest_or_one_that_is_started_from() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    deleted = []
+    for loss in (0.5, 0.2, 0.9, 0.8):
+        out = bench.reported(0, loss=loss, checkpoint=True)
+        deleted += [a.info.step for a in out.actions if isinstance(a, DeleteCheckpoint)]
+    assert deleted == [1, 3]
+    best = bench.core.trials[0].best_checkpoint(bench.spec.objective)
+    assert best is not None
+    assert best.step == 2
+
+
+def test_a_checkpoint_may_be_ready_before_its_report_comes() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    info = CheckpointInfo(id="ckp", uri="memory:", step=1)
+    bench.feed(e.CheckpointSaved(time=bench.tick(), trial=0, segment=1, checkpoint=info))
+    late = CheckpointInfo(id="ckp", uri="memory:", step=1, ready=False)
+    bench.feed(
+        e.Reported(
+            time=bench.tick(), trial=0, segment=1, report_no=1, iteration=1, metrics={"loss": 1.0}, checkpoint=late
+        )
+    )
+    assert bench.core.trials[0].checkpoint == info
+    assert bench.core.trials[0].best_checkpoint(bench.spec.objective) == info
+
+
+def test_an_exploit_waits_for_the_donors_checkpoint_and_survives_a_restart() -> None:
+    bench = Bench(num_samples=2)
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+    decision = d.Exploit(trial=0, donor=1, params={"x": 0.5}, reason="trial 1 is better")
+    facts = bench.core._take(decision)
+    bench.log += bench.core._out.log[-1:]
+    assert facts == []
+    assert bench.states[0] == "paused"
+    assert "waits for the checkpoint of trial 1" in bench.core.trials[0].reason
+    bench.ended(0)
+
+    info = CheckpointInfo(id="ckp_donor", uri="memory:", step=1)
+    for core in (bench, bench.successor()):
+        out = core.feed(e.CheckpointSaved(time=core.tick(), trial=1, segment=1, checkpoint=info))
+        assert launches(out) == [(0, 2)]
+        segment = core.core.trials[0].segments[-1]
+        assert (segment.cause, segment.params, segment.source) == ("exploit", {"x": 0.5}, info)
+
+
+def test_checkpoints_are_asked_for_by_time() -> None:
+    bench = Bench(checkpoint={"interval_s": 5.0}, num_samples=1)
+    bench.started(0)
+    asked = []
+    for count in range(1, 21):
+        if count == bench.core.trials[0].segments[-1].milestone:
+            bench.reported(0)
+            verdict = bench.core.verdict(0, 1)
+            if verdict.save_checkpoint:
+                asked.append(count)
+                info = CheckpointInfo(id=f"ckp_{count}", uri="memory:", step=count)
+                bench.feed(e.CheckpointSaved(time=bench.now, trial=0, segment=1, checkpoint=info))
+                bench.core.verdict(0, 1)
+        else:
+            bench.reported(0)
+    assert asked == [1, 6, 11, 16], "the best one so far, and then every five seconds"
+
+
+def test_a_checkpoint_goes_with_a_new_best_value() -> None:
+    bench = Bench(max_t=9, limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": 0.5})
+    bench.started(0)
+    wanted = []
+    for loss in (0.5, 0.2, 0.9):
+        bench.reported(0, loss=loss)
+        bench.core.trials[0].segments[-1].saved_at = bench.now  # not for its age
+        wanted.append(bench.core.verdict(0, 1).save_checkpoint)
+    assert wanted == [True, True, False]
+
+
+def test_failures_are_told_even_where_others_came_through() -> None:
+    bench = Bench(num_samples=2)
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "returned")
+    bench.started(1)
+    bench.ended(1, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1"))
+    assert bench.core.state is ExperimentState.COMPLETED
+    assert bench.core.error == "trial 1, rank 1 on n1: KeyError: 'width'"
+
+
+def test_the_budget_counts_running_time_only() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.reported(0)
+    ran = bench.core.running_s
+    later = bench.successor()
+    later.now += 1000
+    later.feed(e.DriverStarted(time=later.now, epoch=2))
+    assert later.core.running_s == ran
+    later.started(0)
+    assert later.core.running_s == ran + 1
+
+
+@pytest.mark.parametrize("outcome", ["returned", "left", "failed"])
+def test_every_trial_ends_and_the_experiment_with_it(outcome: str) -> None:
+    bench = Bench(num_samples=3, limits={"max_concurrent_trials": 1, "max_system_failures": 0})
+    for number in range(3):
+        bench.started(number)
+        bench.reported(number)
+        if outcome == "left":
+            bench.command("stop", trial=number)
+        bench.ended(number, outcome, Failure(kind="system", message="lost") if outcome == "failed" else None)
+    assert bench.core.state is (ExperimentState.FAILED if outcome == "failed" else ExperimentState.COMPLETED)
+    assert all(TrialState(s).ended for s in bench.states)
+    assert isinstance(bench.log[-1][1], d.Finish)
+
+
+def test_the_best_by_last_value_is_who_ends_best() -> None:
+    bench = Bench(scope="last", num_samples=2)
+    for number, losses in ((0, (0.1, 0.9)), (1, (0.6, 0.5))):
+        bench.started(number)
+        for loss in losses:
+            bench.reported(number, loss=loss)
+    best = bench.core.summary()["best"]
+    assert isinstance(best, dict)
+    assert (best["trial_number"], best["value"]) == (1, 0.5)
+
+
+def test_a_late_checkpoint_of_its_own_does_not_replace_the_donors() -> None:
+    bench = Bench(num_samples=2)
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number, checkpoint=number == 0)
+    bench.core._take(d.Exploit(trial=1, donor=0, params={"x": 0.5}, reason="trial 0 is better"))
+    own = CheckpointInfo(id="own", uri="memory:", step=1)
+    bench.feed(e.CheckpointSaved(time=bench.tick(), trial=1, segment=1, checkpoint=own))
+    bench.ended(1)
+    bench.started(1)
+    bench.ended(1, "failed", Failure(kind="system", message="lost"))
+    segments = bench.core.trials[1].segments
+    assert [s.cause for s in segments] == ["start", "exploit", "retry"]
+    assert [s.source.id for s in segments if s.source] == ["ckp_0_1_1", "ckp_0_1_1"]
+
+
+@pytest.mark.parametrize("end", ["cancel", "budget"])
+def test_a_suggestion_that_comes_too_late_starts_nothing(end: str) -> None:
+    bench = Bench(search={"type": "gp"}, num_samples=2)
+    out = bench.feed(e.Suggested(time=bench.tick(), number=0, params={"x": 0.3}))
+    assert launches(out) == [(0, 1)]
+    bench.started(0)
+    if end == "cancel":
+        bench.command("cancel")
+    else:
+        bench.feed(e.BudgetSpent(time=bench.tick(), seconds=1))
+    out = bench.feed(e.Suggested(time=bench.tick(), number=1, params={"x": 0.4}))
+    assert launches(out) == []
+    bench.ended(0)
+    assert bench.core.state is (ExperimentState.CANCELLED if end == "cancel" else ExperimentState.COMPLETED)
+
+
+def test_a_model_fit_that_failed_changes_nothing() -> None:
+    bench = Bench(scheduler={"type": "freeze_thaw", "max_t": 9}, num_samples=20, limits={"max_concurrent_trials": 1})
+    bench.feed(e.ModelFitted(time=bench.tick(), payload={}))
+    bench.started(0)
+    bench.reported(0)
+    assert bench.core.state is ExperimentState.RUNNING
+
+
+def test_a_budget_that_is_spent_while_pausing_completes() -> None:
+    bench = Bench(num_samples=1, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.reported(0)
+    bench.command("pause")
+    bench.feed(e.BudgetSpent(time=bench.tick(), seconds=5))
+    bench.ended(0)
+    assert bench.states == ["stopped"]
+    assert bench.core.state is ExperimentState.COMPLETED
+
+
+def test_an_experiment_wide_stopper_ends_what_runs() -> None:
+    bench = Bench(stop={"type": "time", "seconds": 3}, num_samples=None, limits={"max_concurrent_trials": 2})
+    for number in (0, 1):
+        bench.started(number)
+    for _ in range(6):
+        if bench.states[0] == "running":
+            bench.reported(0)
+    assert bench.states == ["stopped", "stopped"]
+    for number in (0, 1):
+        bench.ended(number)
+    assert bench.core.state is ExperimentState.COMPLETED

@@ -1,0 +1,144 @@
+"""The loop with a journal and groups in memory: commit first, then answer and act; trouble is survived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.domain import events as e
+from tuner.domain.batch import Batch
+from tuner.domain.events import CheckpointInfo, Failure
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.states import ExperimentState
+from tuner.driver import loop as module
+from tuner.driver.assemble import assemble
+from tuner.driver.loop import ExperimentLoop
+from tuner.errors import LostLease
+from tuner.space import Space
+
+
+class Memory:
+    """Journal and groups. Each trial reports `reports` times; every third thing that is asked of it fails if told so."""
+
+    def __init__(self, reports: int = 3, checkpoints: bool = False) -> None:
+        self.batches: list[Batch] = []
+        self.reports, self.checkpoints = reports, checkpoints
+        self.failures: list[Exception] = []
+        self.offload_error: Exception | None = None
+        self.deleted: list[str] = []
+        self.loop: ExperimentLoop
+
+    def commit(self, batch: Batch) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.batches.append(batch)
+
+    @property
+    def committed(self) -> set[tuple[int, int]]:
+        """(trial, report_no) of the reports that are durable."""
+        entries = (entry for batch in self.batches for _, entry in batch.log)
+        return {(x.trial, x.report_no) for x in entries if isinstance(x, e.Reported)}
+
+    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None]:
+        await self.loop.put(e.SegmentStarted(time=1.0, trial=number, segment=ordinal))
+        for count in range(1, self.reports + 1):
+            info = CheckpointInfo(id=f"c{number}-{count}", uri="memory:", step=count) if self.checkpoints else None
+            event = e.Reported(
+                time=1.0 + count,
+                trial=number,
+                segment=ordinal,
+                report_no=count,
+                iteration=count,
+                metrics={"loss": 1 / count},
+                checkpoint=info,
+            )
+            verdict = await self.loop.report([event], wait=True)
+            assert (number, count) in self.committed, "answered before it was committed"
+            assert verdict is not None
+            if verdict.action != "continue":
+                return "left", None
+        return "returned", None
+
+    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
+        pass
+
+    async def kill(self, number: int, ordinal: int, why: str) -> None:
+        pass
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        await asyncio.sleep(0.01)
+        self.deleted.append(info.id)
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        if self.offload_error is not None:
+            raise self.offload_error
+        return function(*args)
+
+
+def driven(memory: Memory, **options: Any) -> ExperimentLoop:
+    space = Space.from_python({"x": tuner.uniform(0, 1)})
+    given = {"scheduler": {"type": "fifo"}, "search": {"type": "random"}, "num_samples": 3, **options}
+    spec = Spec(
+        name="loop",
+        space=space.to_json(),
+        objectives=(Objective("loss", "min"),),
+        limits=Limits(max_concurrent_trials=2),
+        checkpoint=CheckpointPolicy(interval_s=None),
+        **given,
+    )
+    memory.loop = ExperimentLoop(assemble(spec, space), memory, memory)
+    return memory.loop
+
+
+async def test_runs_to_the_end_and_answers_only_what_is_committed() -> None:
+    memory = Memory()
+    state = await driven(memory).run(epoch=1, slots=None)
+    assert state is ExperimentState.COMPLETED
+    assert memory.committed == {(n, c) for n in range(3) for c in range(1, 4)}
+    numbers = [seq for batch in memory.batches for seq, _ in batch.log]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_a_database_that_is_away_for_a_moment_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_COMMIT_S", (0.01, 0.01))
+    memory = Memory()
+    memory.failures = [OSError("away"), OSError("away")]
+    assert await driven(memory).run(epoch=1, slots=None) is ExperimentState.COMPLETED
+    assert len(memory.committed) == 9
+
+
+async def test_a_lost_lease_ends_the_loop_at_once() -> None:
+    memory = Memory()
+    memory.failures = [LostLease("another driver")]
+    with pytest.raises(LostLease):
+        await driven(memory).run(epoch=1, slots=None)
+    assert memory.batches == []
+
+
+async def test_a_searcher_that_fails_is_replaced_by_chance_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_AGAIN_S", (0.01,))
+    memory = Memory()
+    memory.offload_error = RuntimeError("singular matrix")
+    loop = driven(memory, search={"type": "gp"})
+    assert await loop.run(epoch=1, slots=None) is ExperimentState.COMPLETED
+    assert len(loop.core.trials) == 3
+    assert all("RuntimeError: singular matrix" in reason for reason in starts(memory))
+
+
+def starts(memory: Memory) -> list[str]:
+    entries = (entry for batch in memory.batches for _, entry in batch.log)
+    return [x.reason for x in entries if type(x).__name__ == "Start"]
+
+
+async def test_deletions_that_are_under_way_at_the_end_are_finished_and_committed() -> None:
+    memory = Memory(reports=5, checkpoints=True)
+    loop = driven(memory, num_samples=1)
+    await loop.run(epoch=1, slots=None)
+    entries = [entry for batch in memory.batches for _, entry in batch.log]
+    gone = [x.checkpoint for x in entries if isinstance(x, e.CheckpointDeleted)]
+    assert sorted(gone) == sorted(memory.deleted)
+    assert set(loop.core.trials[0].checkpoints) == {"c0-5"}

@@ -1,0 +1,231 @@
+"""The core in virtual time: searches run to their end, repeat bit for bit, and survive a fold after any entry of their log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tuner
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.experiment import Limits, Objective, Spec
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Trial
+from tuner.driver.assemble import assemble
+from tuner.driver.core import Core
+from tuner.driver.virtual import Simulation, Step, simulate
+from tuner.errors import SpecError
+from tuner.space import Space
+
+SPACE = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
+
+
+def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    """Falls towards x, faster for wide ones; goes on from a checkpoint."""
+    step = checkpoint or 0
+    while True:
+        step += 1
+        yield Step({"loss": config["x"] + 8 / config["width"] / step}, seconds=1 + config["x"], checkpoint=step)
+
+
+def search(evaluate: Any = curve, **options: Any) -> Simulation:
+    given_options = {"metric": "loss", "mode": "min", "num_samples": 30, "max_t": 27, "search_alg": "random", **options}
+    return simulate(evaluate, options.pop("space", SPACE), **{k: v for k, v in given_options.items() if k != "space"})
+
+
+def test_asha_spends_less_than_fifo_for_a_result_as_good() -> None:
+    fifo = search(scheduler="fifo")
+    asha = search(scheduler="asha")
+    assert fifo.state is asha.state is ExperimentState.COMPLETED
+    assert len(fifo.history) == 30 * 27
+    assert len(asha.history) < 0.4 * len(fifo.history)
+    assert asha.best_value is not None
+    assert fifo.best_value is not None
+    assert asha.best_value <= fifo.best_value * 1.3 + 0.02
+    assert {t.state for t in asha.trials} == {TrialState.COMPLETED, TrialState.STOPPED}
+
+
+def test_every_decision_has_a_reason() -> None:
+    assert all(decision.reason for decision in search(scheduler="asha").decisions)
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "asha", "asha_promotion", "hyperband", "median"])
+def test_the_same_seed_gives_the_same_run_to_the_bit(scheduler: str) -> None:
+    first, second = search(scheduler=scheduler, startup_s=0.5), search(scheduler=scheduler, startup_s=0.5)
+    assert first.history == second.history
+    assert first.log == second.log
+    assert search(scheduler=scheduler, seed=1).history != first.history
+
+
+def rebuilt(result_of: dict[str, Any], log: list[Any], upto: int) -> Core:
+    space = Space.from_python(SPACE)
+    spec = Spec(
+        name="simulation",
+        space=space.to_json(),
+        objectives=(Objective("loss", "min"),),
+        num_samples=result_of.get("num_samples", 30),
+        max_t=27,
+        scheduler={"type": result_of["scheduler"]},
+        search={"type": "random"},
+        limits=Limits(max_concurrent_trials=4),
+    )
+    core = assemble(spec, space)
+    for seq, entry in log[:upto]:
+        core.fold(seq, entry)
+    return core
+
+
+def picture(core: Core) -> Any:
+    """All that decisions depend on."""
+    state = core.scheduler.state
+    return [asdict(t) for t in core.trials], core.state, core.seq, asdict(state) if state is not None else None
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "asha", "asha_promotion", "hyperband", "median"])
+def test_a_fold_of_the_log_gives_the_state_that_wrote_it(scheduler: str) -> None:
+    log = search(scheduler=scheduler).log
+    live = rebuilt({"scheduler": scheduler}, log, len(log))
+    assert live.state is ExperimentState.COMPLETED
+    assert [t.number for t in live.trials] == list(range(30))
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_killed_anywhere_and_folded_the_next_decisions_are_the_same(data: st.DataObject) -> None:
+    """Cut the log before any event; the folded core decides on that event what the first one decided."""
+    scheduler = data.draw(st.sampled_from(["asha", "asha_promotion", "hyperband", "median"]))
+    log = search(scheduler=scheduler, num_samples=12).log
+    cuts = [i for i, (_, entry) in enumerate(log) if isinstance(entry, e.Reported | e.SegmentEnded)]
+    cut = data.draw(st.sampled_from(cuts))
+    core = rebuilt({"scheduler": scheduler, "num_samples": 12}, log, cut)
+    for trial in core.trials:
+        if trial.holds_resources and trial.segments[-1].running:
+            core.verdict(trial.number, trial.segments[-1].ordinal)
+    event = log[cut][1]
+    assert isinstance(event, e.Event)
+    out = core.handle(event)
+    assert out.log == log[cut : cut + len(out.log)]
+    follows = cut + len(out.log)
+    assert follows == len(log) or isinstance(log[follows][1], e.Event)
+
+
+def test_a_nan_stops_its_trial_and_is_never_best() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        yield Step({"loss": 0.5})
+        yield Step({"loss": math.nan if config["x"] < 0.5 else 0.4})
+        yield Step({"loss": -math.inf if config["x"] < 0.8 else 0.3})
+
+    result = search(evaluate, scheduler="fifo")
+    assert result.best_value == 0.3
+    diverged = [t for t in result.trials if t.diverged]
+    assert diverged
+    assert all(t.state is TrialState.STOPPED for t in diverged)
+    assert any("loss is nan" in t.reason for t in diverged)
+    assert any("loss is -inf" in t.reason for t in diverged)
+
+
+def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        yield Step({"accuracy": 0.5, "los": 1.0})
+
+    result = search(evaluate, scheduler="asha")
+    assert result.state is ExperimentState.FAILED
+    assert result.error is not None
+    assert "'loss' is not among the reported metrics: 'accuracy', 'los'" in result.error
+
+
+def test_a_search_whose_every_trial_fails_gives_up_early() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        raise ValueError("no such file")
+
+    result = search(evaluate, num_samples=500, scheduler="fifo")
+    assert result.state is ExperimentState.FAILED
+    assert 10 <= len(result.trials) < 20
+    assert result.error is not None
+    assert "ValueError: no such file" in result.error
+
+
+def test_a_failed_trial_is_retried_from_its_checkpoint() -> None:
+    calls: list[Any] = []
+
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        calls.append(checkpoint)
+        step = checkpoint or 0
+        while step < 5:
+            step += 1
+            if step == 4 and checkpoint is None:
+                raise RuntimeError("out of luck")
+            yield Step({"loss": 1 / step}, checkpoint=step)
+
+    result = search(evaluate, num_samples=1, scheduler="fifo", max_failures=1)
+    assert calls == [None, 3]
+    assert [t.state for t in result.trials] == [TrialState.COMPLETED]
+    assert [(t.failures, t.reports, t.iteration) for t in result.trials] == [(1, 5, 5)]
+
+
+def test_the_time_budget_ends_everything() -> None:
+    result = search(scheduler="fifo", num_samples=None, time_budget_s=100)
+    assert result.state is ExperimentState.COMPLETED
+    assert result.seconds == 100
+    assert all(time <= 100 for time, *_ in result.history)
+    assert all(t.state.ended for t in result.trials)
+
+
+def test_stop_criteria_complete_a_trial() -> None:
+    result = search(scheduler="fifo", max_t=None, stop={"training_iteration": 3})
+    assert {t.iteration for t in result.trials} == {3}
+    assert {t.state for t in result.trials} == {TrialState.COMPLETED}
+
+
+def test_paused_trials_are_called_again_with_their_checkpoint() -> None:
+    result = search(scheduler="asha_promotion")
+    resumed = [t for t in result.trials if len(t.segments) > 1]
+    assert resumed
+    for trial in resumed:
+        assert all(s.start_iteration > 0 for s in trial.segments[1:])
+        assert sorted(trial.values) == list(range(1, trial.iteration + 1))
+
+
+def test_startup_costs_virtual_time() -> None:
+    assert search(scheduler="fifo", startup_s=10).seconds > search(scheduler="fifo").seconds + 30
+
+
+@pytest.mark.parametrize(
+    ("options", "pointer"),
+    [
+        ({"mode": "largest"}, "/mode"),
+        ({"metric": ""}, "/metric"),
+        ({"scheduler": "ashaa"}, "/scheduler/type"),
+        ({"scheduler": {"type": "asha", "max_T": 3}}, "/scheduler/max_T"),
+        ({"points_to_evaluate": [{"y": 1}]}, "/points_to_evaluate/0/y"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        search(**options)
+    assert [p for p, _ in caught.value.errors] == [pointer]
+
+
+def test_trials_are_views_of_the_log() -> None:
+    result = search(scheduler="asha")
+    starts = [entry for _, entry in result.log if isinstance(entry, d.Start)]
+    assert [s.params for s in starts] == [t.params for t in result.trials]
+    assert all(isinstance(t, Trial) for t in result.trials)
+
+
+@pytest.mark.parametrize("scheduler", [None, "fifo", "asha"])
+def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) -> None:
+    space = {"x": tuner.grid_search([0.1, 0.2]), "width": tuner.grid_search([16, 32, 64])}
+    result = search(space=space, scheduler=scheduler, search_alg=None, num_samples=None)
+    assert sorted((c["x"], c["width"]) for c in result.configs) == [(x, w) for x in (0.1, 0.2) for w in (16, 32, 64)]
+
+
+def test_a_generator_that_yields_something_else_is_told_so() -> None:
+    with pytest.raises(TypeError, match=r"has to yield tuner\.Step"):
+        search(lambda config, checkpoint: iter([{"loss": 1.0}]))

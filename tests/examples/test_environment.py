@@ -1,0 +1,77 @@
+"""Ray's runtime_env through `tuner.run`, and what a rank finds in its process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.driver.cluster import connect
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+OPTIONS: dict[str, Any] = {
+    "metric": "a",
+    "mode": "max",
+    "num_samples": 1,
+    "scheduler": "fifo",
+    "search_alg": "random",
+    "resources_per_worker": {"CPU": 0.5},
+    "verbose": 0,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    import ray
+
+    connect(cpus=2)
+    yield
+    ray.shutdown()
+
+
+def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "helper_of_this_project.py").write_text("VALUE = 42")
+    (tmp_path / "here" / "numbers.txt").write_text("5")
+    (tmp_path / "shared_module").mkdir()
+    (tmp_path / "shared_module" / "__init__.py").write_text("THING = 7")
+
+    def train(config: dict[str, Any]) -> None:
+        import helper_of_this_project
+        import shared_module
+
+        read = float(Path("numbers.txt").read_text())
+        variable = float(os.environ["OF_THE_USER"])
+        tuner.report({"a": helper_of_this_project.VALUE, "b": shared_module.THING, "c": read, "d": variable})
+
+    result = tuner.run(
+        train,
+        runtime_env={
+            "env_vars": {"OF_THE_USER": "3"},
+            "working_dir": str(tmp_path / "here"),
+            "py_modules": [str(tmp_path / "shared_module")],
+        },
+        working_dir="caller",
+        num_workers=2,
+        **OPTIONS,
+    )
+    assert result.error is None
+    assert result.trials[0].metrics == {"a": 42.0, "b": 7.0, "c": 5.0, "d": 3.0}
+
+
+def test_a_file_of_the_caller_is_not_found_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text("1")
+
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"a": float(Path("data.csv").read_text())})
+
+    failed = tuner.run(train, **OPTIONS)
+    assert failed.trials[0].error is not None
+    assert "data.csv" in failed.trials[0].error
+    assert tuner.run(train, working_dir="caller", **OPTIONS).trials[0].metrics == {"a": 1.0}

@@ -1,0 +1,60 @@
+"""Searches as scripts of their own, for tests that interrupt and kill them. Run as ``python -m tests.jobs NAME ...``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tuner
+
+SPACE = {"x": tuner.uniform(0.1, 1.0)}
+
+
+def slow(config: dict[str, Any]) -> None:
+    """Forty reports with a checkpoint each, a tenth of a second apart."""
+    start = 0
+    if (checkpoint := tuner.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = json.loads(Path(folder, "state.json").read_text())["step"]
+    print(f"starting at {start}", flush=True)
+    for step in range(start + 1, 41):
+        time.sleep(0.1)
+
+        def save(folder: str, step: int = step) -> None:
+            Path(folder, "state.json").write_text(json.dumps({"step": step}))
+
+        tuner.report({"loss": config["x"] / step}, checkpoint=save)
+
+
+OPTIONS: dict[str, Any] = {
+    "metric": "loss",
+    "mode": "min",
+    "num_samples": 3,
+    "scheduler": "fifo",
+    "search_alg": "random",
+    "num_workers": 2,
+    "resources_per_worker": {"CPU": 0.5},
+    "max_concurrent_trials": 2,
+    "checkpoint": {"frequency": 1},
+    "name": "slow",
+}
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["run"]:
+            result = tuner.run(slow, SPACE, **OPTIONS)
+        case ["resume", experiment]:
+            result = tuner.resume(experiment)
+        case other:
+            sys.exit(f"what is {other}?")
+    print("STATE", result.state, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()

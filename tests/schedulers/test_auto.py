@@ -1,0 +1,58 @@
+"""What "auto" stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.schedulers.driving import SPACE, setting
+from tuner.domain.decisions import Note
+from tuner.driver.virtual import Step, simulate
+from tuner.schedulers.auto import resolve
+from tuner.search import from_json as searcher_from_json
+from tuner.search.base import Task
+from tuner.space import Space, choice, grid_search, uniform
+
+FLAT = Space({"x": uniform(0, 1), "k": choice(["a", "b"])})
+GRID = Space({"x": uniform(0, 1), "k": grid_search([1, 2, 3])})
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "metric and max_t": ({"max_t": 27}, {}, "freeze_thaw", "random"),
+    "with num_samples": ({"max_t": 27, "num_samples": 50}, {}, "freeze_thaw", "random"),
+    "conditional": ({"max_t": 27, "space": SPACE}, {}, "freeze_thaw", "random"),
+    "no checkpoints": ({"max_t": 27}, {"saves_checkpoints": False}, "freeze_thaw", "random"),
+    "a handful": ({"max_t": 27, "num_samples": 4}, {}, "fifo", "qmc"),
+    "no max_t": ({"num_samples": 1000}, {}, "fifo", "tpe"),
+    "no max_t, few": ({"num_samples": 100}, {}, "fifo", "gp"),
+    "no max_t, conditional": ({"num_samples": 100, "space": SPACE}, {}, "fifo", "tpe"),
+    "objectives": ({"max_t": 27}, {"objectives": 2}, "fifo", "tpe"),
+    "grid": ({"max_t": 27, "space": GRID}, {}, "asha", "grid"),
+    "grid, no max_t": ({"space": GRID}, {}, "fifo", "grid"),
+    "nothing to search": ({"max_t": 27, "space": Space({"x": 1})}, {}, "fifo", "random"),
+    "qmc asked for": ({"max_t": 27}, {"searcher_given": True, "searcher": "qmc"}, "asha", "random"),
+    "tpe asked for": ({"max_t": 27}, {"searcher_given": True, "searcher": "tpe"}, "fifo", "random"),
+    "an object": ({"max_t": 27}, {"searcher_given": True}, "asha", "random"),
+}
+
+
+@pytest.mark.parametrize(("options", "more", "scheduler", "searcher"), CASES.values(), ids=CASES)
+def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], scheduler: str, searcher: str) -> None:
+    its = setting(**{"space": FLAT, **options})
+    chosen, search, why = resolve(its, **more)
+    assert (chosen.TYPE, search["type"]) == (scheduler, searcher)
+    assert why.startswith(f"scheduler auto: {scheduler}")
+    chosen.setup(its)
+    if "searcher_given" not in more:
+        count = more.get("objectives", 1)
+        searcher_from_json(search).setup(Task(its.space, (its.objective,) * count, 0, its.num_samples))
+
+
+def test_the_log_says_what_was_chosen_and_why() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Any:
+        for r in range((checkpoint or 0) + 1, 4):
+            yield Step({"loss": config["x"] / r}, 1.0, r)
+
+    done = simulate(evaluate, {"x": uniform(0, 1)}, metric="loss", mode="min", max_t=3, num_samples=9)
+    notes = [d.reason for d in done.decisions if isinstance(d, Note)]
+    assert notes == ["scheduler auto: freeze_thaw up to max_t 3: a model of the learning curves decides"]
+    assert done.state == "completed"

@@ -1,0 +1,98 @@
+"""Kill and fold between any two events changes no decision: for every scheduler, and for stoppers beside one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.schedulers.driving import Drive, saved
+from tuner.domain.states import TrialState
+from tuner.schedulers import from_json
+
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "fifo": {"type": "fifo"},
+    "asha": {"type": "asha", "reduction_factor": 3},
+    "asha in brackets": {"type": "asha", "reduction_factor": 2, "brackets": 3},
+    "promotion": {"type": "asha_promotion", "reduction_factor": 3},
+    "promotion in brackets": {"type": "asha_promotion", "reduction_factor": 2, "brackets": 2},
+    "hyperband": {"type": "hyperband", "reduction_factor": 3},
+    "median": {"type": "median", "min_samples_required": 2},
+    "median, soft": {"type": "median", "min_samples_required": 2, "hard_stop": False, "min_time_slice": 1},
+    "pbt": {"type": "pbt", "perturbation_interval": 2},
+    "pbt of two": {"type": "pbt", "perturbation_interval": 1, "quantile_fraction": 0.5},
+    "pbt, synch": {"type": "pbt", "perturbation_interval": 3, "synch": True, "burn_in_period": 2},
+}
+STOPPERS: dict[str, dict[str, Any]] = {
+    "threshold": {"m": 0.95, "training_iteration": 6},
+    "plateau": {"type": "plateau", "std": 0.11, "num_results": 3, "grace_period": 3},
+    "experiment plateau": {"type": "experiment_plateau", "std": 0.08, "top": 4, "patience": 3},
+    "combined": {
+        "type": "combined",
+        "stoppers": [{"type": "iterations", "max_iter": 4}, {"type": "time", "seconds": 40}],
+    },
+}
+CASES = [pytest.param(s, {}, id=name) for name, s in SCHEDULERS.items()] + [
+    pytest.param({"type": "asha", "reduction_factor": 3}, s, id=f"stop: {name}") for name, s in STOPPERS.items()
+]
+
+
+@pytest.mark.parametrize(("scheduler", "stop"), CASES)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@given(
+    seed=st.integers(0, 10**6),
+    num_samples=st.integers(2, 14),
+    slots=st.integers(1, 5),
+    mode=st.sampled_from(["min", "max"]),
+    data=st.data(),
+)
+def test_kill_and_fold_changes_no_decision(
+    scheduler: dict[str, Any],
+    stop: dict[str, Any],
+    seed: int,
+    num_samples: int,
+    slots: int,
+    mode: str,
+    data: st.DataObject,
+) -> None:
+    drive = Drive(scheduler, seed, num_samples=num_samples, slots=slots, mode=mode, stop=stop, stride=7).run()
+    assert drive.core.ended, "the search came to no end"
+    assert drive.count > 3
+    for _ in range(min(4, len(drive.moments))):
+        moment = drive.moments[data.draw(st.integers(0, len(drive.moments) - 1))]
+        for snapshot in (False, True):
+            core = moment.restore(drive, snapshot)
+            assert json.loads(saved(core)) == json.loads(moment.state)
+            assert core.handle(moment.event).log == moment.outcome
+
+
+@pytest.mark.parametrize(("scheduler", "stop"), CASES)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@given(seed=st.integers(0, 10**6), num_samples=st.integers(2, 14), slots=st.integers(1, 5), data=st.data())
+def test_a_new_driver_brings_the_search_to_its_end(
+    scheduler: dict[str, Any], stop: dict[str, Any], seed: int, num_samples: int, slots: int, data: st.DataObject
+) -> None:
+    """Whatever ran is lost and begins again from its newest checkpoint; nobody waits for ever."""
+    drive = Drive(scheduler, seed, num_samples=num_samples, slots=slots, stop=stop, stride=5).run()
+    if not drive.moments:
+        return
+    moment = drive.moments[data.draw(st.integers(0, len(drive.moments) - 1))]
+    again = Drive(scheduler, seed + 1, num_samples=num_samples, slots=slots, stop=stop, stride=10**6)
+    again.core, again.now = moment.restore(drive, False), 10_000.0
+    again.run()
+    assert again.core.ended
+    assert len(again.core.trials) <= num_samples
+    if scheduler["type"] not in ("fifo", "asha", "median"):
+        return
+    assert {trial.state for trial in again.core.trials} <= {TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED}
+
+
+@pytest.mark.parametrize("options", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_json_builds_an_equal_scheduler(options: dict[str, Any]) -> None:
+    data = json.loads(json.dumps(from_json(options).to_json()))
+    assert data["type"] == options["type"]
+    assert options.items() <= data.items()
+    assert from_json(data).to_json() == from_json(options).to_json()

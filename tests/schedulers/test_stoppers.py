@@ -1,0 +1,241 @@
+"""Stoppers against Ray Tune's on the same streams, and in whole searches."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.schedulers.driving import SPACE, Drive, setting
+from tests.schedulers.oracles import ray_stoppers
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.driver.virtual import Step, simulate
+from tuner.errors import SpecError
+from tuner.schedulers.base import TrialReported
+from tuner.schedulers.stoppers import (
+    ExperimentPlateauStopper,
+    FunctionStopper,
+    MaximumIterationStopper,
+    Stopper,
+    ThresholdStopper,
+    TimeStopper,
+    TrialPlateauStopper,
+    from_argument,
+    from_json,
+)
+
+
+class Fed:
+    """A stopper that is told one report after the other."""
+
+    def __init__(self, stopper: Stopper, **options: Any) -> None:
+        stopper.setup(setting(**options))
+        self.stopper = stopper
+        self.trials = Population()
+
+    def report(self, number: int, iteration: int, time: float = 0.0, **metrics: float) -> str | None:
+        if number not in self.trials:
+            self.trials.add(Trial(number, {}, state=TrialState.RUNNING))
+        trial = self.trials[number]
+        trial.iteration, trial.t, trial.last = iteration, float(iteration), metrics
+        trial.running_s = time
+        score = self.stopper.setting.objective.score(metrics.get("m", 0.0))
+        fact = TrialReported(
+            trial=number, iteration=iteration, t=float(iteration), score=score, metrics=metrics, time=time
+        )
+        self.stopper.record(fact, self.trials)
+        return self.stopper.decide(number, self.trials)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    std=st.sampled_from([0.02, 0.1, 0.3]),
+    num_results=st.integers(2, 6),
+    grace=st.integers(1, 6),
+    threshold=st.sampled_from([None, 0.5]),
+    mode=st.sampled_from(["min", "max"]),
+)
+def test_trial_plateau_is_rays(
+    seed: int, std: float, num_results: int, grace: int, threshold: float | None, mode: str
+) -> None:
+    rng = random.Random(seed)
+    theirs = ray_stoppers.TrialPlateauStopper("m", std, num_results, grace, threshold, mode)
+    ours = Fed(TrialPlateauStopper("m", std, num_results, grace, threshold, mode))  # type: ignore[arg-type]
+    for iteration in range(1, 40):
+        for number in range(3):
+            value = rng.choice([0.4, 0.5, 0.6]) + rng.random() * 0.1
+            assert bool(ours.report(number, iteration, m=value)) == bool(theirs(str(number), {"m": value}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    std=st.sampled_from([0.01, 0.05]),
+    top=st.integers(2, 8),
+    patience=st.integers(0, 4),
+    mode=st.sampled_from(["min", "max"]),
+)
+def test_experiment_plateau_is_rays(seed: int, std: float, top: int, patience: int, mode: str) -> None:
+    rng = random.Random(seed)
+    theirs = ray_stoppers.ExperimentPlateauStopper("m", std, top, mode, patience)
+    ours = Fed(ExperimentPlateauStopper("m", std, top, mode, patience))  # type: ignore[arg-type]
+    for iteration in range(1, 60):
+        value = rng.random()
+        ours.report(iteration % 5, iteration, m=value)
+        assert bool(ours.stopper.finished(ours.trials)) == bool(theirs(str(iteration % 5), {"m": value}))
+
+
+def test_a_threshold_is_reached_from_below_as_in_ray() -> None:
+    ours = Fed(ThresholdStopper({"accuracy": 0.9, "training_iteration": 3}))
+    assert ours.report(0, 1, accuracy=0.89) is None
+    assert ours.report(0, 2, accuracy=0.9) == "completed at iteration 2: accuracy is 0.9, at or above 0.9"
+    assert ours.report(1, 3, loss=0.1) == "completed at iteration 3: training_iteration is 3, at or above 3"
+    assert ours.report(2, 1, loss=0.1) is None
+
+
+def test_an_iteration_limit_asks_for_nothing_before_it() -> None:
+    trial = Trial(0, {})
+    for stopper in (MaximumIterationStopper(27), ThresholdStopper({"training_iteration": 27})):
+        stopper.setup(setting())
+        assert stopper.milestone(trial) == 27
+    either = from_argument([{"training_iteration": 27}, {"accuracy": 0.5}])
+    assert either is not None
+    either.setup(setting())
+    milestone = either.milestone(trial)
+    assert milestone is not None
+    assert 0 < milestone < 1e-300
+
+
+def test_a_retried_report_replaces_the_first_in_a_plateau() -> None:
+    ours = Fed(TrialPlateauStopper(std=0.01, num_results=3, grace_period=0))
+    for iteration, value in [(1, 0.5), (2, 0.9), (2, 0.5)]:
+        assert ours.report(0, iteration, m=value) is None
+    assert ours.report(0, 3, m=0.5)
+
+
+def test_time() -> None:
+    search = Fed(TimeStopper(60))
+    assert search.report(0, 1, time=10.0, m=1.0) is None
+    assert search.stopper.finished(search.trials) is None
+    search.trials[0].running_s = 59.0
+    search.report(0, 2, time=61.0, m=1.0)
+    assert search.stopper.finished(search.trials) == "the search has run for 61 s, the limit is 60 s"
+    trial = Fed(TimeStopper(60, per_trial=True))
+    assert trial.report(0, 1, time=59.0, m=1.0) is None
+    assert trial.report(0, 2, time=61.0, m=1.0) == "completed at iteration 2: it ran for 61 s, the limit is 60 s"
+
+
+def climb(config: dict[str, Any], checkpoint: Any) -> Any:
+    for step in range(1, 100):
+        yield Step(metrics={"m": min(step / 10, 0.8)}, seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("stop", "iterations", "says"),
+    [
+        ({"training_iteration": 7}, 7, "at or above 7"),
+        ({"m": 0.5}, 5, "m is 0.5, at or above 0.5"),
+        ({"time_total_s": 9.0}, 5, "time_total_s is 10"),
+        ({"type": "iterations", "max_iter": 4}, 4, "the limit is 4 iterations"),
+        ({"type": "plateau", "num_results": 3}, 10, "m no longer moves"),
+        (lambda number, metrics: metrics["m"] > 0.55, 6, "says so"),
+        ([{"m": 2.0}, {"training_iteration": 3}], 3, "at or above 3"),
+        (ray_stoppers.MaximumIterationStopper(6), 6, "the limit is 6"),
+        (
+            ray_stoppers.CombinedStopper(
+                ray_stoppers.TrialPlateauStopper("m"), ray_stoppers.MaximumIterationStopper(30)
+            ),
+            11,
+            "no longer moves",
+        ),
+    ],
+)
+def test_trials_end_where_they_should(stop: Any, iterations: int, says: str) -> None:
+    run = simulate(
+        climb, SPACE, metric="m", mode="max", num_samples=3, scheduler="fifo", search_alg="random", stop=stop
+    )
+    assert [trial.iteration for trial in run.trials] == [iterations] * 3
+    assert all(trial.state is TrialState.COMPLETED and says in trial.reason for trial in run.trials)
+
+
+def test_a_search_ends_when_its_best_values_no_longer_move() -> None:
+    drive = Drive(
+        {"type": "fifo"},
+        0,
+        num_samples=40,
+        max_t=5,
+        trouble=0,
+        stop={"type": "experiment_plateau", "top": 5, "std": 0.05},
+    ).run()
+    assert drive.core.ended
+    assert len(drive.core.trials) < 40
+    finish: Any = next(entry for entry in drive.decisions() if entry.KIND == "finish")
+    assert finish.reason.startswith("m no longer improves: the standard deviation of the 5 best values is")
+
+
+def good_enough(number: int, metrics: dict[str, float]) -> bool:
+    return metrics["m"] > 0.7
+
+
+def test_json() -> None:
+    for data in (
+        {"m": 0.5, "loss": 3},
+        {"type": "plateau", "std": 0.2},
+        {"type": "time", "seconds": 5},
+        {"type": "combined", "stoppers": [{"m": 1}, {"type": "experiment_plateau", "top": 3}]},
+        {"type": "function", "function": f"{__name__}:good_enough"},
+    ):
+        stopper = from_json(data)
+        assert stopper is not None
+        form = json.loads(json.dumps(stopper.to_json()))
+        again = from_json(form)
+        assert again is not None
+        assert again.to_json() == form
+    assert from_json({}) is None
+    assert FunctionStopper(good_enough).to_json()["function"].endswith(":good_enough")
+
+
+@pytest.mark.parametrize(
+    ("data", "pointer", "says"),
+    [
+        ({"accuracy": "high"}, "/stop/accuracy", "expected a number, got 'high'"),
+        ({"type": "platau"}, "/stop/type", "did you mean plateau?"),
+        ({"type": "plateau", "std": 0}, "/stop/std", "above 0"),
+        ({"type": "plateau", "num_result": 3}, "/stop/num_result", "did you mean num_results?"),
+        ({"type": "plateau", "mode": "big"}, "/stop/mode", 'expected "min" or "max"'),
+        (
+            {"type": "combined", "stoppers": [{"m": 1}, {"type": "time", "seconds": -1}]},
+            "/stop/stoppers/1/seconds",
+            "above 0",
+        ),
+        ({"type": "iterations"}, "/stop", "max_iter"),
+        ({"type": "function", "function": "os:nothing"}, "/stop/function", "cannot be imported"),
+    ],
+)
+def test_bad_json_says_where_and_what(data: dict[str, Any], pointer: str, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        from_json(data)
+    assert caught.value.errors[0][0] == pointer
+    assert says in caught.value.errors[0][1]
+
+
+def test_what_cannot_be_stored_is_refused() -> None:
+    class Own(ray_stoppers.Stopper):  # type: ignore[misc]
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return False
+
+    with pytest.raises(SpecError, match="the state of a Ray Tune stopper Own cannot be saved"):
+        from_argument(Own())
+    with pytest.raises(SpecError, match="cannot be imported by another process"):
+        FunctionStopper(lambda number, metrics: True).to_json()
+    with pytest.raises(SpecError, match="expected a stopper"):
+        from_argument(3)

@@ -1,0 +1,206 @@
+"""Parameters drawn one by one, as a trial comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
+
+from tuner.domain.experiment import Objective
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Segment, Trial
+from tuner.errors import SpecError
+from tuner.search import DefineByRunSearch, TPESearch, from_json
+from tuner.search.base import Task
+from tuner.space import Space
+
+Asked = Callable[[str, BaseDistribution], Any]
+X = FloatDistribution(-5.0, 5.0)
+
+
+def task(space: dict[str, Any] | None = None, **changes: Any) -> Task:
+    return Task(**{"space": Space(space or {}), "objectives": (Objective("y", "min"),), "seed": 3, **changes})
+
+
+class Study:
+    """Trials that ask the searcher as the driver lets them."""
+
+    def __init__(self, searcher: DefineByRunSearch, the_task: Task | None = None) -> None:
+        self.searcher = searcher
+        searcher.setup(the_task or task())
+        self.trials = Population()
+
+    def begin(self) -> int:
+        number = len(self.trials)
+        suggestion = self.searcher.suggest(number, self.trials)
+        assert suggestion is not None
+        trial = Trial(number, suggestion.params, searcher_state=suggestion.state)
+        trial.segments.append(Segment(1, "start", trial.params, 0, None))
+        self.trials.add(trial)
+        self.trials.move(number, TrialState.RUNNING)
+        return number
+
+    def ask(self, number: int, name: str, distribution: BaseDistribution) -> Any:
+        value, state = self.searcher.draw(number, name, distribution_to_json(distribution), self.trials)
+        trial = self.trials[number]
+        if name not in trial.params:
+            trial.params = {**trial.params, name: value}
+            trial.searcher_state = {**trial.searcher_state, **state}
+        return value
+
+    def end(self, number: int, value: float, state: TrialState = TrialState.COMPLETED) -> None:
+        trial = self.trials[number]
+        trial.last_value = trial.best_value = value
+        trial.last, trial.iteration, trial.reports = {"y": value}, 1, 1
+        self.trials.move(number, state)
+
+    def optimize(self, objective: Callable[[Asked], float], trials: int) -> list[float]:
+        values = []
+        for _ in range(trials):
+            number = self.begin()
+            values.append(objective(lambda name, distribution, n=number: self.ask(n, name, distribution)))  # type: ignore[misc]
+            self.end(number, values[-1])
+        return values
+
+
+def bowl(ask: Asked) -> float:
+    if ask("kind", CategoricalDistribution(("shifted", "plain"))) == "shifted":
+        return float((ask("x", X) - 2) ** 2)
+    return float(ask("n", IntDistribution(5, 50)))
+
+
+@pytest.mark.parametrize("search", ["random", "tpe", "gp", {"type": "optuna", "sampler": "TPESampler"}])
+def test_the_same_seed_draws_the_same_and_another_does_not(search: Any) -> None:
+    trials = 14 if search != "gp" else 12
+    first = Study(DefineByRunSearch(search))
+    first.optimize(bowl, trials)
+    again = Study(DefineByRunSearch(search))
+    again.optimize(bowl, trials)
+    other = Study(DefineByRunSearch(search), task(seed=4))
+    other.optimize(bowl, trials)
+    assert [t.params for t in again.trials] == [t.params for t in first.trials]
+    assert [t.params for t in other.trials] != [t.params for t in first.trials]
+
+
+def test_it_learns() -> None:
+    random = Study(DefineByRunSearch("random")).optimize(bowl, 60)
+    tpe = Study(DefineByRunSearch("tpe")).optimize(bowl, 60)
+    assert sum(tpe[30:]) / 30 < sum(random[30:]) / 30 / 2
+
+
+def test_a_restart_in_the_middle_of_a_trial_changes_nothing() -> None:
+    whole = Study(DefineByRunSearch("tpe"))
+    whole.optimize(bowl, 25)
+    broken = Study(DefineByRunSearch("tpe"))
+    broken.optimize(bowl, 24)
+    number = broken.begin()
+
+    def asked(name: str, distribution: BaseDistribution) -> Any:
+        broken.searcher = from_json(broken.searcher.to_json())  # type: ignore[assignment]
+        broken.searcher.setup(task())
+        return broken.ask(number, name, distribution)
+
+    bowl(asked)
+    assert broken.trials[24].params == whole.trials[24].params
+    assert broken.trials[24].searcher_state == whole.trials[24].searcher_state
+
+
+def test_what_was_drawn_stays() -> None:
+    study = Study(DefineByRunSearch("tpe"))
+    number = study.begin()
+    value = study.ask(number, "x", X)
+    assert study.ask(number, "x", X) == value
+    assert study.searcher.draw(number, "x", distribution_to_json(X), study.trials) == (value, {})
+
+
+def test_parameters_that_went_together_before_are_drawn_together() -> None:
+    study = Study(DefineByRunSearch("tpe"))
+
+    def both(ask: Asked) -> float:
+        return float((ask("a", X) - ask("b", X)) ** 2)
+
+    study.optimize(both, 20)
+    state = study.trials[19].searcher_state
+    assert set(state["relative"]) == {"a", "b"}
+    assert {name: study.trials[19].params[name] for name in "ab"} == state["relative"]
+
+
+def test_a_given_space_is_proposed_by_its_searcher_and_not_drawn_again() -> None:
+    from tuner import uniform
+
+    study = Study(DefineByRunSearch("random"), task({"lr": uniform(0, 1)}))
+    number = study.begin()
+    assert set(study.trials[number].params) == {"lr"}
+    assert study.ask(number, "lr", FloatDistribution(0, 1)) == study.trials[number].params["lr"]
+    with pytest.raises(SpecError, match=r"lr is .* outside of FloatDistribution\(high=9"):
+        study.ask(number, "lr", FloatDistribution(8, 9))
+
+
+def test_other_choices_under_the_same_name_are_refused() -> None:
+    study = Study(DefineByRunSearch("random"))
+    study.ask(study.begin(), "kind", CategoricalDistribution(("a", "b")))
+    with pytest.raises(SpecError, match=r"kind was .*'a', 'b'.* before"):
+        study.ask(study.begin(), "kind", CategoricalDistribution(("a", "c")))
+    with pytest.raises(SpecError, match="kind was"):
+        study.ask(study.begin(), "kind", X)
+
+
+def test_points_to_evaluate_come_first_as_far_as_they_are_asked_for() -> None:
+    study = Study(DefineByRunSearch("random"), task(points_to_evaluate=({"x": 1.5, "never": 3},)))
+    number = study.begin()
+    assert study.ask(number, "x", X) == 1.5
+    assert study.ask(study.begin(), "x", X) != 1.5
+    beyond = Study(DefineByRunSearch("random"), task(points_to_evaluate=({"x": 15},)))
+    with pytest.raises(SpecError, match="outside"):
+        beyond.ask(beyond.begin(), "x", X)
+
+
+def test_a_single_value_needs_no_drawing() -> None:
+    study = Study(DefineByRunSearch("tpe"))
+    number = study.begin()
+    assert study.ask(number, "only", CategoricalDistribution(("sgd",))) == "sgd"
+    assert study.ask(number, "point", FloatDistribution(2.0, 2.0)) == 2.0
+
+
+def test_a_study_as_a_warm_start() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    earlier = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    earlier.optimize(lambda trial: (trial.suggest_float("x", -5, 5) - 2) ** 2, n_trials=60)
+    warm = DefineByRunSearch("tpe", warm_start=earlier)
+    assert len(warm.warm_start) == 60
+    again = from_json(warm.to_json())
+    assert again.to_json() == warm.to_json()
+
+    def square(ask: Asked) -> float:
+        return float((ask("x", X) - 2) ** 2)
+
+    with_it = Study(again).optimize(square, 10)  # type: ignore[arg-type]
+    without = Study(DefineByRunSearch("tpe")).optimize(square, 10)
+    assert sum(with_it) < sum(without) / 4
+
+    two = optuna.create_study(directions=["minimize", "minimize"])
+    two.optimize(lambda trial: (trial.suggest_float("x", 0, 1),) * 2, n_trials=2)
+    with pytest.raises(SpecError, match="has 2 values for 1 objectives"):
+        Study(DefineByRunSearch("tpe", warm_start=two))
+
+
+def test_a_study_warms_up_our_own_searchers_too() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    earlier = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    earlier.optimize(lambda trial: (trial.suggest_float("x", -5, 5) - 2) ** 2, n_trials=3)
+    assert [set(r["params"]) for r in TPESearch(warm_start=earlier).warm_start] == [{"x"}] * 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("search", ["grid", "qmc", "cmaes", "nsgaii"])
+def test_searchers_that_want_the_whole_space_at_once_are_refused(search: str) -> None:
+    with pytest.raises(SpecError, match="one by one"):
+        DefineByRunSearch(search)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+
+from tests.search.driving import CONDITIONAL, FLAT
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.search.importance import importance, records_of
+from tuner.space import Space, choice, uniform
+
+
+def drawn(space: Space, count: int = 150) -> list[dict[str, object]]:
+    return [space.sample(random.Random(i)) for i in range(count)]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("path", ["x", "k", "c"])
+def test_the_parameter_that_matters_comes_first(mode: str, path: str) -> None:
+    sign = 1 if mode == "min" else -1
+    records = [(p, sign * abs(FLAT[path].unit(p[path]) - 0.2)) for p in drawn(FLAT)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shares = importance(FLAT, mode, records)  # type: ignore[arg-type]
+    assert next(iter(shares)) == path
+    assert shares[path] > 0.5
+    assert shares.keys() == {p.path for p in FLAT.parameters}
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_conditional_parameters_have_shares_too() -> None:
+    records = [(p, float(p.get("branch/1/z", 2))) for p in drawn(CONDITIONAL, 300)]  # type: ignore[arg-type]
+    shares = importance(CONDITIONAL, "min", records)
+    assert set(list(shares)[:2]) == {"branch", "branch/1/z"}
+
+
+def test_too_few_or_equal_results() -> None:
+    points = drawn(FLAT, 30)
+    assert importance(FLAT, "min", [(p, 0.5) for p in points[:9]]) == {}
+    assert importance(FLAT, "min", [(p, float("nan")) for p in points]) == {}
+    assert importance(Space.from_python({}), "min", [({}, 0.5)] * 30) == {}
+    one = Space.from_python({"x": choice(["a"]), "y": uniform(0, 1)})
+    assert importance(one, "min", [(p, float(p["y"])) for p in drawn(one)]) == {"y": 1, "x": 0}  # type: ignore[arg-type]
+
+
+def test_records_of_trials() -> None:
+    trials = Population()
+    for number, state in enumerate([TrialState.COMPLETED, TrialState.STOPPED, TrialState.RUNNING, TrialState.FAILED]):
+        trials.add(Trial(number, {"x": number}, best_value=2.0, last_value=1.0 if number != 3 else None))
+        trials.move(number, TrialState.RUNNING)
+        if state is not TrialState.RUNNING:
+            trials.move(number, state)
+    assert records_of(trials) == [({"x": 0}, 2.0), ({"x": 1}, 2.0), ({"x": 3}, 2.0)]
+    assert records_of(trials, "last") == [({"x": 0}, 1.0), ({"x": 1}, 1.0)]

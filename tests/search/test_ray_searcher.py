@@ -1,0 +1,169 @@
+"""Searchers of Ray Tune, driven by ours: no cluster is needed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from ray.tune.search import ConcurrencyLimiter, Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+from tests.search.driving import CONDITIONAL, TWO, Drive, make, task
+from tuner.errors import SpecError
+from tuner.search import from_argument
+from tuner.space import (
+    Space,
+    choice,
+    lograndint,
+    loguniform,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    randn,
+    uniform,
+)
+
+SPACE = Space.from_python(
+    {
+        "x": uniform(0, 1), "n": {"lr": loguniform(1e-5, 1), "k": randint(1, 9), "q": quniform(0, 1, 0.25)},
+        "width": choice([16, 32, 64]), "shape": choice([(1, 2), (3,)]), "even": qrandint(2, 10, 2),
+        "lk": lograndint(1, 9), "lq": qloguniform(0.5, 8, 0.5), "leven": qlograndint(2, 64, 2), "epochs": 3,
+    }
+)  # fmt: skip
+NORMAL = Space.from_python({"a": randn(1, 2), "b": qrandn(0, 1, 0.5)})
+
+
+class Recorder(Searcher):
+    """Draws from Ray's domains with a generator of its own, and remembers what it is told."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
+        self.log: list[tuple[Any, ...]] = []
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        self.log.append((metric, mode))
+        self.space = config
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.log.append(("suggest", trial_id))
+        return self._draw(self.space)
+
+    def _draw(self, space: dict[str, Any]) -> dict[str, Any]:
+        seed = self.rng.randrange(2**31)
+        return {
+            k: self._draw(v) if isinstance(v, dict) else v.sample(random_state=seed + i)
+            for i, (k, v) in enumerate(space.items())
+        }
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.log.append(("complete", trial_id, None if result is None else result["score"], error))
+
+    def save(self, checkpoint_path: str) -> None:
+        raise NotImplementedError
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("space", [SPACE, NORMAL], ids=["bounded", "normal"])
+def test_rebuilt_before_every_ask_it_suggests_the_same(space: Space) -> None:
+    options = from_argument(Recorder(3))
+    of = task(space, points_to_evaluate=({next(iter(space.parameters)).path: 0.5},))
+    kept, rebuilt = Drive(of), Drive(of)
+    kept.run(make(options, of), 25)
+    while len(rebuilt.trials) < 25 and rebuilt.step(make(options, of)):
+        pass
+    assert rebuilt.suggestions == kept.suggestions
+    for suggestion in kept.suggestions:
+        assert space.check(suggestion.params) == suggestion.params
+
+
+def test_it_is_told_how_its_trials_ended() -> None:
+    of = task(SPACE)
+    searcher = make(from_argument(Recorder(3)), of)
+    drive = Drive(of)
+    drive.run(searcher, 20)
+    searcher.suggest(20, drive.trials)
+    log = searcher._live._searcher.log  # type: ignore[attr-defined]
+    assert log[0] == ("score", "max")
+    told = {entry[1]: entry[2:] for entry in log if entry[0] == "complete"}
+    assert told == {
+        str(t.number): (None, True) if t.state == "failed" else (t.best_value, False)
+        for t in drive.trials
+        if t.state.ended
+    }
+
+
+def test_rays_optuna_search_under_a_limiter() -> None:
+    of = task(Space.from_python({"x": uniform(0, 1), "n": {"k": randint(1, 9)}, "c": choice(["a", "b"])}))
+    options = from_argument(ConcurrencyLimiter(OptunaSearch(seed=3), 1))
+    kept, rebuilt = Drive(of), Drive(of)
+    kept.run(make(options, of), 15)
+    while len(rebuilt.trials) < 15 and rebuilt.step(make(options, of)):
+        pass
+    assert rebuilt.suggestions == kept.suggestions
+    assert len(kept.suggestions) == 15
+
+
+class Elsewhere(Recorder):
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"y": 1}
+
+
+class Stubborn(Recorder):
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        raise ValueError("only integers")
+
+
+class Ending(Recorder):
+    def suggest(self, trial_id: str) -> Any:
+        return Searcher.FINISHED if int(trial_id) >= 3 else super().suggest(trial_id)
+
+
+class Failing(Recorder):
+    def suggest(self, trial_id: str) -> Any:
+        if trial_id in ("2", "5"):
+            raise ZeroDivisionError("no luck")
+        return super().suggest(trial_id)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        if error:
+            raise KeyError(trial_id)
+        super().on_trial_complete(trial_id, result, error)
+
+
+def test_a_searcher_that_fails_does_not_end_the_search() -> None:
+    of = task(SPACE)
+    kept, rebuilt = Drive(of), Drive(of)
+    kept.run(make(from_argument(Failing(3)), of), 12)
+    while len(rebuilt.trials) < 12 and rebuilt.step(make(from_argument(Failing(3)), of)):
+        pass
+    assert rebuilt.suggestions == kept.suggestions
+    assert [i for i, s in enumerate(kept.suggestions) if s.note] == [2, 5]
+    assert kept.suggestions[2].note == "drawn at random, since RaySearcher(Failing) failed: ZeroDivisionError: no luck"
+
+
+def test_an_end_ends_the_search() -> None:
+    of = task(SPACE)
+    assert len(Drive(of).run(make(from_argument(Ending(1)), of), 10)) == 3
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    with pytest.raises(SpecError, match=r"choice between spaces \(branch\)"):
+        make(from_argument(Recorder(1)), task(CONDITIONAL))
+    with pytest.raises(SpecError, match="one objective"):
+        make(from_argument(Recorder(1)), task(SPACE, TWO))
+    with pytest.raises(SpecError, match="give the space to the experiment"):
+        make(from_argument(Recorder(1)), task(Space.from_python({"epochs": 3})))
+    with pytest.raises(SpecError, match="Stubborn cannot take this space: only integers"):
+        make(from_argument(Stubborn(1)), task(SPACE))
+    with pytest.raises(SpecError, match="proposes y, which the experiment's space does not have"):
+        make(from_argument(Elsewhere(1)), task(SPACE))
+    with pytest.raises(SpecError, match="a Recorder has no JSON form"):
+        from_argument(Recorder(1)).to_json()

@@ -1,0 +1,59 @@
+"""Experiments, trials and batches to store."""
+
+from __future__ import annotations
+
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.decisions import Start
+from tuner.domain.events import DriverStarted, Reported, SegmentStarted
+from tuner.domain.experiment import Objective, Spec
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Segment, Trial
+from tuner.store import ExperimentRecord, Store
+
+T0 = 1_700_000_000.0
+
+
+def a_spec(name: str = "digits", **fields: object) -> Spec:
+    parts = {
+        "space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}},
+        "entrypoint": "module:train",
+        **fields,
+    }
+    return Spec(name=name, objectives=(Objective("accuracy", "max"),), **parts)  # type: ignore[arg-type]
+
+
+def a_trial(number: int = 0, segments: int = 1) -> Trial:
+    trial = Trial(number, {"lr": 0.01 * (number + 1)}, TrialState.RUNNING, created_at=T0)
+    for ordinal in range(1, segments + 1):
+        cause = "start" if ordinal == 1 else "resume"
+        trial.segments.append(Segment(ordinal, cause, dict(trial.params), 0, None, opened_at=T0))
+    return trial
+
+
+def begin(
+    store: Store, trials: int = 1, *, spec: Spec | None = None, segments: int = 1
+) -> tuple[ExperimentRecord, int, list[Trial]]:
+    """An experiment with running trials: (it, the epoch to write under, the trials). The next seq is 2 + 2 * trials."""
+    made = store.create_experiment(spec or a_spec(), now=T0)
+    epoch = store.claim(made.id, "driver", 60.0, T0)
+    population = [a_trial(number, segments) for number in range(trials)]
+    log: list[Entry] = [(1, DriverStarted(time=T0, epoch=epoch))]
+    for trial in population:
+        log.append(
+            (len(log) + 1, Start(reason="a worker group is free", params=dict(trial.params), number=trial.number))
+        )
+        log.append((len(log) + 1, SegmentStarted(time=T0 + 1, trial=trial.number, segment=1, startup_s=0.5)))
+        trial.segments[0].started_at = trial.started_at = T0 + 1
+    counts = {"running": trials}
+    batch = Batch(
+        log=log, trials=population, state=ExperimentState.RUNNING, summary={"counts": counts, "reason": "started"}
+    )
+    store.commit(made.id, epoch, batch, T0 + 1)
+    return store.get_experiment(made.public_id), epoch, population
+
+
+def a_report(trial: int, number: int, segment: int = 1, **metrics: float) -> Reported:
+    metrics = metrics or {"accuracy": number / 100, "loss": 1 / number}
+    return Reported(
+        time=T0 + 1 + number, trial=trial, segment=segment, report_no=number, iteration=number, metrics=metrics
+    )

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.store.examples import T0, a_spec
+from tuner.errors import Retryable, StoreError
+from tuner.store import Store, StoreUnavailable
+from tuner.store import connect as module
+
+MOUNTS = """
+/dev/root / ext4 rw 0 0
+server:/export /mnt/nfs nfs4 rw 0 0
+tmpfs /mnt/nfs/local tmpfs rw 0 0
+//pc/share /mnt/with\\040space cifs rw 0 0
+user@host:/ /mnt/ssh fuse.sshfs rw 0 0
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    path = tmp_path / "mounts"
+    path.write_text(MOUNTS)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/mnt/nfs/tuner.db", "/mnt/nfs/a/b/tuner.db", "/mnt/with space/tuner.db", "/mnt/ssh/tuner.db"]
+)
+def test_a_network_disk_is_refused(mounts: str, path: str) -> None:
+    with pytest.raises(StoreError, match=r"network disk.*TUNER_DATABASE_URL"):
+        module.refuse_network_disk(Path(path), mounts)
+
+
+@pytest.mark.parametrize("path", ["/home/me/tuner.db", "/mnt/nfs/local/tuner.db", "/mnt/nfs2/tuner.db"])
+def test_a_local_disk_is_taken(mounts: str, path: str) -> None:
+    module.refuse_network_disk(Path(path), mounts)
+
+
+def test_a_machine_that_does_not_say_is_trusted(tmp_path: Path) -> None:
+    module.refuse_network_disk(tmp_path, str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/db", "sqlite://", "sqlite:///:memory:"])
+def test_a_url_that_cannot_work_says_what_can(url: str) -> None:
+    with pytest.raises(StoreError, match=r"sqlite:////path|must be a file"):
+        Store.open(url)
+
+
+@pytest.mark.parametrize(("synchronous", "level"), [("NORMAL", 1), ("FULL", 2)])
+def test_sqlite_is_set_up_as_documented(tmp_path: Path, synchronous: module.Synchronous, level: int) -> None:
+    engine = module.connect(f"sqlite:///{tmp_path / 'a' / 'tuner.db'}", synchronous)
+    with engine.connect() as connection:
+        for pragma, value in (
+            ("journal_mode", "wal"),
+            ("synchronous", level),
+            ("foreign_keys", 1),
+            ("busy_timeout", 30_000),
+        ):
+            assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() == value
+    engine.dispose()
+
+
+def test_a_locked_database_is_worth_another_try(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUSY_TIMEOUT_MS", 20)
+    blocker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with Store.open(sqlite_url) as store:
+        with pytest.raises(StoreUnavailable, match="locked") as caught:
+            store.create_experiment(a_spec())
+        assert isinstance(caught.value, Retryable)
+        assert store.list_experiments().items == ()  # readers are not in the way of a writer, nor it in theirs
+        blocker.execute("ROLLBACK")
+        assert store.create_experiment(a_spec(), now=T0).created_at == T0
+    blocker.close()
+
+
+@pytest.mark.postgres
+def test_a_broken_connection_is_replaced(postgres_url: str) -> None:
+    import psycopg
+
+    with Store.open(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as admin:
+        first = store.create_experiment(a_spec())
+        store.get_experiment(first.public_id)
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        with pytest.raises(StoreUnavailable):
+            store.create_experiment(a_spec())
+        second = store.create_experiment(a_spec())
+        assert [e.public_id for e in store.list_experiments().items] == [second.public_id, first.public_id]
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None:
+    with (
+        Store.open(f"postgresql://postgres@/nothing?host={tmp_path}") as store,
+        pytest.raises(StoreError, match=r"postgresql|cannot open"),
+    ):
+        store.migrate()

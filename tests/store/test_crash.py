@@ -1,0 +1,64 @@
+"""Kill -9 of a writer at any moment leaves whole batches without a gap, and each one that it said was written."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.store.examples import begin
+from tuner.domain.events import Reported
+from tuner.domain.keys import trial_id
+from tuner.store import Store
+
+PER_BATCH = 7
+WRITER = f"""
+import itertools, sys
+sys.path.insert(0, sys.argv[1])
+from tests.store.examples import T0, a_report, a_trial
+from tuner.domain.batch import Batch
+from tuner.store import Store
+
+store = Store.open(sys.argv[2])
+trial = a_trial()
+for batch in itertools.count():
+    log = [(4 + batch * {PER_BATCH} + n, a_report(0, 1 + batch * {PER_BATCH} + n)) for n in range({PER_BATCH})]
+    trial.iteration = 1 + log[-1][1].report_no
+    store.commit(int(sys.argv[3]), int(sys.argv[4]), Batch(log=log, trials=[trial], snapshot=b"x"), T0)
+    print(batch, flush=True)
+"""
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_kill_nine_leaves_whole_batches(store: Store, database_url: str, round_: int) -> None:
+    made, epoch, _ = begin(store)
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", WRITER, root, database_url, str(made.id), str(epoch)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    writer.stdout.readline()  # it writes
+    time.sleep(random.Random(round_).uniform(0, 0.05))  # not to wait for something: any moment will do
+    writer.send_signal(signal.SIGKILL)
+    said = writer.stdout.read().splitlines()
+    writer.wait()
+    acknowledged = int(said[-1]) if said and said[-1].isdigit() else 0
+
+    entries = list(store.load(made.id, after=3))
+    reports = [entry for _, entry in entries if isinstance(entry, Reported)]
+    assert len(reports) == len(entries)
+    assert len(reports) % PER_BATCH == 0
+    assert len(reports) >= (acknowledged + 1) * PER_BATCH
+    assert [report.report_no for report in reports] == list(range(1, len(reports) + 1))
+    assert all(len(report.metrics) == 2 for report in reports)
+    assert store.get_experiment(made.public_id).last_event_seq == 3 + len(reports)
+    assert store.get_trial(trial_id(made.public_id, 0)).iteration == reports[-1].report_no + 1
+    kept = store.snapshot(made.id)
+    assert kept is None or (kept[0] - 3) % PER_BATCH == 0
+
+    taken = store.claim(made.id, "driver", 60, 2e9)  # the database is not stuck either
+    store.renew(made.id, taken, 60, 2e9)

@@ -1,0 +1,629 @@
+"""The contract of the store, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from typing import Any
+
+import pytest
+
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Exploit, Finish, Pause, Stop
+from tuner.domain.events import CheckpointInfo, CheckpointSaved, Commanded, Failure, Reported, SegmentEnded, Waiting
+from tuner.domain.keys import checkpoint_id, segment_id, trial_id
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Segment
+from tuner.errors import Conflict, LostLease, NotFound, SpecError, StoreError
+from tuner.store import CodeRecord, LogChunk, Store, history
+
+
+def run_all(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class TestExperiments:
+    def test_comes_back_as_it_was_created(self, store: Store) -> None:
+        spec = a_spec(points_to_evaluate=({"lr": 0.01},), runtime_env={"env_vars": {"Ü": "ß"}}, seed=2**63 - 1)
+        made = store.create_experiment(spec, source="api", now=T0)
+        found = store.get_experiment(made.public_id)
+        assert found == made
+        assert found.spec == spec
+        assert (found.state, found.source, found.created_at, found.last_event_seq) == (
+            ExperimentState.PENDING,
+            "api",
+            T0,
+            0,
+        )
+        assert found.public_id.startswith("exp_")
+        assert store.experiment(made.id) == made
+
+    def test_an_unknown_one_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound, match="exp_nothing"):
+            store.get_experiment("exp_nothing")
+
+    def test_the_same_idempotency_key_creates_once(self, store: Store) -> None:
+        first = store.create_experiment(a_spec(), idempotency_key="key")
+        assert store.create_experiment(a_spec(), idempotency_key="key") == first
+        with pytest.raises(Conflict, match="another spec"):
+            store.create_experiment(a_spec("other"), idempotency_key="key")
+        assert store.create_experiment(a_spec()).public_id != first.public_id
+        assert len(store.list_experiments().items) == 2
+
+    def test_of_many_creations_with_one_key_one_counts(self, store: Store, database_url: str) -> None:
+        made: list[str] = []
+        barrier = threading.Barrier(4)
+
+        def create() -> None:
+            with Store.open(database_url) as own:
+                barrier.wait()
+                made.append(own.create_experiment(a_spec(), idempotency_key="key").public_id)
+
+        run_all([threading.Thread(target=create) for _ in range(4)])
+        assert made == [store.list_experiments().items[0].public_id] * 4
+        assert len(store.list_experiments().items) == 1
+
+    def test_how_far_it_has_got(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"error": "oh"}), T0)
+        found = store.progress(made.id)
+        assert (found.last_event_seq, found.state, found.reason, found.error) == (
+            4,
+            ExperimentState.RUNNING,
+            "started",
+            "oh",
+        )
+        other = store.create_experiment(a_spec())
+        assert store.metric_names_of([made.id, other.id]) == {made.id: ["accuracy", "loss"], other.id: []}
+        with pytest.raises(NotFound):
+            store.progress(99)
+
+    def test_lists_newest_first_in_pages(self, store: Store) -> None:
+        made = [store.create_experiment(a_spec(f"name {n} 100%_")).public_id for n in range(5)]
+        seen, token = [], None
+        while True:
+            page = store.list_experiments(page_size=2, page_token=token)
+            assert len(page.items) <= 2
+            seen += [item.public_id for item in page.items]
+            if (token := page.next_token) is None:
+                break
+        assert seen == made[::-1]
+        assert [e.name for e in store.list_experiments(name="E 3").items] == ["name 3 100%_"]
+        assert store.list_experiments(name="%3").items == ()
+        assert len(store.list_experiments(state="pending").items) == 5
+        assert store.list_experiments(state="running").items == ()
+
+    @pytest.mark.parametrize("token", ["", "x", "-1", "9" * 40])
+    def test_a_wrong_page_token_is_an_error(self, store: Store, token: str) -> None:
+        with pytest.raises(SpecError, match="page token"):
+            store.list_experiments(page_token=token)
+
+    def test_code_is_kept_by_its_hash(self, store: Store) -> None:
+        code = CodeRecord(
+            hash="abc",
+            blob=b"\0\x80",
+            space_blob=None,
+            python="3.11.7",
+            packages={"torch": "2.13"},
+            sys_path=["/a"],
+            working_dir="/w",
+        )
+        made = store.create_experiment(a_spec(entrypoint=None), code=code)
+        assert made.code_hash == made.spec.code == "abc"
+        assert store.get_code("abc") == code
+        store.put_code(dataclasses.replace(code, blob=b"other"))
+        assert store.get_code("abc") == code
+        with pytest.raises(NotFound):
+            store.get_code("abd")
+
+
+class TestLeases:
+    def test_a_new_experiment_is_claimable_until_claimed(self, store: Store) -> None:
+        made = store.create_experiment(a_spec())
+        assert [e.id for e in store.claimable(T0)] == [made.id]
+        assert store.claim(made.id, "one", 10, T0) == 1
+        assert store.claimable(T0 + 9) == []
+        assert [e.id for e in store.claimable(T0 + 10)] == [made.id]
+
+    def test_a_living_lease_keeps_others_out(self, store: Store) -> None:
+        made = store.create_experiment(a_spec())
+        store.claim(made.id, "one", 10, T0)
+        with pytest.raises(Conflict, match="driven by one"):
+            store.claim(made.id, "two", 10, T0 + 9)
+        assert store.claim(made.id, "one", 10, T0 + 9) == 2  # its own, after a fall
+        assert store.claim(made.id, "two", 10, T0 + 20) == 3
+
+    def test_whoever_lost_the_lease_writes_nothing(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        store.claim(made.id, "other", 10, T0 + 1000)
+        before = list(store.load(made.id))
+        batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.COMPLETED, snapshot=b"x")
+        with pytest.raises(LostLease):
+            store.commit(made.id, epoch, batch, T0)
+        with pytest.raises(LostLease):
+            store.renew(made.id, epoch, 10, T0)
+        store.release(made.id, epoch)  # not its own any more: nothing happens
+        assert list(store.load(made.id)) == before
+        assert store.metric_names(made.id) == []
+        assert store.snapshot(made.id) is None
+        after = store.get_experiment(made.public_id)
+        assert (after.state, after.driver_owner, after.driver_epoch) == (ExperimentState.RUNNING, "other", 2)
+
+    def test_a_batch_without_a_log_checks_the_lease_too(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        store.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+        store.claim(made.id, "other", 10, T0 + 1000)
+        with pytest.raises(LostLease):
+            store.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+
+    def test_renewing_and_releasing(self, store: Store) -> None:
+        made = store.create_experiment(a_spec())
+        epoch = store.claim(made.id, "one", 10, T0)
+        store.renew(made.id, epoch, 10, T0 + 8)
+        assert store.claimable(T0 + 17) == []
+        store.release(made.id, epoch)
+        assert [e.id for e in store.claimable(T0 + 9)] == [made.id]
+
+    def test_an_ended_experiment_is_not_claimed(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        store.commit(made.id, epoch, Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0 + 5)
+        store.release(made.id, epoch)
+        assert store.claimable(T0 + 1000) == []
+        with pytest.raises(Conflict, match="completed"):
+            store.claim(made.id, "two", 10, T0 + 1000)
+        with pytest.raises(NotFound):
+            store.claim(made.id + 1, "two", 10, T0)
+
+    def test_a_paused_one_wants_a_driver_when_somebody_wants_it_resumed(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0 + 5)
+        store.release(made.id, epoch)
+        assert store.claimable(T0 + 1000) == []
+        store.add_command(made.id, "pause")
+        assert store.claimable(T0 + 1000) == []
+        store.add_command(made.id, "resume")
+        assert [e.id for e in store.claimable(T0 + 1000)] == [made.id]
+
+    def test_of_many_that_claim_at_once_one_wins(self, store: Store, database_url: str) -> None:
+        made = store.create_experiment(a_spec())
+        won: list[str] = []
+        barrier = threading.Barrier(4)
+
+        def compete(name: str) -> None:
+            with Store.open(database_url) as own:
+                barrier.wait()
+                try:
+                    own.claim(made.id, name, 60, T0)
+                    won.append(name)
+                except Conflict:
+                    pass
+
+        run_all([threading.Thread(target=compete, args=(f"driver {n}",)) for n in range(4)])
+        assert won == [store.get_experiment(made.public_id).driver_owner]
+
+
+class TestLog:
+    def test_the_log_comes_back_in_order(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 2, segments=2)
+        checkpoint = CheckpointInfo(id="ckp_1", uri="/c/1", step=3, bytes=10, ready=False)
+        log = [
+            (6, Waiting(time=T0 + 1, trial=0, segment=2, reason="waits for 2 GPUs")),
+            (7, a_report(0, 1)),
+            (8, Stop(reason="stopped at iteration 1: 0.01 is below the cut 0.5, rank 6 of 9", trial=0)),
+            (9, dataclasses.replace(a_report(1, 3), checkpoint=checkpoint)),
+            (
+                10,
+                CheckpointSaved(
+                    time=T0 + 5,
+                    trial=1,
+                    segment=1,
+                    checkpoint=dataclasses.replace(checkpoint, ready=True, uri="s3://b/1"),
+                ),
+            ),
+            (
+                11,
+                Exploit(
+                    reason="worst", trial=0, donor=1, params={"lr": 0.5}, checkpoint="ckp_1", mutations={"lr": "× 1.2"}
+                ),
+            ),
+            (12, Pause(reason="rest", trial=1, held=True)),
+            (13, Commanded(time=T0 + 6, command="pause", trial=None, reason="a person")),
+            (14, Reported(time=T0 + 7, trial=1, segment=2, report_no=1, iteration=4, metrics={})),
+            (
+                15,
+                SegmentEnded(
+                    time=T0 + 8,
+                    trial=1,
+                    segment=2,
+                    outcome="failed",
+                    failure=Failure(
+                        kind="user", message="boom \0 \ud800", rank=1, traceback="Traceback…", stacks={"0": "main"}
+                    ),
+                ),
+            ),
+        ]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0 + 8)
+        assert list(store.load(made.id, after=5)) == log
+        assert [seq for seq, _ in store.load(made.id)] == list(range(1, 16))
+        assert store.get_experiment(made.public_id).last_event_seq == 15
+
+    @pytest.mark.parametrize("chunk", [1, 2, 7, 8, 9])
+    def test_it_is_read_in_chunks(self, store: Store, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+        monkeypatch.setattr(history, "CHUNK", chunk)
+        made, epoch, trials = begin(store)
+        log = [(3 + n, a_report(0, n)) for n in range(1, 6)]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert [seq for seq, _ in store.load(made.id)] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert list(store.load(made.id, after=3)) == log
+
+    def test_writing_a_batch_again_changes_nothing(self, store: Store, database_url: str) -> None:
+        made, epoch, trials = begin(store)
+        info = CheckpointInfo(id="ckp_1", uri="/c/1", step=1)
+        log = [(4, dataclasses.replace(a_report(0, 1), checkpoint=info)), (5, Stop(reason="enough", trial=0))]
+        trials[0].segments.append(Segment(2, "resume", {}, 1, info))
+        batch = Batch(log=log, trials=trials, carried_out=[5])
+        store.commit(made.id, epoch, batch, T0)
+        before = (list(store.load(made.id)), store.get_trial(trial_id(made.public_id, 0)), store.decisions(made.id))
+        store.commit(made.id, epoch, batch, T0)
+        with Store.open(database_url) as other:
+            other.commit(made.id, epoch, batch, T0)
+        assert (
+            list(store.load(made.id)),
+            store.get_trial(trial_id(made.public_id, 0)),
+            store.decisions(made.id),
+        ) == before
+
+    def test_numbers_that_are_none_come_back(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        metrics: dict[str, Any] = {
+            "nan": math.nan,
+            "up": math.inf,
+            "down": -math.inf,
+            "tiny": 5e-324,
+            "third": 1 / 3,
+            "big": 10**400,
+        }
+        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1, **metrics))], trials=trials), T0)
+        [(_, report)] = store.load(made.id, after=3)
+        assert isinstance(report, Reported)
+        assert math.isnan(report.metrics["nan"])
+        assert [report.metrics[name] for name in ("up", "down", "tiny", "third", "big")] == [
+            math.inf,
+            -math.inf,
+            5e-324,
+            1 / 3,
+            math.inf,
+        ]
+        [curve] = store.curves(made.id, "nan")
+        assert curve.segments[0].y == [None]
+
+    def test_a_report_of_a_segment_that_nobody_opened_is_refused_whole(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        with pytest.raises(StoreError, match="trial 0 has no segment 7"):
+            store.commit(
+                made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 1, segment=7))], trials=trials), T0
+            )
+        assert len(list(store.load(made.id))) == 3
+        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+        assert len(list(store.load(made.id))) == 4
+
+    def test_a_log_with_a_gap_or_a_second_entry_of_a_number_is_refused(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 2))], trials=trials), T0)
+        before = list(store.load(made.id))
+        for first in (7, 3):
+            with pytest.raises(StoreError, match=f"the log ends at 5 and this batch begins at {first}") as caught:
+                store.commit(
+                    made.id, epoch, Batch(log=[(first, Stop(reason="no", trial=0))], summary={"reason": "no"}), T0
+                )
+            assert not isinstance(caught.value, LostLease)
+        assert list(store.load(made.id)) == before
+        merged = [(4, a_report(0, 1)), (5, a_report(0, 2)), (6, Finish(reason="done"))]
+        store.commit(
+            made.id, epoch, Batch(log=merged, trials=trials), T0
+        )  # an answer was lost, and more has come since
+        assert list(store.load(made.id)) == [*before, merged[2]]
+
+    def test_experiments_do_not_mix(self, store: Store) -> None:
+        one, epoch_one, trials_one = begin(store)
+        two, epoch_two, trials_two = begin(store)
+        store.commit(one.id, epoch_one, Batch(log=[(4, a_report(0, 1, accuracy=0.1))], trials=trials_one), T0)
+        store.commit(two.id, epoch_two, Batch(log=[(4, a_report(0, 1, accuracy=0.2))], trials=trials_two), T0)
+        values = [
+            [entry.metrics for _, entry in store.load(e.id, after=3) if isinstance(entry, Reported)] for e in (one, two)
+        ]
+        assert values == [[{"accuracy": 0.1}], [{"accuracy": 0.2}]]
+
+    def test_the_snapshot_is_the_newest(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        assert store.snapshot(made.id) is None
+        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, snapshot=b"one"), T0)
+        store.commit(made.id, epoch, Batch(log=[(5, a_report(0, 2))], trials=trials, snapshot=b"two"), T0)
+        assert store.snapshot(made.id) == (5, b"two")
+
+    def test_readers_see_whole_batches_only(self, store: Store, database_url: str) -> None:
+        made, epoch, trials = begin(store)
+        done = threading.Event()
+        torn: list[int] = []
+
+        def read() -> None:
+            with Store.open(database_url) as own:
+                while not done.is_set():
+                    reports = [entry for _, entry in own.load(made.id, after=3)]
+                    if len(reports) % 10 or any(len(r.metrics) != 2 for r in reports if isinstance(r, Reported)):
+                        torn.append(len(reports))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for batch in range(30):
+                log = [(4 + batch * 10 + n, a_report(0, 1 + batch * 10 + n)) for n in range(10)]
+                store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        finally:
+            done.set()
+            reader.join()
+        assert torn == []
+
+
+class TestViews:
+    def test_a_trial_with_its_segments(self, store: Store) -> None:
+        made, epoch, (donor, trial) = begin(store, 2)
+        checkpoint = CheckpointInfo(id=checkpoint_id("seg", 1), uri="/c/1", step=1, bytes=100)
+        trial.state, trial.iteration, trial.last_value, trial.best_value, trial.best_iteration = (
+            TrialState.FAILED,
+            4,
+            math.nan,
+            0.5,
+            2,
+        )
+        trial.failure = Failure(kind="user", message="boom", rank=1)
+        trial.reason, trial.waiting, trial.ended_at, trial.checkpoint = "gave up", "waits", T0 + 9, checkpoint
+        trial.tags, trial.searcher_state, trial.last = {"bracket": 1}, {"x": [1]}, {"accuracy": math.nan}
+        trial.segments[0].ended_at, trial.segments[0].outcome = T0 + 6, "left"
+        trial.segments.append(
+            Segment(
+                2,
+                "exploit",
+                {"lr": 0.5},
+                1,
+                checkpoint,
+                opened_at=T0 + 7,
+                placement={"nodes": ["a"]},
+                started_at=T0 + 8,
+                warm=True,
+                startup_s=0.1,
+            )
+        )
+        log = [(6, dataclasses.replace(a_report(0, 1), checkpoint=checkpoint)), (7, a_report(1, 1, segment=2))]
+        store.commit(made.id, epoch, Batch(log=log, trials=[donor, trial]), T0 + 9)
+
+        found = store.get_trial(trial_id(made.public_id, 1))
+        assert (
+            found.number,
+            found.state,
+            found.iteration,
+            found.last_value,
+            found.best_value,
+            found.best_iteration,
+        ) == (1, TrialState.FAILED, 4, None, 0.5, 2)
+        assert found.failure is not None
+        assert (found.failure["message"], found.failure["rank"]) == ("boom", 1)
+        assert (found.reason, found.waiting, found.created_at, found.started_at, found.ended_at) == (
+            "gave up",
+            "waits",
+            T0,
+            T0 + 1,
+            T0 + 9,
+        )
+        assert (found.tags, found.searcher, found.checkpoint) == (
+            {"bracket": 1},
+            {"x": [1]},
+            dataclasses.asdict(checkpoint),
+        )
+        first, second = found.segments
+        assert (first.public_id, first.cause, first.outcome, first.ended_at) == (
+            segment_id(made.public_id, 1, 1),
+            "start",
+            "left",
+            T0 + 6,
+        )
+        assert (second.ordinal, second.cause, second.params, second.start_iteration) == (2, "exploit", {"lr": 0.5}, 1)
+        assert (second.source_checkpoint, second.source_trial) == (checkpoint.id, 0)
+        assert (second.warm, second.startup_s, second.placement, second.created_at) == (
+            True,
+            0.1,
+            {"nodes": ["a"]},
+            T0 + 7,
+        )
+        with pytest.raises(NotFound):
+            store.get_trial("trl_nothing")
+
+    def test_trials_by_number_in_pages(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 5)
+        trials[3].state = TrialState.STOPPED
+        store.commit(made.id, epoch, Batch(log=[(12, Stop(reason="bad", trial=3))], trials=[trials[3]]), T0 + 3)
+        page = store.list_trials(made.id, page_size=3)
+        rest = store.list_trials(made.id, page_size=3, page_token=page.next_token)
+        assert [t.number for t in page.items + rest.items] == [0, 1, 2, 3, 4]
+        assert rest.next_token is None
+        assert [t.number for t in store.list_trials(made.id, state="stopped").items] == [3]
+        assert store.list_trials(made.id).items[3].ended_at == T0 + 3
+
+    def test_experiment_follows_its_batches(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        assert (made.state, made.started_at, made.counts, made.reason) == (
+            ExperimentState.RUNNING,
+            T0 + 1,
+            {"running": 1},
+            "started",
+        )
+        best = {"trial_number": 0, "value": 0.5}
+        store.commit(made.id, epoch, Batch(log=[], summary={"best": best, "counts": {"running": 0}}), T0 + 2)
+        store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED, summary={"best": None}), T0 + 3)
+        store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), T0 + 4)
+        store.commit(
+            made.id, epoch, Batch(log=[], state=ExperimentState.FAILED, summary={"error": "trial 0: boom"}), T0 + 5
+        )
+        found = store.get_experiment(made.public_id)
+        assert (found.state, found.best, found.counts, found.error) == (
+            ExperimentState.FAILED,
+            best,
+            {"running": 0},
+            "trial 0: boom",
+        )
+        assert (found.started_at, found.ended_at, found.reason) == (T0 + 1, T0 + 5, "started")
+
+    def test_decisions_newest_first_and_done_when_carried_out(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 2)
+        log = [(6, Stop(reason="bad", trial=0)), (7, Pause(reason="rest", trial=1)), (8, Finish(reason="all done"))]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials, carried_out=[6]), T0)
+        page = store.decisions(made.id, page_size=3)
+        assert [(d.seq, d.kind, d.trial, d.reason, d.state) for d in page.items] == [
+            (8, "finish", None, "all done", "pending"),
+            (7, "pause", 1, "rest", "pending"),
+            (6, "stop", 0, "bad", "done"),
+        ]
+        rest = store.decisions(made.id, page_token=page.next_token)
+        assert [(d.seq, d.kind, d.trial) for d in rest.items] == [(4, "start", 1), (2, "start", 0)]
+        assert [d.seq for d in store.decisions(made.id, trial=1).items] == [7, 4]
+        assert page.items[1].payload["trial"] == 1
+
+    def test_checkpoints_have_the_state_they_are_in(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        infos = [
+            CheckpointInfo(id=f"ckp_{made.public_id}_{n}", uri=f"/c/{n}", step=n, bytes=n, ready=n != 2)
+            for n in (1, 2, 3)
+        ]
+        log = [(3 + n, dataclasses.replace(a_report(0, n), checkpoint=infos[n - 1])) for n in (1, 2, 3)]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials, deleted_checkpoints=[infos[0].id]), T0)
+        assert [c.state for c in store.checkpoints(made.id)] == ["deleted", "uploading", "ready"]
+        saved = [
+            CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=dataclasses.replace(info, ready=True, uri="s3://b"))
+            for info in infos[:2]
+        ]
+        store.commit(made.id, epoch, Batch(log=[(7, saved[0]), (8, saved[1])], trials=trials), T0)
+        assert [(c.state, c.uri) for c in store.checkpoints(made.id, trial=0)] == [
+            ("deleted", "/c/1"),
+            ("ready", "s3://b"),
+            ("ready", "/c/3"),
+        ]
+        assert store.get_checkpoint(infos[2].id).segment == 1
+        with pytest.raises(NotFound):
+            store.get_checkpoint("ckp_nothing")
+
+    def test_the_stream_has_everything_in_order(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        info = CheckpointInfo(id="ckp_1", uri="/c/1", step=1)
+        log = [
+            (4, dataclasses.replace(a_report(0, 1, accuracy=math.nan), checkpoint=info)),
+            (5, Stop(reason="bad", trial=0)),
+            (6, a_report(0, 2)),
+        ]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        items = store.events_after(made.id, 0)
+        assert [(i.seq, i.event, i.trial) for i in items] == [
+            (1, "driver_started", None),
+            (2, "decision", 0),
+            (3, "segment_started", 0),
+            (4, "reported", 0),
+            (5, "decision", 0),
+            (6, "reported", 0),
+        ]
+        assert items[3].data["checkpoint"]["id"] == "ckp_1"
+        assert math.isnan(items[3].data["metrics"]["accuracy"])
+        assert items[5].data == {
+            "segment": 1,
+            "report_no": 2,
+            "iteration": 2,
+            "metrics": {"accuracy": 0.02, "loss": 0.5},
+            "checkpoint": None,
+        }
+        assert items[4].data["reason"] == "bad"
+        assert [i.seq for i in store.events_after(made.id, 2, limit=2)] == [3, 4]
+        assert store.events_after(made.id, 6) == []
+
+    def test_curves_break_between_segments(self, store: Store) -> None:
+        made, epoch, (trial, other) = begin(store, 2)
+        trial.segments.append(Segment(2, "resume", {}, 2, None))
+        log = [
+            (6, a_report(0, 1)),
+            (7, a_report(0, 2)),
+            (8, dataclasses.replace(a_report(0, 1, segment=2, accuracy=0.9), iteration=3)),
+        ]
+        store.commit(made.id, epoch, Batch(log=log, trials=[trial, other]), T0)
+        [curve] = store.curves(made.id, "accuracy")
+        assert curve.trial == 0
+        assert [(s.ordinal, s.cause, s.x, s.y) for s in curve.segments] == [
+            (1, "start", [1, 2], [0.01, 0.02]),
+            (2, "resume", [3], [0.9]),
+        ]
+        [curve] = store.curves(made.id, "accuracy", x="time")
+        assert curve.segments[0].x == [1.0, 2.0]
+        assert store.curves(made.id, "nothing") == []
+        assert store.metric_names(made.id) == ["accuracy", "loss"]
+        with pytest.raises(SpecError):
+            store.curves(made.id, "accuracy", x="steps")
+
+    def test_best_so_far_has_the_improvements(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 2)
+        values = [(0, 0.3), (1, 0.2), (0, math.nan), (1, 0.5), (0, 0.5), (1, 0.4), (0, 0.6)]
+        log = [
+            (6 + at, dataclasses.replace(a_report(trial, 1 + at, accuracy=value), time=T0 + 2 + at))
+            for at, (trial, value) in enumerate(values)
+        ]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert store.best_so_far(made.id, "accuracy", "max") == ([1.0, 4.0, 7.0], [0.3, 0.5, 0.6])
+        assert store.best_so_far(made.id, "accuracy", "min") == ([1.0, 2.0], [0.3, 0.2])
+        assert store.best_so_far(made.id, "nothing", "min") == ([], [])
+
+    def test_logs_by_rank_and_tail(self, store: Store) -> None:
+        made, _, _ = begin(store)
+        chunks = [
+            LogChunk(
+                trial=0, segment=1, rank=rank, stream="stdout", chunk_no=n, time=T0, text=f"{rank} a{n}\n{rank} b{n}\n"
+            )
+            for rank in (0, 1)
+            for n in (0, 1)
+        ]
+        store.add_logs(made.id, chunks)
+        store.add_logs(
+            made.id,
+            [*chunks, LogChunk(trial=9, segment=1, rank=0, stream="stdout", chunk_no=0, time=T0, text="nobody's")],
+        )
+        name = trial_id(made.public_id, 0)
+        assert store.logs(name) == chunks
+        assert store.logs(name, rank=1) == chunks[2:]
+        assert [(c.rank, c.text) for c in store.logs(name, tail=3)] == [
+            (0, "0 b0\n0 a1\n0 b1\n"),
+            (1, "1 b0\n1 a1\n1 b1\n"),
+        ]
+        assert store.logs(name, segment=2) == []
+        with pytest.raises(NotFound):
+            store.logs("trl_nothing")
+
+
+class TestCommands:
+    def test_pending_until_carried_out(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        first = store.add_command(made.id, "pause", None, "a person")
+        second = store.add_command(made.id, "stop", 0)
+        assert [(c.id, c.command, c.trial, c.reason) for c in store.pending_commands([made.id])] == [
+            (first, "pause", None, "a person"),
+            (second, "stop", 0, ""),
+        ]
+        store.commit(made.id, epoch, Batch(log=[(4, Commanded(time=T0, command="pause"))], commands=[first]), T0)
+        assert [c.id for c in store.pending_commands([made.id])] == [second]
+        assert store.pending_commands([]) == []
+
+    def test_asking_twice_is_asking_once(self, store: Store) -> None:
+        made, _, _ = begin(store)
+        first = store.add_command(made.id, "pause")
+        assert store.add_command(made.id, "pause") == first
+        resume = store.add_command(made.id, "resume")
+        assert store.add_command(made.id, "pause") not in (first, resume)  # it comes after the resume
+        assert store.add_command(made.id, "stop", 1) != store.add_command(made.id, "stop", 2)

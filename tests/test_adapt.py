@@ -1,0 +1,269 @@
+"""What people hand to `tuner.run`, as it arrives there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.train
+import ray.tune
+from ray.train.backend import BackendConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+import tuner
+from tuner.adapt import adapted
+from tuner.errors import EntrypointError, SpecError
+from tuner.search import DefineByRunSearch
+from tuner.trials.class_form import ClassForm
+from tuner.trials.forms import TrainLoop, is_objective
+from tuner.trials.objects import Parameterized, Stored
+from tuner.trials.optuna_compat import Objective
+
+
+def run(
+    trainable: Any,
+    space: Mapping[str, Any] | None = None,
+    *,
+    metric: Any = "loss",
+    search_alg: Any = None,
+    num_workers: int = 1,
+    use_gpu: bool = False,
+    resources_per_worker: Mapping[str, float] | None = None,
+    placement_strategy: str = "PACK",
+    backend: str = "auto",
+    max_concurrent_trials: int | None = None,
+    max_failures: int = 0,
+    name: str | None = None,
+    stop: Any = None,
+    storage: str | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+    scope: str = "all",
+    runtime_env: Mapping[str, Any] | None = None,
+    scaling_config: Any = None,
+    run_config: Any = None,
+) -> dict[str, Any]:
+    """As `tuner.run` does it: until there is nothing left to adapt."""
+    given = dict(locals())
+    other = adapted(run, given)
+    return run(**other) if other is not None else given
+
+
+def train(config: Mapping[str, Any]) -> None: ...
+
+
+def loop() -> None: ...
+
+
+def loop_of(config: dict[str, Any]) -> dict[str, Any]:
+    return config
+
+
+def trainer(function: Any = loop_of, **options: Any) -> TorchTrainer:
+    return TorchTrainer(function, **options)
+
+
+def test_the_arguments_here_are_those_of_tuner_run() -> None:
+    import inspect
+
+    real = inspect.signature(tuner.run).parameters
+    for name, parameter in inspect.signature(run).parameters.items():
+        assert name in real
+        if name != "metric":
+            assert parameter.default == real[name].default, name
+
+
+@pytest.mark.parametrize("plain", [train, "module:train"])
+def test_what_is_plain_stays_as_it_is(plain: Any) -> None:
+    given = {**run(train), "trainable": plain}
+    assert adapted(run, given) is None
+
+
+def test_a_trainer_is_unpacked() -> None:
+    got = run(
+        trainer(
+            train_loop_config={"lr": 1.0, "model": {"width": 8, "depth": 2}},
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=3, resources_per_worker={"CPU": 2}, placement_strategy="SPREAD"
+            ),
+            run_config=ray.train.RunConfig(
+                name="mine",
+                storage_path="/data",
+                failure_config=ray.train.FailureConfig(max_failures=4),
+                checkpoint_config=ray.train.CheckpointConfig(num_to_keep=3, checkpoint_score_attribute="loss"),
+                worker_runtime_env={"env_vars": {"A": "1"}},
+            ),
+            torch_config=TorchConfig(backend="gloo"),
+        ),
+        {"train_loop_config": {"lr": tuner.uniform(0, 1)}},
+    )
+    function = got.pop("trainable")
+    assert isinstance(function, TrainLoop)
+    assert function({"train_loop_config": {"lr": 0.5, "model": {"depth": 3}}}) == {
+        "lr": 0.5,
+        "model": {"width": 8, "depth": 3},
+    }
+    assert function({"lr": 0.25}) == {"lr": 0.25, "model": {"width": 8, "depth": 2}}
+    assert {k: got[k] for k in ("num_workers", "resources_per_worker", "placement_strategy", "backend")} == {
+        "num_workers": 3,
+        "resources_per_worker": {"CPU": 2},
+        "placement_strategy": "SPREAD",
+        "backend": "gloo",
+    }
+    assert (got["name"], got["storage"], got["max_failures"]) == ("mine", "/data", 4)
+    assert got["checkpoint"] == {"keep_best": 3, "keep_last": 1}
+    assert got["runtime_env"] == {"env_vars": {"A": "1"}}
+
+
+def test_a_loop_without_arguments() -> None:
+    called: list[int] = []
+    function = run(trainer(lambda: called.append(1)))["trainable"]
+    function({"anything": 1})
+    assert called == [1]
+
+
+def test_what_the_caller_says_comes_first() -> None:
+    got = run(
+        trainer(
+            scaling_config=ray.train.ScalingConfig(num_workers=3),
+            run_config=ray.train.RunConfig(
+                failure_config=ray.train.FailureConfig(max_failures=4),
+                checkpoint_config=ray.train.CheckpointConfig(num_to_keep=3),
+            ),
+        ),
+        num_workers=5,
+        max_failures=1,
+        checkpoint={"keep_last": 9, "frequency": 2},
+    )
+    assert (got["num_workers"], got["max_failures"]) == (5, 1)
+    assert got["checkpoint"] == {"keep_last": 9, "keep_best": 1, "frequency": 2}
+
+
+def test_configs_beside_a_function() -> None:
+    got = run(
+        train,
+        scaling_config=ray.train.ScalingConfig(num_workers=2, use_gpu=True, accelerator_type="A100"),
+        run_config=ray.tune.RunConfig(
+            stop={"training_iteration": 9},
+            failure_config=ray.tune.FailureConfig(max_failures=-1),
+            checkpoint_config=ray.tune.CheckpointConfig(checkpoint_frequency=5, checkpoint_at_end=False),
+        ),
+    )
+    assert (got["num_workers"], got["use_gpu"]) == (2, True)
+    assert got["resources_per_worker"] == {"accelerator_type:A100": 0.001}
+    assert got["stop"] == {"training_iteration": 9}
+    assert got["max_failures"] > 10**9
+    assert got["checkpoint"] == {"frequency": 5, "at_end": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scaling_config": ray.train.ScalingConfig(num_workers=(1, 4))}, "elastic"),
+        ({"scaling_config": ray.train.ScalingConfig(num_workers=1, label_selector={"a": "b"})}, "label_selector"),
+    ],
+)
+def test_what_has_no_counterpart_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        run(train, **options)
+
+
+def test_a_space_with_more_than_the_loops_configuration() -> None:
+    with pytest.raises(SpecError, match="scaling_config"):
+        run(trainer(), {"train_loop_config": {}, "scaling_config": {}})
+
+
+def test_a_trainer_of_another_framework() -> None:
+    class TensorflowConfig(BackendConfig):
+        backend = None
+
+    with pytest.raises(SpecError, match="sets up Tensorflow"):
+        run(trainer(torch_config=TensorflowConfig()))  # type: ignore[arg-type]
+
+
+class Steps:
+    def setup(self, config: dict[str, Any], data: Any = None) -> None: ...
+
+    def step(self) -> dict[str, Any]:
+        return {}
+
+
+class Trainable(ray.tune.Trainable):
+    def setup(self, config: dict[str, Any], data: Any = None) -> None: ...
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> Any:
+        return ray.tune.PlacementGroupFactory([{"CPU": 3.0}])
+
+
+def test_classes() -> None:
+    assert run(Steps)["trainable"] == ClassForm(Steps)
+    got = run(Trainable)
+    assert got["trainable"] == ClassForm(Trainable)
+    assert got["resources_per_worker"] == {"CPU": 3.0}
+    with pytest.raises(EntrypointError, match="Path has no methods setup"):
+        run(Path)
+
+
+@pytest.mark.parametrize("wrap", [ray.tune.with_parameters, tuner.with_parameters])
+@pytest.mark.parametrize("trainable", [train, Steps, Trainable])
+def test_objects_are_stored_and_handed_over(wrap: Any, trainable: Any, tmp_path: Path) -> None:
+    if trainable is Steps and wrap is ray.tune.with_parameters:
+        return  # Ray does not know our classes
+    got = run(wrap(trainable, data=[1, 2]), storage=str(tmp_path))["trainable"]
+    whole = got if isinstance(got, Parameterized) else got.given
+    assert whole.trainable is trainable
+    assert isinstance(whole.objects["data"], Stored)
+    assert whole.given() == {"data": [1, 2]}
+
+
+def test_resources_of_tune() -> None:
+    got = run(ray.tune.with_resources(train, {"cpu": 2, "gpu": 0.5}))
+    assert got["resources_per_worker"] == {"CPU": 2.0, "GPU": 0.5}
+    assert got["use_gpu"] is True
+    with pytest.raises(SpecError, match="2 bundles"):
+        run(ray.tune.with_resources(train, ray.tune.PlacementGroupFactory([{"CPU": 1.0}] * 2)))
+    with pytest.raises(SpecError, match="depend on the configuration"):
+        run(ray.tune.with_resources(train, lambda config: ray.tune.PlacementGroupFactory([{"CPU": 1.0}])))
+
+
+def objective(trial: Any) -> float:
+    return 0.0
+
+
+def annotated(t: Objective) -> float:
+    return 0.0
+
+
+class Objector:
+    def __call__(self, trial: Any) -> float:
+        return 0.0
+
+
+def test_objectives_are_told_by_their_first_argument() -> None:
+    import optuna
+
+    def by_type(t: optuna.Trial) -> float:
+        return 0.0
+
+    assert is_objective(objective)
+    assert is_objective(Objector())
+    assert is_objective(by_type)
+    assert is_objective(tuner.with_parameters(objective, data=1))
+    assert not is_objective(train)
+    assert not is_objective(annotated)
+    assert not is_objective(Objector)
+
+
+def test_an_objective_draws_its_own_parameters() -> None:
+    got = run(objective, metric=["a", "b"])
+    assert got["trainable"] == Objective(objective, ("a", "b"))
+    assert got["scope"] == "last"
+    assert isinstance(got["search_alg"], DefineByRunSearch)
+    assert got["search_alg"].search.TYPE == "tpe"
+    assert run(objective, search_alg="random")["search_alg"].search.TYPE == "random"
+    mine = DefineByRunSearch("gp")
+    assert run(objective, search_alg=mine)["search_alg"] is mine
+    with pytest.raises(SpecError, match="one by one"):
+        run(objective, search_alg="cmaes")

@@ -1,0 +1,61 @@
+"""`tuner list` and `tuner explain` on a real store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.driver.test_core import Bench
+from tuner.cli import app
+from tuner.domain.batch import Batch
+from tuner.domain.events import Failure
+from tuner.store import Store
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> str:
+    """A search of which trial 0 failed, in the database of this home."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    bench = Bench(num_samples=2)
+    bench.started(0)
+    bench.reported(0)
+    trace = "Traceback (most recent call last):\n  train.py, line 3\nKeyError: 'width'"
+    bench.ended(0, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1", traceback=trace))
+    with Store.open(sqlite_url) as store:
+        record = store.create_experiment(bench.spec)
+        epoch = store.claim(record.id, "test", 60.0, time.time())
+        batch = Batch(
+            log=bench.log, trials=list(bench.core.trials), state=bench.core.state, summary=bench.core.summary()
+        )
+        store.commit(record.id, epoch, batch, time.time())
+        return record.public_id
+
+
+def output(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_list_names_the_experiment(experiment: str) -> None:
+    (line,) = output("list").strip().splitlines()
+    assert experiment in line
+    assert "running" in line
+
+
+def test_explain_takes_an_experiment_and_a_number_and_shows_the_traceback(experiment: str) -> None:
+    text = output("explain", experiment, "0")
+    assert "fail" in text
+    assert "rank 1 on n1: KeyError: 'width'" in text
+    assert "train.py, line 3" in text
+
+
+def test_explain_of_a_whole_experiment_names_its_trials(experiment: str) -> None:
+    text = output("explain", experiment)
+    assert "trial 0" in text
+    assert "trial 1" in text
+    assert "train.py" not in text

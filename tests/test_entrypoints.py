@@ -1,0 +1,110 @@
+"""Entrypoints are imported in a helper process, which survives whatever they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.entrypoints import EntrypointChecker
+from tuner.errors import EntrypointError
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[EntrypointChecker]:
+    checker = EntrypointChecker(timeout_s=20)
+    yield checker
+    checker.close()
+
+
+def module(folder: Path, name: str, source: str) -> str:
+    (folder / f"{name}.py").write_text(textwrap.dedent(source))
+    return str(folder)
+
+
+def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChecker, tmp_path: Path) -> None:
+    module(tmp_path, "part", "SIZE = 1")
+    folder = module(
+        tmp_path, "good", "import part\nprint('noise')\nclass A:\n    @staticmethod\n    def train(config): ...\n"
+    )
+    first = checker.check("good:A.train", [folder])
+    assert {Path(path).name for path, _, _ in first.files} == {"good.py", "part.py"}
+    assert checker.check("good:A.train", [folder]) is first
+    module(tmp_path, "part", "SIZE = 2  # edited")
+    second = checker.check("good:A.train", [folder])
+    assert second.hash != first.hash
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "says"),
+    [
+        ("import nothing_here_at_all", "f", r"No module named 'nothing_here_at_all' \(.*bad\.py, line 1, in <module>\)"),
+        ("def g():\n    1 / 0\ng()", "f", r"ZeroDivisionError: division by zero \(.*bad\.py, line 2, in g\)"),
+        ("import json\njson.loads('{')", "f", r"JSONDecodeError.*\(.*bad\.py, line 2, in <module>\)"),
+        ("def f(:", "f", r"SyntaxError: .* \(.*bad\.py, line 1\)"),
+        ("import sys; sys.exit('bye')", "f", "SystemExit: bye"),
+        ("import os; os._exit(3)", "f", "ends the process, with exit code 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "f", "by SIGSEGV"),
+        ("def train(config): ...", "trian", "has no 'trian'; did you mean 'train'?"),
+        ("def train(config): ...", "train.x", "has no 'train.x'"),
+        ("x = 3", "x", "is no function but int 3"),
+        ("def two(a, b): ...", "two", "cannot be called with a configuration: missing a required argument: 'b'"),
+        ("def none(): ...", "none", "too many positional arguments"),
+    ],
+)  # fmt: skip
+def test_a_bad_one_says_what_and_where(
+    checker: EntrypointChecker, tmp_path: Path, source: str, name: str, says: str
+) -> None:
+    folder = module(tmp_path, "bad", source)
+    with pytest.raises(EntrypointError, match=says) as caught:
+        checker.check(f"bad:{name}", [folder])
+    assert [pointer for pointer, _ in caught.value.errors] == ["/entrypoint"]
+
+
+def test_the_environment_of_the_workers_is_there(checker: EntrypointChecker, tmp_path: Path) -> None:
+    folder = module(tmp_path, "wants", "import os\nos.environ['WANTED']\ndef train(config): ...")
+    with pytest.raises(EntrypointError, match="KeyError: 'WANTED'"):
+        checker.check("wants:train", [folder])
+    assert checker.check("wants:train", [folder], {"WANTED": "1"}).name == "wants:train"
+    with pytest.raises(EntrypointError, match="KeyError"):  # it was the child's, not the helper's
+        checker.check("wants:train", [folder])
+
+
+def test_a_repaired_one_is_taken(checker: EntrypointChecker, tmp_path: Path) -> None:
+    folder = module(tmp_path, "broken", "oops")
+    with pytest.raises(EntrypointError, match="NameError"):
+        checker.check("broken:train", [folder])
+    module(tmp_path, "broken", "def train(config): ...")
+    assert checker.check("broken:train", [folder]).name == "broken:train"
+
+
+def test_an_import_that_hangs_is_given_up(tmp_path: Path) -> None:
+    folder = module(tmp_path, "hang", "import time\ntime.sleep(1000)")
+    module(tmp_path, "fine", "def train(config): ...")
+    checker = EntrypointChecker(timeout_s=3)
+    try:
+        checker.check("fine:train", [folder])
+        with pytest.raises(EntrypointError, match="longer than 3 s"):
+            checker.check("hang:train", [folder])
+        checker.check("fine:train", [folder, "/"])
+    finally:
+        checker.close()
+
+
+def test_a_helper_that_was_killed_is_replaced_and_none_is_left_behind(tmp_path: Path) -> None:
+    folder = module(tmp_path, "fine", "def train(config): ...")
+    checker = EntrypointChecker()
+    checker.check("fine:train", [folder])
+    helper = checker._helper
+    assert helper is not None
+    os.kill(helper.pid, signal.SIGKILL)
+    checker.check("fine:train", [folder, "/"])
+    second = checker._helper
+    assert second is not None
+    assert second.pid != helper.pid
+    checker.close()
+    assert (helper.poll(), second.poll()) == (-signal.SIGKILL, 0)

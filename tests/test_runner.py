@@ -1,0 +1,327 @@
+"""`tuner.run` on real Ray: to the end, paused by Ctrl-C, killed, and taken up again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import tuner
+from tuner.domain.events import Reported
+from tuner.driver.cluster import connect
+from tuner.errors import SpecError
+from tuner.store import Store
+
+ROOT = Path(__file__).parent.parent
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def _ray() -> Iterator[None]:
+    import ray
+
+    connect(cpus=2)
+    yield
+    ray.shutdown()
+
+
+def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
+    """Wait for a condition; AssertionError says which one did not come."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(Exception):
+            if found := happened():
+                return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+def ray_processes(home: Path) -> list[psutil.Process]:
+    """Ray's processes and our actors that belong to a script with this home."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TUNER_HOME") == str(home):
+                found.append(process)
+    return found
+
+
+class Job:
+    """A script of `tests.jobs` with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *arguments: str) -> None:
+        environment = {**os.environ, "TUNER_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.jobs", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def store(self) -> Store:
+        return Store.open(f"sqlite:///{self.home / 'tuner.db'}")
+
+    def experiment(self) -> Any:
+        with self.store() as store:
+            return store.list_experiments().items[0]
+
+    def reports(self) -> list[Reported]:
+        with self.store() as store:
+            record = store.list_experiments().items[0]
+            return [entry for _, entry in store.load(record.id) if isinstance(entry, Reported)]
+
+    def end(self) -> str:
+        assert self.process is not None
+        output, _ = self.process.communicate(timeout=DEADLINE_S)
+        return output
+
+    def clean(self) -> None:
+        for process in ray_processes(self.home):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path / "home")
+    yield job
+    job.clean()
+
+
+def no_step_twice_from_the_beginning(job: Job) -> None:
+    """A trial that had a checkpoint went on from it: its later segments start above zero and reach the end."""
+    with job.store() as store:
+        record = store.list_experiments().items[0]
+        trials = [store.get_trial(row.public_id) for row in store.list_trials(record.id).items]
+    assert [trial.iteration for trial in trials] == [40, 40, 40]
+    later = [segment for trial in trials for segment in trial.segments[1:]]
+    assert later
+    assert all(segment.start_iteration > 0 for segment in later)
+
+
+def checkpointed(job: Job) -> bool:
+    """Both trials that run have a checkpoint that is ready."""
+    with job.store() as store:
+        rows = store.list_trials(job.experiment().id).items
+        return len([row for row in rows if row.checkpoint and row.checkpoint["step"] >= 3]) >= 2
+
+
+@pytest.mark.ray
+def test_ctrl_c_pauses_and_resume_goes_on(job: Job) -> None:
+    job.start("run")
+    until("checkpoints of both trials", lambda: checkpointed(job))
+    assert job.process is not None
+    job.process.send_signal(signal.SIGINT)
+    output = job.end()
+    assert "STATE paused" in output, output
+    assert "Ctrl-C again ends at once" in output
+    assert job.experiment().state == "paused"
+    until("no process left", lambda: not ray_processes(job.home), 20)
+
+    job.start("resume", job.experiment().public_id)
+    assert "STATE completed" in job.end()
+    no_step_twice_from_the_beginning(job)
+
+
+@pytest.mark.ray
+def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None:
+    job.start("run")
+    until("checkpoints of both trials", lambda: checkpointed(job))
+    assert job.process is not None
+    job.process.kill()
+    job.process.communicate()
+    until("no process left", lambda: not ray_processes(job.home), 60)
+    before = len(job.reports())
+    assert before > 6
+
+    job.start("resume", job.experiment().public_id)
+    output = job.end()
+    assert "STATE completed" in output, output
+    no_step_twice_from_the_beginning(job)
+    assert len(job.reports()) <= 120 + 3 * 10
+
+
+@pytest.mark.ray
+def test_a_killed_driver_is_replaced_and_loses_nothing(job: Job) -> None:
+    job.start("run")
+    until("checkpoints of both trials", lambda: checkpointed(job))
+    hosts = [p for p in ray_processes(job.home) if "ray::Host" in " ".join(p.cmdline())]
+    ranks = [p for p in ray_processes(job.home) if "ray::Rank" in " ".join(p.cmdline())]
+    assert len(hosts) == 1
+    hosts[0].kill()
+    output = job.end()
+    assert "the driver was killed" in output, output
+    assert "STATE completed" in output, output
+    no_step_twice_from_the_beginning(job)
+    assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    until("no process left", lambda: not ray_processes(job.home), 20)
+
+
+# -- results and errors ----------------------------------------------------------------------------------------------------
+
+
+def search(function: Any, **options: Any) -> tuner.Result:
+    defaults = {
+        "metric": "loss",
+        "mode": "min",
+        "num_samples": 2,
+        "search_alg": "random",
+        "scheduler": "fifo",
+        "verbose": 0,
+    }
+    return tuner.run(function, {"x": tuner.uniform(0.1, 1.0)}, **{**defaults, **options})
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("_ray")
+class TestRun:
+    def test_the_result_has_what_was_reported(self) -> None:
+        offset = 10
+
+        def train(config: dict[str, Any]) -> None:
+            for step in range(1, 4):
+                tuner.report({"loss": offset + config["x"] / step, "nested": {"rank": tuner.get_context().world_rank}})
+
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=3)
+        assert result.state == "completed"
+        assert [t.iterations for t in result.trials] == [3, 3, 3]
+        best = min(result.trials, key=lambda t: t.config["x"])
+        assert result.best_trial == best
+        assert result.best_config == best.config
+        assert result.best_value == pytest.approx(10 + best.config["x"] / 3)
+        assert best.metrics["nested/rank"] == 0
+        frame = result.dataframe()
+        assert list(frame["config/x"]) == [t.config["x"] for t in result.trials]
+        assert len(result.dataframe(history=True)) == 9
+
+    def test_the_best_checkpoint_can_be_opened(self, tmp_path: Path) -> None:
+        def train(config: dict[str, Any]) -> None:
+            for step in range(1, 4):
+
+                def save(folder: str, step: int = step) -> None:
+                    Path(folder, "step").write_text(str(step))
+
+                tuner.report({"loss": abs(step - 2)}, checkpoint=save)
+
+        result = search(train, num_samples=1, checkpoint={"frequency": 1})
+        assert result.best_checkpoint is not None
+        with result.best_checkpoint.as_directory() as folder:
+            assert Path(folder, "step").read_text() == "2"
+        assert Path(result.best_checkpoint.to_directory(tmp_path / "copy"), "step").read_text() == "2"
+
+    def test_a_failing_rank_is_named(self) -> None:
+        def train(config: dict[str, Any]) -> None:
+            if tuner.get_context().world_rank == 1:
+                raise ValueError("this data set is empty")
+            tuner.report({"loss": 1.0})
+            tuner.report({"loss": 1.0})
+
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=1)
+        assert result.state == "failed"
+        assert result.error is not None
+        assert "trial 0" in result.error
+        assert "rank 1" in result.error
+        assert "ValueError: this data set is empty" in result.error
+
+    def test_os_exit_in_one_rank_ends_the_group_and_is_named(self) -> None:
+        def train(config: dict[str, Any]) -> None:
+            tuner.report({"loss": 1.0})
+            if tuner.get_context().world_rank == 1 and tuner.get_context().trial_number == 0:
+                os._exit(3)
+            time.sleep(0.5)
+            tuner.report({"loss": 0.5})
+
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=2)
+        assert result.state == "completed", result.error
+        assert [str(t.state) for t in result.trials] == ["failed", "completed"]
+        assert "rank 1" in (result.trials[0].error or "")
+
+    def test_a_function_that_never_reports_says_so(self) -> None:
+        result = search(lambda config: None, num_samples=1)
+        assert result.state == "failed"
+        assert "without" in (result.error or "")
+        assert "report" in (result.error or "")
+
+    def test_a_demand_that_can_never_be_met_is_refused_at_once(self) -> None:
+        begun = time.monotonic()
+        result = search(lambda config: tuner.report({"loss": 1.0}), resources_per_worker={"CPU": 64}, num_samples=1)
+        assert result.state == "failed"
+        assert "64 CPU" in (result.error or ""), result.error
+        assert time.monotonic() - begun < 30
+
+    def test_a_hang_is_ended_and_shows_where_it_hung(self) -> None:
+        def train(config: dict[str, Any]) -> None:
+            tuner.report({"loss": 1.0})
+            if tuner.get_context().trial_number == 0:
+                time.sleep(600)
+            tuner.report({"loss": 0.5})
+
+        result = search(train, num_samples=2, hang_timeout_s=2.0)
+        assert [str(t.state) for t in result.trials] == ["failed", "completed"]
+        assert "no report" in (result.trials[0].error or "") or "hung" in (result.trials[0].error or "")
+
+
+# -- what is wrong with the arguments is said before anything starts --------------------------------------------------------
+
+
+def trainable(config: dict[str, Any]) -> None:
+    raise AssertionError("nothing may be started")
+
+
+@pytest.mark.parametrize(
+    ("options", "pointer"),
+    [
+        ({"address": "http://localhost:8000"}, "/address"),
+        ({"mode": "most"}, "/mode"),
+        ({"num_samples": 0}, "/num_samples"),
+        ({"num_workers": 0}, "/scaling/num_workers"),
+        ({"scheduler": {"type": "asha", "reduction_factor": 1}}, "/scheduler/reduction_factor"),
+        ({"scheduler": {"type": "asha", "max_t": 2, "grace_period": 3}}, "/scheduler/max_t"),
+        ({"time_budget_s": -1}, "/limits/time_budget_s"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], pointer: str) -> None:
+    arguments = {"metric": "loss", "mode": "min", **options}
+    with pytest.raises(SpecError) as caught:
+        tuner.run(trainable, {"x": tuner.uniform(0, 1)}, **arguments)
+    assert pointer in [p for p, _ in caught.value.errors]
+
+
+@pytest.mark.parametrize("space", [{"x": tuner.choice([])}, {"x": tuner.uniform(1, 0)}, {"x": tuner.loguniform(0, 1)}])
+def test_bad_spaces(space: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"space\.x"):
+        tuner.run(trainable, space, metric="loss", mode="min")
+
+
+def test_a_function_without_a_parameter() -> None:
+    with pytest.raises(SpecError, match="cannot be called with a configuration"):
+        tuner.run(lambda: None, {"x": 1}, metric="loss", mode="min")  # type: ignore[misc, arg-type]
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    import threading
+
+    lock = threading.Lock()
+
+    def train(config: dict[str, Any]) -> None:
+        with lock:
+            tuner.report({"loss": 1.0})
+
+    with pytest.raises(SpecError, match="closure variable 'lock'"):
+        tuner.run(train, {"x": 1}, metric="loss", mode="min")

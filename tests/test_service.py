@@ -1,0 +1,266 @@
+"""`tuner serve` as people run it: a process of its own, HTTP, real Ray, on SQLite and on PostgreSQL, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DEADLINE_S = 150.0
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+SPEC: dict[str, Any] = {
+    "name": "digits",
+    "entrypoint": "tuner.examples.digits:train",
+    "space": {
+        "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
+        "width": {"type": "choice", "categories": [16, 32, 64]},
+    },
+    "metric": "accuracy",
+    "mode": "max",
+    "num_samples": 6,
+    "seed": 1,
+    "search": {"type": "random"},
+    "scheduler": {"type": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 3},
+    "scaling": {"num_workers": 2, "use_gpu": False, "resources_per_worker": {"CPU": 0.5}},
+    "limits": {"max_concurrent_trials": 2, "time_budget_s": 600},
+}
+SLOW: dict[str, Any] = {
+    "name": "slow",
+    "entrypoint": "tests.jobs:slow",
+    "space": {"x": {"type": "uniform", "lower": 0.1, "upper": 1.0}},
+    "metric": "loss",
+    "mode": "min",
+    "num_samples": 2,
+    "search": {"type": "random"},
+    "scheduler": {"type": "fifo"},
+    "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}},
+    "limits": {"max_concurrent_trials": 2},
+    "checkpoint": {"frequency": 1},
+}
+
+
+def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
+    end = time.monotonic() + seconds
+    found: Any = None
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.HTTPError, psutil.Error):
+            if found := happened():
+                return found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+class Service:
+    """`tuner serve` in a process of its own, with a home and a Ray of its own."""
+
+    def __init__(self, home: Path, database_url: str) -> None:
+        self.home, self.database_url = home, database_url
+        self.output = ""
+        self.client = httpx.Client(timeout=60)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", "from tuner.cli import main; main()", "serve", *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "TUNER_HOME": str(self.home),
+            "TUNER_DATABASE_URL": self.database_url,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def start(self) -> None:
+        self.output = ""
+        self.process = subprocess.Popen(
+            self.command("--port", "0"),
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        where = until("the address", lambda: re.findall(r"tuner is at (http://\S+)", self.output))[-1]
+        self.client.base_url = httpx.URL(where)
+        until("readiness", lambda: self.client.get("/readyz").status_code == 200)
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.output += line
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=30)
+
+    def stop(self) -> str:
+        done = subprocess.run(self.command("--stop"), cwd=ROOT, env=self.environment, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that was started with this home, the service itself apart."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("TUNER_HOME") == str(self.home) and process.pid != self.process.pid:
+                    found.append(process)
+        return found
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(f"/api/v1{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, spec: dict[str, Any]) -> Any:
+        answer = self.client.post("/api/v1/experiments", json=spec)
+        assert answer.status_code == 201, answer.text
+        assert answer.headers["location"].endswith(answer.json()["id"])
+        return answer.json()
+
+    def ended(self, experiment: str) -> Any:
+        return until("the end", lambda: (e := self.get(f"/experiments/{experiment}"))["ended_at"] and e)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], scope="module")
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    url = f"sqlite:///{home / 'tuner.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_server")
+    service = Service(home, url)
+    try:
+        service.start()
+        yield service
+    finally:
+        with contextlib.suppress(Exception):
+            service.end()
+        service.stop()
+        for process in service.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def test_a_posted_experiment_runs_to_its_end(service: Service) -> None:
+    events: list[dict[str, Any]] = []
+    names: set[str] = set()
+    created = service.post(SPEC)
+
+    def follow() -> None:
+        with (
+            contextlib.suppress(httpx.HTTPError),
+            service.client.stream("GET", f"/api/v1/experiments/{created['id']}/events", timeout=DEADLINE_S) as stream,
+        ):
+            for line in stream.iter_lines():
+                if line.startswith("event:"):
+                    names.add(line[6:].strip())
+                if line.startswith("data:"):
+                    events.append(json.loads(line[5:]))
+
+    threading.Thread(target=follow, daemon=True).start()
+    ended = service.ended(created["id"])
+    assert ended["state"] == "completed", ended
+    assert ended["counts"]["completed"] + ended["counts"]["stopped"] == 6
+    assert ended["best"]["value"] > 0.8
+
+    trials = service.get(f"/experiments/{created['id']}/trials")["items"]
+    assert [t["number"] for t in trials] == list(range(6))
+    stopped = [t for t in trials if t["state"] == "stopped"]
+    assert stopped
+    assert all("cut" in t["reason"] for t in stopped)
+    curves = service.get(f"/experiments/{created['id']}/curves?metric=accuracy&x=step&max_points=100")
+    longest = max(curves["series"], key=lambda s: len(s["segments"][0]["x"]))
+    assert longest["segments"][0]["x"] == list(range(1, 10))
+    seen = until("the last event", lambda: events and events[-1]["seq"] >= ended["last_event_seq"] and list(events), 20)
+    assert [e["seq"] for e in seen] == sorted(e["seq"] for e in seen)
+    assert {"reported", "decision", "segment_started"} <= names
+    shown = service.client.get(f"/experiments/{created['id']}")
+    assert shown.status_code == 200
+    assert "<html" in shown.text.lower()
+
+
+def test_a_mistake_is_pointed_at(service: Service) -> None:
+    answer = service.client.post(
+        "/api/v1/experiments", json={**SPEC, "scheduler": {"type": "asha", "max_T": 9}, "num_sample": 3}
+    )
+    assert answer.status_code == 422
+    assert answer.headers["content-type"].startswith("application/problem+json")
+    errors = {error["pointer"]: error["message"] for error in answer.json()["errors"]}
+    assert "max_t" in errors["/scheduler/max_T"]
+    assert "num_samples" in errors["/num_sample"]
+
+
+def test_an_entrypoint_that_cannot_be_imported_is_refused_at_once(service: Service) -> None:
+    answer = service.client.post("/api/v1/experiments", json={**SPEC, "entrypoint": "tuner.examples.digit:train"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/entrypoint"
+
+
+def test_cancel_ends_the_trials_and_frees_their_groups(service: Service) -> None:
+    created = service.post(SLOW)
+    until("both to run", lambda: service.get(f"/experiments/{created['id']}")["counts"]["running"] == 2)
+    assert service.client.post(f"/api/v1/experiments/{created['id']}/cancel").status_code == 202
+    ended = service.ended(created["id"])
+    assert ended["state"] == "cancelled"
+    assert ended["counts"]["cancelled"] == 2
+    assert service.client.post(f"/api/v1/experiments/{created['id']}/cancel").status_code == 202
+
+
+def test_pause_and_resume_over_http(service: Service) -> None:
+    created = service.post(SLOW)
+    until(
+        "a checkpoint",
+        lambda: any(t["checkpoint"] for t in service.get(f"/experiments/{created['id']}/trials")["items"]),
+    )
+    service.client.post(f"/api/v1/experiments/{created['id']}/pause")
+    until("the pause", lambda: service.get(f"/experiments/{created['id']}")["state"] == "paused")
+    service.client.post(f"/api/v1/experiments/{created['id']}/resume")
+    assert service.ended(created["id"])["state"] == "completed"
+
+
+def test_a_killed_driver_is_started_again_and_loses_nothing(service: Service) -> None:
+    created = service.post(SLOW)
+    until(
+        "checkpoints of both",
+        lambda: [t for t in service.get(f"/experiments/{created['id']}/trials")["items"] if t["checkpoint"]][1:],
+    )
+    hosts = [p for p in service.processes() if "ray::Host" in " ".join(p.cmdline())]
+    assert len(hosts) == 1
+    hosts[0].kill()
+    ended = service.ended(created["id"])
+    assert ended["state"] == "completed"
+    for row in service.get(f"/experiments/{created['id']}/trials")["items"]:
+        trial = service.get(f"/trials/{row['id']}")
+        assert trial["iteration"] == 40
+        assert all(s["start_iteration"] > 0 for s in trial["segments"][1:]), trial["segments"]
+
+
+def test_the_api_restarts_without_disturbing_trials_and_stop_ends_everything(service: Service) -> None:
+    created = service.post(SLOW)
+    until("both to run", lambda: service.get(f"/experiments/{created['id']}")["counts"]["running"] == 2)
+    service.end()
+    service.start()
+    ended = service.ended(created["id"])
+    assert ended["state"] == "completed"
+    for row in service.get(f"/experiments/{created['id']}/trials")["items"]:
+        assert len(service.get(f"/trials/{row['id']}")["segments"]) == 1
+    service.end()
+    assert service.stop() == "stopped"
+    until("no process left", lambda: not service.processes(), 30)
+    assert service.stop() == "there was nothing to stop"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import SpecError
+from tuner.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_defaults_live_under_the_home(tmp_path: Path) -> None:
+    settings = Settings.from_env({"TUNER_HOME": str(tmp_path), "TUNER_PORT": " ", "RAY_ADDRESS": ""})
+    assert settings.home == tmp_path
+    assert settings.database_url == f"sqlite:///{tmp_path}/tuner.db"
+    assert settings.storage == f"{tmp_path}/checkpoints"
+    assert (settings.host, settings.port, settings.ray_address, settings.durability) == (
+        "127.0.0.1",
+        8000,
+        None,
+        "NORMAL",
+    )
+    assert Settings.from_env({}).home == Path.home() / ".tuner"
+
+
+def test_every_variable_is_read() -> None:
+    settings = Settings.from_env(
+        {
+            "TUNER_HOME": "~/x",
+            "TUNER_DATABASE_URL": "postgresql://h/d",
+            "TUNER_STORAGE": "s3://bucket",
+            "TUNER_DURABILITY": "full",
+            "RAY_ADDRESS": "auto",
+            "TUNER_HOST": "::1",
+            "TUNER_PORT": "0",
+            "TUNER_ALLOWED_HOSTS": "Box.lan, other",
+            "TUNER_LEASE_S": "5",
+            "TUNER_LOG_LEVEL": "debug",
+        }
+    )
+    assert settings == Settings(
+        home=Path.home() / "x",
+        database_url="postgresql://h/d",
+        storage="s3://bucket",
+        durability="FULL",
+        ray_address="auto",
+        host="::1",
+        port=0,
+        allowed_hosts=("box.lan", "other"),
+        lease_s=5.0,
+        log_level="DEBUG",
+    )
+
+
+def test_impossible_values_are_named_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        Settings.from_env(
+            {"TUNER_PORT": "http", "TUNER_LEASE_S": "-1", "TUNER_DURABILITY": "MAYBE", "TUNER_LOG_LEVEL": "x"}
+        )
+    assert [name for name, _ in caught.value.errors] == [
+        "TUNER_DURABILITY",
+        "TUNER_PORT",
+        "TUNER_LEASE_S",
+        "TUNER_LOG_LEVEL",
+    ]
+    assert "'http'" in str(caught.value)
+
+
+def test_the_documents_list_each_setting() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert listed == {setting.metadata["variable"] for setting in fields(Settings)}
+    for setting in fields(Settings):
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{setting.metadata['variable']}`")]
+        assert setting.metadata["about"] in row, row
+
+
+#: what these read is no setting: the environment of user code, and what Ray and torchrun put there
+ELSEWHERE = {"settings.py", "trials", "driver"}
+
+
+def test_nothing_else_reads_settings_from_the_environment() -> None:
+    for path in (ROOT / "tuner").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and node.value.startswith("TUNER_")
+                and node.value.isupper()
+            ):
+                assert path.name == "settings.py", f"{path} mentions {node.value}"

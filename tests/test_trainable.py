@@ -1,0 +1,134 @@
+"""A training function on its way to other processes."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from tuner.errors import EntrypointError
+from tuner.trainable import by_value, check_signature, pickle_function
+from tuner.trials import code
+from tuner.trials.class_form import ClassForm
+from tuner.trials.launch import CodeRef
+from tuner.trials.objects import with_parameters
+
+LOCK = threading.Lock()
+
+
+def uses_a_global(config: dict[str, Any]) -> None:
+    with LOCK:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_script() -> Any:
+    """Functions of this module travel by value, as those of a script or a notebook do."""
+    import sys
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.settings = {"fine": 1, "handle": threading.Lock()}
+
+
+def test_a_function_comes_back_as_it_was() -> None:
+    factor = 3
+
+    def train(config: dict[str, Any]) -> int:
+        return int(config["x"] * factor)
+
+    record = by_value(train)
+    assert record.blob is not None
+    assert cloudpickle.loads(record.blob)({"x": 2}) == 6
+    assert record.hash == by_value(train).hash
+    factor = 4
+    assert record.hash != by_value(train).hash
+    assert {"ray", "numpy", "cloudpickle"} <= set(record.packages)
+
+
+def closure() -> Any:
+    holder, fine = Holder(), [1]
+
+    def train(config: dict[str, Any]) -> None:
+        print(holder, fine)
+
+    return train
+
+
+def nested() -> Any:
+    handles = [1, {"deep": threading.Lock()}]
+
+    def helper() -> None:
+        print(handles)
+
+    def train(config: dict[str, Any]) -> None:
+        helper()
+
+    return train
+
+
+def default() -> Any:
+    def train(config: dict[str, Any], lock: Any = threading.Lock()) -> None:  # noqa: B008
+        print(lock)
+
+    return train
+
+
+class WithAttribute:
+    shared = threading.Lock()
+
+    def setup(self, config: dict[str, Any]) -> None: ...
+
+    def step(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("function", "culprit"),
+    [
+        (uses_a_global, r"the global variable 'LOCK' \(lock\)"),
+        (closure(), r"the item 'handle' of the attribute 'settings' of the closure variable 'holder' \(lock\)"),
+        (nested(), r"the item 'deep' of item 1 of the closure variable 'handles' of the closure variable 'helper'"),
+        (default(), r"the default of 'lock' \(lock\)"),
+        (with_parameters(uses_a_global), "the global variable 'LOCK'"),
+        (ClassForm(WithAttribute), r"the attribute 'shared' of WithAttribute \(lock\)"),
+    ],
+    ids=["global", "closure", "nested", "default", "wrapped", "class"],
+)
+def test_what_cannot_be_pickled_is_named(function: Any, culprit: str) -> None:
+    with pytest.raises(EntrypointError, match=culprit) as caught:
+        pickle_function(function)
+    assert "'fine'" not in str(caught.value)
+
+
+def test_a_function_must_take_a_configuration() -> None:
+    with pytest.raises(EntrypointError, match="cannot be called with a configuration"):
+        check_signature(lambda: None)
+    with pytest.raises(EntrypointError, match="cannot be called with a configuration"):
+        check_signature(lambda config, more: None)
+    check_signature(partial(lambda config, more: None, more=1))
+
+
+def test_a_module_that_is_missing_on_a_worker_is_named() -> None:
+    blob = b"cno_such_module_here\nfunction\n."
+    with pytest.raises(EntrypointError, match=r"no module 'no_such_module_here' on .*runtime_env=\{'pip'"):
+        code.load(CodeRef(hash="1", blob=blob), blob)
+    with pytest.raises(
+        EntrypointError, match="no_such_module_here cannot be imported on this worker: there is no module"
+    ):
+        code.load(CodeRef(hash="1", entrypoint="no_such_module_here:train"), None)
+    with pytest.raises(EntrypointError, match="json has no train"):
+        code.load(CodeRef(hash="1", entrypoint="json:train"), None)
+
+
+def test_an_entrypoint_may_be_any_form() -> None:
+    name = "tests.test_trainable:WithAttribute"
+    assert type(code.load(CodeRef(hash="1", entrypoint=name), None)) is ClassForm

@@ -1,0 +1,77 @@
+"""Where an entrypoint is looked for, and when another machine may find what this one cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import SPEC
+from tuner import usecases
+from tuner.entrypoints import EntrypointChecker
+from tuner.errors import EntrypointError
+from tuner.store import Store
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[EntrypointChecker]:
+    checker = EntrypointChecker()
+    yield checker
+    checker.close()
+
+
+def test_the_working_dir_of_the_runtime_env_comes_first(
+    sqlite_store: Store, checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "mine.py").write_text("def train(config): ...")
+    package = tmp_path / "lib" / "pack"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def train(config): ...")
+    env = {"working_dir": str(tmp_path / "project"), "py_modules": [str(package)]}
+    for entrypoint in ("mine:train", "pack:train"):
+        made = usecases.create_experiment(sqlite_store, {**SPEC, "entrypoint": entrypoint, "runtime_env": env}, checker)
+        assert made.code_hash is not None
+        code = sqlite_store.get_code(made.code_hash)
+        assert list(code.sys_path) == [str(tmp_path / "project"), str(package), str(tmp_path / "lib"), os.getcwd()]
+        assert (code.blob, made.spec.code) == (None, made.code_hash)
+        assert "torch" in code.packages
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"pip": ["x"]}, {"working_dir": "s3://bucket/code.zip"}, {"py_modules": ["https://x/y.zip"]}, {"image_uri": "x"}],
+)
+def test_what_workers_may_have_and_we_have_not_is_left_to_them(
+    sqlite_store: Store, checker: EntrypointChecker, env: dict[str, Any]
+) -> None:
+    data = {**SPEC, "entrypoint": "only_there:train", "runtime_env": env}
+    made = usecases.create_experiment(sqlite_store, data, checker)
+    again = usecases.create_experiment(sqlite_store, data, checker)
+    other = usecases.create_experiment(sqlite_store, {**data, "runtime_env": {**env, "pip": ["y"]}}, checker)
+    assert made.code_hash == again.code_hash != other.code_hash
+
+
+def test_what_nobody_can_import_is_refused(sqlite_store: Store, checker: EntrypointChecker, tmp_path: Path) -> None:
+    for env in ({}, {"env_vars": {"A": "b"}}, {"working_dir": str(tmp_path)}):
+        with pytest.raises(EntrypointError, match="only_there"):
+            usecases.create_experiment(
+                sqlite_store, {**SPEC, "entrypoint": "only_there:train", "runtime_env": env}, checker
+            )
+    assert sqlite_store.list_experiments().items == ()
+
+
+def test_an_edited_file_is_new_code_and_the_same_request(
+    sqlite_store: Store, checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    file = tmp_path / "edited.py"
+    data = {**SPEC, "entrypoint": "edited:train", "runtime_env": {"working_dir": str(tmp_path)}}
+    file.write_text("def train(config): ...")
+    first = usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key")
+    file.write_text("def train(config): print('edited')")
+    second = usecases.create_experiment(sqlite_store, data, checker)
+    assert first.code_hash != second.code_hash
+    assert usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key") == first

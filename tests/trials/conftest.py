@@ -1,0 +1,166 @@
+"""A local Ray per module, and a real driver host with a GroupManager in it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+import ray
+from ray.util.placement_group import placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tests.trials.host import Host
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import Limits, Scaling
+from tuner.trials.launch import CodeRef, Launch, Outcome, ReportMsg, Verdict
+
+ROOT = str(Path(__file__).resolve().parents[2])
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    yield
+    ray.shutdown()
+
+
+@functools.cache
+def _code(module: str) -> CodeRef:
+    """All functions of a test module as one trainable, so that its tests can share warm groups."""
+    cloudpickle.register_pickle_by_value(sys.modules[module])
+    table = {name: item for name, item in vars(sys.modules[module]).items() if inspect.isfunction(item)}
+
+    def dispatch(config: dict[str, Any]) -> None:
+        table[config["do"]](config)
+
+    blob = cloudpickle.dumps(dispatch)
+    return CodeRef(hash=hashlib.sha256(blob).hexdigest(), blob=blob, sys_path=(ROOT,))
+
+
+class Bench:
+    """Runs functions as segments on a real host."""
+
+    def __init__(self, folder: Path, *, detached: bool = False, **options: Any) -> None:
+        self.folder = folder
+        lifetime = {"lifetime": "detached", "name": folder.name} if detached else {}
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.host = Host.options(scheduling_strategy=here, **lifetime).remote(options)
+
+    def launch(self, function: Callable[..., Any] | str, ranks: int = 1, **changes: Any) -> Launch:
+        number = next(_numbers)
+        if isinstance(function, str):
+            code = CodeRef(hash=function, entrypoint=function, sys_path=(ROOT, str(self.folder)))
+        else:
+            code = _code(function.__module__)
+            changes["params"] = {"do": function.__name__, **changes.get("params", {})}
+        scaling = Scaling(num_workers=ranks, resources_per_worker={"CPU": 0.5}, **changes.pop("scaling", {}))
+        return Launch(
+            **{
+                "experiment_id": "exp_test",
+                "trial_id": f"trl_{number}",
+                "segment_id": f"seg_{number}",
+                "trial_number": number,
+                "code": code,
+                "scaling": scaling,
+                "limits": Limits(**{"hang_timeout_s": 60.0, "stop_grace_s": 5.0, **changes.pop("limits", {})}),
+                "storage": str(self.folder / "checkpoints"),
+                "log_dir": str(self.folder / "logs"),
+                **changes,
+            }
+        )
+
+    def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Any:
+        return self.host.run.remote(launch, verdicts)
+
+    def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None, timeout: float = 90) -> Outcome:
+        outcome: Outcome = ray.get(self.begin(launch, verdicts), timeout=timeout)
+        return outcome
+
+    def reports(self, launch: Launch) -> list[ReportMsg]:
+        return list(ray.get(self.host.seen.remote(launch.segment_id)))
+
+    def checkpoints(self, launch: Launch) -> list[CheckpointInfo]:
+        return list(ray.get(self.host.saved.remote(launch.segment_id)))
+
+    def started(self, launch: Launch) -> dict[str, Any]:
+        starts = ray.get(self.host.events.remote())[1]
+        found: dict[str, Any] = next(start for start in starts if start["segment"] == launch.segment_id)
+        return found
+
+    def waits(self) -> list[str]:
+        return list(ray.get(self.host.events.remote())[0])
+
+    def call(self, name: str, *args: Any) -> Any:
+        return ray.get(self.host.call.remote(name, *args), timeout=60)
+
+    def log(self, launch: Launch, rank: int = 0) -> str:
+        return (self.folder / "logs" / launch.segment_id / f"rank{rank}.log").read_text()
+
+    def wait_for_report(self, launch: Launch) -> None:
+        ray.get(self.host.first_report.remote(launch.segment_id), timeout=60)
+
+    def close(self) -> None:
+        self.call("close")
+        ray.kill(self.host)
+
+
+@pytest.fixture(scope="module")
+def bench(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("bench"))
+    yield bench
+    bench.close()
+
+
+def remains(pids: list[int]) -> dict[str, Any]:
+    """What is left of worker groups: living processes among these, and placement groups that still exist."""
+    alive = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                alive.append((pid, process.name(), process.status(), process.ppid()))
+    groups = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+    return {"processes": alive, "placement_groups": groups}
+
+
+def listening(pids: list[int]) -> set[int]:
+    """Ports that these processes listen at."""
+    ports = set()
+    for pid in pids:
+        if os.path.exists(f"/proc/{pid}"):
+            ports |= {
+                c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN
+            }
+    return ports
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The URI of an empty bucket on a real HTTP server that speaks S3."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(Bucket="bucket")
+        yield f"s3://bucket/runs?endpoint_override=http%3A%2F%2F{host}%3A{port}&region=us-east-1"
+    server.stop()

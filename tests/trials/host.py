@@ -1,0 +1,110 @@
+"""A small driver host for tests: a real async Ray actor with a GroupManager, verdicts by a table, and a memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from tuner.domain.events import CheckpointInfo
+from tuner.trials.groups import GroupManager
+from tuner.trials.launch import Launch, Outcome, ReportMsg, Verdict
+
+
+class _Inbox:
+    def __init__(self) -> None:
+        self.waits: list[str] = []
+        self.waiting_now: dict[str, asyncio.Event] = {}
+        self.starts: list[dict[str, Any]] = []
+
+    def waiting(self, segment_id: str, reason: str) -> None:
+        self.waits.append(reason)
+        self.waiting_now.setdefault(segment_id, asyncio.Event()).set()
+
+    def started(self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool) -> None:
+        self.starts.append({"segment": segment_id, **placement, "startup_s": startup_s, "warm": warm})
+
+
+@ray.remote(num_cpus=0)
+class Host:
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        self.manager = GroupManager(ray.get_runtime_context().current_actor, **(options or {}))
+        self.inbox = _Inbox()
+        self.reports: dict[str, list[ReportMsg]] = {}
+        self.checkpoints: dict[str, list[CheckpointInfo]] = {}
+        self.verdicts: dict[str, dict[int, Verdict]] = {}
+        self.commands: dict[str, str] = {}
+        self.delays: dict[str, float] = {}
+        self.commits: dict[str, float] = {}
+        self.reported: dict[str, asyncio.Event] = {}
+
+    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+        self.reports.setdefault(segment_id, []).extend(reports)
+        self._event(segment_id).set()
+        last = reports[-1]
+        if not last.wait:
+            return None
+        await asyncio.sleep(self.delays.pop(segment_id, 0.0))
+        if segment_id in self.commands:
+            return Verdict(action=self.commands[segment_id], save_checkpoint=True)
+        table = self.verdicts.get(segment_id, {})
+        return table.get(last.report_no, Verdict(next_milestone=last.report_no + 1))
+
+    async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
+        await asyncio.sleep(self.commits.get(segment_id, 0.0))
+        self.checkpoints.setdefault(segment_id, []).append(info)
+
+    async def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Outcome:
+        self.verdicts[launch.segment_id] = verdicts or {}
+        return await self.manager.run(launch, inbox=self.inbox)
+
+    async def interrupt(self, segment_id: str, action: str) -> None:
+        self.commands[segment_id] = action
+        await self.manager.interrupt(segment_id, action)
+
+    async def call(self, name: str, *args: Any) -> Any:
+        if name == "pid":
+            return os.getpid()
+        result = getattr(self.manager, name)(*args)
+        return await result if asyncio.iscoroutine(result) else result
+
+    def _event(self, segment_id: str) -> asyncio.Event:
+        return self.reported.setdefault(segment_id, asyncio.Event())
+
+    async def descriptors(self) -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def delay(self, segment_id: str, seconds: float) -> None:
+        """Let the segment's first verdict take this long."""
+        self.delays[segment_id] = seconds
+
+    async def delay_commits(self, segment_id: str, seconds: float) -> None:
+        """Let each checkpoint of the segment take this long to be committed."""
+        self.commits[segment_id] = seconds
+
+    async def hold(self, segment_id: str, other: str) -> list[int | None]:
+        """What the ranks of the first segment answer to an interrupt of another one that comes to them."""
+        running = self.manager._running[segment_id]
+        assert running.group is not None
+        actors = running.group.actors
+        counts = await asyncio.gather(*(actor.hold.remote(other) for actor in actors))
+        await asyncio.gather(*(actor.set_milestone.remote(other, 1) for actor in actors))
+        return counts
+
+    async def first_report(self, segment_id: str) -> None:
+        await self._event(segment_id).wait()
+
+    async def until_waiting(self, segment_id: str) -> None:
+        await self.inbox.waiting_now.setdefault(segment_id, asyncio.Event()).wait()
+
+    async def seen(self, segment_id: str) -> list[ReportMsg]:
+        return self.reports.get(segment_id, [])
+
+    async def saved(self, segment_id: str) -> list[CheckpointInfo]:
+        return self.checkpoints.get(segment_id, [])
+
+    async def events(self) -> tuple[list[str], list[dict[str, Any]]]:
+        return self.inbox.waits, self.inbox.starts

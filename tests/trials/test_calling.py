@@ -1,0 +1,95 @@
+"""Functions that return or yield what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tuner.trials.calling import call
+from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
+from tuner.trials.ray_compat import Finished
+from tuner.trials.session import Context, Session
+
+LAUNCH = Launch(
+    experiment_id="e",
+    trial_id="t",
+    segment_id="s",
+    trial_number=0,
+    code=CodeRef(hash="1"),
+    storage="",
+    log_dir="",
+    metric="loss",
+)
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def put(self, message: ReportMsg) -> None:
+        self.seen.append(dict(message.metrics))
+
+    def ask(self, message: ReportMsg) -> Verdict:
+        self.put(message)
+        return Verdict()
+
+
+class NoSaver:
+    def take(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def passed(self, report_no: int) -> None: ...
+
+
+def reports_of(function: Any) -> list[dict[str, float]]:
+    driver = Driver()
+    context = Context(
+        experiment_id="e",
+        trial_id="t",
+        trial_number=0,
+        segment_id="s",
+        world_size=1,
+        world_rank=0,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=0,
+    )
+    session = Session(context, reports=driver, peers=None, saver=NoSaver(), first_milestone=None)
+    call(lambda config: function(config, session), {"x": 2}, session, LAUNCH)
+    return driver.seen
+
+
+def generator(config: dict[str, Any], session: Session) -> Iterator[Any]:
+    yield {"loss": 1.0, "more": 2}
+    yield 0.5
+
+
+def both(config: dict[str, Any], session: Session) -> float:
+    session.report({"loss": 3.0})
+    return 7.0
+
+
+def finished(config: dict[str, Any], session: Session) -> None:
+    session.report({"loss": 3.0})
+    raise Finished
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda config, session: {"loss": config["x"]}, [{"loss": 2.0}]),
+        (lambda config, session: 0.25, [{"loss": 0.25}]),
+        (lambda config, session: torch.tensor(0.5), [{"loss": 0.5}]),
+        (generator, [{"loss": 1.0, "more": 2.0}, {"loss": 0.5}]),
+        (both, [{"loss": 3.0}]),
+        (finished, [{"loss": 3.0}]),
+        (lambda config, session: None, []),
+        (lambda config, session: True, []),
+        (lambda config, session: "done", []),
+    ],
+    ids=["dict", "number", "tensor", "generator", "reported", "finished", "none", "boolean", "words"],
+)
+def test_what_comes_back(function: Any, expected: list[dict[str, float]]) -> None:
+    assert reports_of(function) == expected

@@ -1,0 +1,172 @@
+"""Committed, torn, missing, deleted: on a local path and on S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tuner.domain.events import CheckpointInfo
+from tuner.errors import CheckpointError
+from tuner.trials import checkpoints
+from tuner.trials.checkpoints import Checkpoint
+from tuner.trials.storage import join, place
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "storage")
+    return join(str(request.getfixturevalue("s3")), tmp_path.name)
+
+
+def save(uri: str, folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    where = place(uri)
+    if where.local:
+        os.makedirs(os.path.dirname(where.path), exist_ok=True)
+        os.rename(folder, where.path)
+        checkpoints.commit(uri, checkpoints.digest(where.path), {"iteration": 3})
+    else:
+        found = checkpoints.digest(str(folder))
+        where.upload(str(folder))
+        checkpoints.commit(uri, found, {"iteration": 3})
+
+
+FILES = {"weights.pt": b"w" * 10_000, "optimizer/state.pt": b"o", "empty": b""}
+
+
+def content(folder: str) -> dict[str, bytes]:
+    return {name: Path(folder, name).read_bytes() for name in FILES}
+
+
+def test_there_and_back(storage: str, tmp_path: Path) -> None:
+    uri = join(storage, "trial_00000", "one")
+    assert not checkpoints.is_committed(uri)
+    save(uri, tmp_path / "made", FILES)
+    assert checkpoints.is_committed(uri)
+    manifest = checkpoints.committed(uri)
+    assert manifest.bytes == 10_001
+    assert manifest.about == {"iteration": 3}
+    checkpoint = Checkpoint(uri, info=CheckpointInfo(id="ckp", uri=uri, step=3))
+    checkpoint.verify()
+    copied = checkpoint.to_directory(tmp_path / "copy")
+    assert content(copied) == FILES
+    assert sorted(os.listdir(copied)) == ["empty", "optimizer", "weights.pt"], "nothing of ours in the user's copy"
+    with checkpoint.as_directory() as folder:
+        assert content(folder) == FILES
+        assert sorted(os.listdir(folder)) == ["empty", "optimizer", "weights.pt"]
+    assert content(checkpoint.to_directory()) == FILES
+
+
+def test_without_its_marker_it_is_not_offered(storage: str, tmp_path: Path) -> None:
+    uri = join(storage, "trial_00000", "one")
+    save(uri, tmp_path / "made", FILES)
+    place(uri).beside(".committed").unlink()
+    assert not checkpoints.is_committed(uri)
+    with pytest.raises(CheckpointError, match="there is no committed checkpoint at"):
+        Checkpoint(uri, info=CheckpointInfo(id="ckp", uri=uri, step=3)).to_directory(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "flipped", "manifest"])
+def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str) -> None:
+    uri = join(storage, "trial_00000", "one")
+    save(uri, tmp_path / "made", FILES)
+    where = place(uri)
+    match damage:
+        case "gone":
+            (where / "weights.pt").unlink()
+            words = "weights.pt is missing"
+        case "short":
+            (where / "weights.pt").write(b"w" * 9_999)
+            words = "weights.pt has 9999 bytes instead of 10000"
+        case "flipped":
+            (where / "weights.pt").write(b"w" * 9_999 + b"x")
+            words = "weights.pt does not match its hash"
+        case _:
+            where.beside(".manifest.json").write(json.dumps({"files": {}, "about": {}}).encode())
+            words = "its manifest does not match its marker"
+    checkpoint = Checkpoint(uri, info=CheckpointInfo(id="ckp", uri=uri, step=3))
+    with pytest.raises(CheckpointError, match=words):
+        checkpoint.to_directory(tmp_path / "copy")
+    assert checkpoints.is_committed(uri) == (damage == "flipped"), "a flipped bit is found by reading only"
+
+
+def test_deletion(storage: str, tmp_path: Path) -> None:
+    one, two = (join(storage, "trial_00000", name) for name in ("one", "two"))
+    save(one, tmp_path / "made one", FILES)
+    save(two, tmp_path / "made two", FILES)
+    checkpoints.delete(one)
+    checkpoints.delete(one)
+    assert not checkpoints.is_committed(one)
+    assert place(one).sizes() == {}
+    assert checkpoints.is_committed(two)
+
+
+def test_sweeping_removes_what_was_never_committed(storage: str, tmp_path: Path) -> None:
+    whole, half = (join(storage, "trial_00000", name) for name in ("whole", "half"))
+    save(whole, tmp_path / "made", FILES)
+    (place(half) / "weights.pt").write(b"w")
+    assert checkpoints.sweep(storage) == [half]
+    assert checkpoints.is_committed(whole)
+    assert place(half).sizes() == {}
+
+
+def test_files_that_are_not_there_cannot_be_committed(storage: str) -> None:
+    uri = join(storage, "trial_00000", "one")
+    (place(uri) / "weights.pt").write(b"w")
+    with pytest.raises(CheckpointError, match="other.pt is missing. With ranks on several nodes the storage must be"):
+        checkpoints.commit(uri, {"weights.pt": (1, "x"), "other.pt": (1, "x")}, {})
+
+
+def test_a_directory_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("text")
+    checkpoint = Checkpoint.from_directory(tmp_path / "mine")
+    checkpoint.verify()
+    with checkpoint.as_directory() as folder:
+        assert Path(folder, "file").read_text() == "text"
+    with (
+        pytest.raises(CheckpointError, match="there is no checkpoint at"),
+        Checkpoint(tmp_path / "nothing").as_directory(),
+    ):
+        pass
+
+
+def test_readers_of_a_remote_one_share_a_download(s3: str, tmp_path: Path) -> None:
+    uri = join(s3, tmp_path.name, "one")
+    save(uri, tmp_path / "made", FILES)
+    folders: list[str] = []
+    inside, done = threading.Barrier(3), threading.Barrier(3)
+
+    def read() -> None:
+        with Checkpoint(uri).as_directory() as folder:
+            folders.append(folder)
+            inside.wait(20)
+            assert content(folder) == FILES
+            done.wait(20)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(folders) == 3
+    assert len(set(folders)) == 1
+    assert not os.path.exists(folders[0]), "removed by the last one out"
+
+
+def test_a_storage_that_cannot_be_used() -> None:
+    with pytest.raises(CheckpointError, match="nosuch://bucket/x cannot be used as storage"):
+        place("nosuch://bucket/x")
+
+
+def test_joining_keeps_the_query() -> None:
+    assert join("s3://b/a?region=x", "c", "d") == "s3://b/a/c/d?region=x"
+    assert join("/a/b/", "c") == "/a/b/c"
+    assert join("/odd?name", "c") == "/odd?name/c"

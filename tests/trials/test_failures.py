@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from tuner.trials.failures import Findings, from_death, from_error
+from tuner.trials.launch import Placed
+from tuner.trials.protocol import RankError
+
+PLACE = Placed(rank=3, node="abc", host="gpu-7", ip="10.0.0.7", pid=4242)
+CRASH = "The actor is dead because its worker process has died. Worker unexpectedly exits with a connection error."
+
+
+class Preempted(Exception):
+    preempted = True
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "kind", "cause", "words"),
+    [
+        (Exception(CRASH), Findings(), "user", "signal", "leaves no trace, most likely SIGKILL"),
+        (Exception(CRASH), Findings(oom_kills=6), "user", "oom", "killed by the kernel for want of memory"),
+        (
+            Exception(CRASH),
+            Findings(log_tail="x\nFatal Python error: Segmentation fault\n\nThread"),
+            "user",
+            "signal",
+            "SIGSEGV",
+        ),
+        (
+            Exception(CRASH),
+            Findings(log_tail="tuner: os._exit(-1) was called"),
+            "user",
+            "exit",
+            "the process called os._exit(-1)",
+        ),
+        (Exception(CRASH), Findings(node_alive=False), "system", "node_lost", "its node was lost"),
+        (
+            Exception("The actor died because its node has died. Node Id: 1"),
+            Findings(),
+            "system",
+            "node_lost",
+            "its node was lost",
+        ),
+        (
+            Exception("1 worker(s) were killed due to the node running low on memory."),
+            Findings(),
+            "user",
+            "oom",
+            "running out of memory",
+        ),
+        (Exception("killed by `ray.kill`"), Findings(), "system", "killed", "through Ray"),
+        (Preempted(CRASH), Findings(), "system", "preempted", "its node was preempted"),
+        (Exception("something new\nin two lines"), Findings(), "system", "lost", "was lost: in two lines"),
+    ],
+)
+def test_why_a_process_died(error: Exception, found: Findings, kind: str, cause: str, words: str) -> None:
+    failure = from_death(error, PLACE, 5, found)
+    assert (failure.kind, failure.cause) == (kind, cause)
+    assert words in failure.message
+    assert (failure.rank, failure.node, failure.pid) == (3, "gpu-7", 4242)
+    assert failure.headline(12).startswith("trial 12, rank 3 on gpu-7: ")
+
+
+def test_an_error_of_the_user() -> None:
+    failure = from_error(RankError(type="ValueError", message="no", traceback="Traceback", log_tail="log"), PLACE)
+    assert (failure.kind, failure.cause, failure.message) == ("user", "exception", "ValueError: no")
+    assert (failure.traceback, failure.log_tail) == ("Traceback", "log")
+    assert from_error(RankError(type="KeyError", message="KeyError"), PLACE).message == "KeyError"
+    spec = from_error(RankError(type="EntrypointError", message="gone", cause="spec"), PLACE)
+    assert spec.kind == "spec"

@@ -1,0 +1,132 @@
+"""Groups across several nodes, on one machine: Ray's cluster of processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from tests.trials.conftest import Bench, remains
+from tuner.trials import checkpoints
+from tuner.trials.launch import Verdict
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+SPREAD = {"placement_strategy": "STRICT_SPREAD"}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("RAY_health_check_initial_delay_ms", "1000")
+    monkeypatch.setenv("RAY_health_check_period_ms", "1000")
+    monkeypatch.setenv("RAY_health_check_failure_threshold", "5")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def where(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tuner.trials.session import get_context, report
+
+    context = get_context()
+    total = torch.tensor([1.0])
+    dist.all_reduce(total)
+    mine = torch.tensor([context.node_rank * 100 + context.local_rank * 10 + context.local_world_size])
+    all_of_them = [torch.zeros_like(mine) for _ in range(context.world_size)]
+    dist.all_gather(all_of_them, mine)
+    path = f"rank{context.world_rank}"
+    report(
+        {"total": total[0], **{f"seat{rank}": seat[0] for rank, seat in enumerate(all_of_them)}},
+        checkpoint=lambda folder: Path(folder, path).write_text(path),
+    )
+
+
+def waits(config: dict[str, Any]) -> None:
+    from tuner.trials.session import report
+
+    report({"a": 1}, checkpoint=lambda folder: None)
+    time.sleep(1000)
+
+
+def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.add_node(num_cpus=1)
+    bench = Bench(tmp_path)
+    launch = bench.launch(where, 2, scaling=SPREAD)
+    outcome = bench.run(launch, {1: Verdict(action="pause", save_checkpoint=True)})
+    assert outcome.kind == "left", outcome.failure
+    metrics = bench.reports(launch)[0].metrics
+    assert metrics == {"total": 2.0, "seat0": 1.0, "seat1": 101.0}
+    ranks = bench.started(launch)["ranks"]
+    assert len({rank["node"] for rank in ranks}) == 2
+    info = bench.checkpoints(launch)[-1]
+    assert sorted(checkpoints.committed(info.uri).files) == ["rank0", "rank1"]
+    packed = bench.launch(where, 4, scaling={"placement_strategy": "PACK"})
+    assert bench.run(packed).kind == "returned"
+    metrics = bench.reports(packed)[0].metrics
+    assert [metrics[f"seat{rank}"] for rank in range(4)] == [2.0, 12.0, 102.0, 112.0], "ranks of a node are consecutive"
+    impossible = bench.launch(where, 3, scaling=SPREAD)
+    failure = bench.run(impossible).failure
+    assert failure is not None
+    assert "STRICT_SPREAD asks for 3 nodes with 0.5 CPU each; there are 2" in failure.message
+    bench.close()
+
+
+def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
+    doomed = cluster.add_node(num_cpus=1)
+    bench = Bench(tmp_path)
+    launch = bench.launch(waits, 2, scaling=SPREAD)
+    running = bench.begin(launch)
+    bench.wait_for_report(launch)
+    ranks = bench.started(launch)["ranks"]
+    lost = next(rank for rank in ranks if rank["node"] == doomed.node_id)
+    cluster.remove_node(doomed, allow_graceful=False)
+    failure = ray.get(running, timeout=90).failure
+    assert (failure.kind, failure.cause, failure.rank) == ("system", "node_lost", lost["rank"])
+    assert failure.message == "its node was lost"
+    bench.call("settle")
+    pids = [rank["pid"] for rank in ranks]
+    deadline = time.monotonic() + 20
+    while any(remains(pids).values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert remains(pids) == {"processes": [], "placement_groups": []}
+    cluster.add_node(num_cpus=1)
+    again = bench.launch(where, 2, scaling=SPREAD)
+    assert bench.run(again).kind == "returned", "on the node that came instead"
+    bench.close()
+
+
+def test_storage_that_the_nodes_do_not_share(cluster: Cluster, tmp_path: Path) -> None:
+    """Each node has a disk of its own: here a relative path from working directories that differ."""
+    cluster.add_node(num_cpus=1)
+    bench = Bench(tmp_path)
+    launch = bench.launch(
+        apart, 2, scaling=SPREAD, params={"base": str(tmp_path)}, storage="/proc/self/cwd/checkpoints"
+    )
+    failure = bench.run(launch, {1: Verdict(action="pause", save_checkpoint=True)}).failure
+    assert failure is not None
+    assert failure.cause == "checkpoint"
+    assert (
+        "rank1 is missing. With ranks on several nodes the storage must be a shared directory or a URI"
+        in failure.message
+    )
+    bench.close()
+
+
+def apart(config: dict[str, Any]) -> None:
+    from tuner.trials.session import get_context, report
+
+    name = f"rank{get_context().world_rank}"
+    os.makedirs(f"{config['base']}/{name}")
+    os.chdir(f"{config['base']}/{name}")
+    report({"a": 1}, checkpoint=lambda folder: Path(folder, name).write_text("x"))

@@ -1,0 +1,296 @@
+"""A Trainer in a script whose work is done on Ray: what comes back, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray.util.placement_group import placement_group_table
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import tuner
+from tests.trials.lightning_cases import FLAVOURS, data
+from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
+from tuner.trials.lightning.results import in_order
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+def define(flavour: str) -> Any:
+    pl = importlib.import_module(flavour)
+
+    class Net(pl.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+            self.seen: list[int] = []
+            self.pids: list[int] = []
+
+        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+            loss = nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+            self.seen.append(len(batch[0]))
+            self.pids = [os.getpid()]
+            self.log("train_loss", loss)
+            return loss
+
+        def validation_step(self, batch: list[Tensor], index: int) -> None:
+            self.log("val_loss", nn.functional.mse_loss(self.layer(batch[0]), batch[1]), sync_dist=True)
+
+        def test_step(self, batch: list[Tensor], index: int) -> None:
+            self.log("test_loss", nn.functional.mse_loss(self.layer(batch[0]), batch[1]), sync_dist=True)
+
+        def predict_step(self, batch: list[Tensor], index: int) -> Any:
+            return {"out": self.layer(batch[0]), "in": batch[0]}
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    class Watch(pl.Callback):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            self.losses: list[float] = []
+            self.trainer: Any = None
+            self.file = sys.stdout  # cannot be pickled
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {**self.__dict__, "file": None}
+
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            self.__dict__.update(state)
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            self.trainer = trainer
+            self.losses.append(float(trainer.callback_metrics["val_loss"]))
+            print("validated, says rank", trainer.global_rank)
+
+    return Net, Watch
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    yield
+    ray.shutdown()
+
+
+def strategy(kind: str = "RayStrategy", **options: Any) -> Any:
+    made = getattr(tuner.lightning, kind)
+    return made(**{"num_workers": 2, "resources_per_worker": {"CPU": 0.5}, **options})
+
+
+def trainer(flavour: str, folder: Path, **options: Any) -> Any:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "default_root_dir": folder}
+    options.setdefault("strategy", strategy(lightning=flavour))
+    return importlib.import_module(flavour).Trainer(**{**quiet, **options})
+
+
+def assert_all_gone() -> None:
+    """No placement group is left, or within a moment: Ray removes them behind the caller's back."""
+    deadline = time.monotonic() + 10
+    while any(group["state"] != "REMOVED" for group in placement_group_table().values()):
+        assert time.monotonic() < deadline, placement_group_table()
+        time.sleep(0.05)
+
+
+def batches(size: int = 48, batch_size: int = 8) -> DataLoader[Any]:
+    return DataLoader(data(size), batch_size=batch_size)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_after_fit_the_script_has_what_it_would_have_had(
+    flavour: str, local_ray: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pl = importlib.import_module(flavour)
+    Net, Watch = define(flavour)
+    watch, best = Watch(), pl.callbacks.ModelCheckpoint(dirpath=tmp_path / "best", monitor="val_loss")
+    stop = pl.callbacks.EarlyStopping("val_loss", patience=7)
+    log = pl.loggers.CSVLogger(tmp_path / "logs")
+    made = trainer(flavour, tmp_path, max_epochs=3, callbacks=[watch, best, stop], logger=log, log_every_n_steps=1)
+    model = Net()
+    begun = model.layer.weight.detach().clone()
+    made.fit(model, batches(), batches(16))
+
+    assert not torch.equal(model.layer.weight, begun)
+    assert made.state.finished
+    assert (made.current_epoch, made.global_step, made.world_size) == (3, 9, 2)  # 48 samples, 2 ranks, batches of 8
+    assert made.callback_metrics.keys() == made.logged_metrics.keys() == {"train_loss", "val_loss"}
+    assert model.seen == [8] * 9
+    assert model.pids != [os.getpid()]
+    assert len(watch.losses) == 4  # with the sanity check
+    assert watch.losses[-1] == pytest.approx(float(made.callback_metrics["val_loss"]))
+    assert watch.trainer is made
+    assert (stop.best_score, stop.patience) == (pytest.approx(min(watch.losses[1:])), 7)
+    assert float(best.best_model_score) == pytest.approx(min(watch.losses[1:]))
+    assert made.checkpoint_callback is best
+    saved = torch.load(best.best_model_path, weights_only=False)["state_dict"]
+    assert torch.equal(saved["layer.weight"], model.layer.weight)
+    assert os.path.exists(os.path.join(log.log_dir, "metrics.csv"))
+    assert "validated, says rank 0" in capfd.readouterr().out
+
+    (validated,) = made.validate(model, batches(16), verbose=False)
+    assert validated["val_loss"] == pytest.approx(float(best.best_model_score))
+    (tested,) = made.test(model, batches(16), verbose=False)
+    assert tested["test_loss"] == pytest.approx(validated["val_loss"])
+    predicted = made.predict(model, DataLoader(data(21), batch_size=8))
+    assert [len(batch["out"]) for batch in predicted] == [8, 8, 5]
+    inputs = torch.cat([batch["in"] for batch in predicted])
+    assert torch.equal(inputs, data(21).tensors[0])
+    with torch.no_grad():
+        assert torch.allclose(torch.cat([batch["out"] for batch in predicted]), model.layer(inputs))
+
+    made.fit_loop.max_epochs = 5
+    made.fit(model, batches(), batches(16))
+    assert (made.current_epoch, made.global_step, model.seen) == (5, 15, [8] * 15)
+    made.save_checkpoint(tmp_path / "whole.ckpt")
+    again = Net()
+    trainer(flavour, tmp_path, strategy="auto").validate(
+        again, batches(16), ckpt_path=tmp_path / "whole.ckpt", verbose=False
+    )
+    assert torch.equal(again.layer.weight, model.layer.weight)
+    made.strategy.release_workers()
+    assert_all_gone()
+
+
+@pytest.mark.ray
+def test_two_ranks_train_as_one_process_with_the_batches_of_both(local_ray: None, tmp_path: Path) -> None:
+    Net, _ = define(FLAVOURS[0])
+    torch.manual_seed(1)
+    model, alone = Net(), Net()
+    alone.load_state_dict(model.state_dict())
+    trainer(FLAVOURS[0], tmp_path, max_epochs=3, enable_checkpointing=False).fit(model, batches(batch_size=24))
+    trainer(FLAVOURS[0], tmp_path, max_epochs=3, enable_checkpointing=False, strategy="auto").fit(
+        alone, batches(batch_size=48)
+    )
+    assert torch.allclose(model.layer.weight, alone.layer.weight, atol=1e-6)
+
+
+@pytest.mark.ray
+def test_errors_of_workers_are_raised_as_they_are_and_nothing_stays_behind(local_ray: None, tmp_path: Path) -> None:
+    Net, _ = define(FLAVOURS[0])
+
+    class Broken(Net):  # type: ignore[misc,valid-type]
+        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+            if self.global_rank == 1:
+                raise ZeroDivisionError("rank 1 cannot")
+            return super().training_step(batch, index)
+
+    made = trainer(FLAVOURS[0], tmp_path, max_epochs=1, enable_checkpointing=False)
+    with pytest.raises(ZeroDivisionError, match="rank 1 cannot") as caught:
+        made.fit(Broken(), batches())
+    assert "raised on rank 1" in caught.value.__notes__[0]
+    assert_all_gone()
+
+    class Dying(Net):  # type: ignore[misc,valid-type]
+        def on_train_start(self) -> None:
+            if self.global_rank == 1:
+                os._exit(3)
+
+    with pytest.raises(TrialError, match=r"rank 1 on .* is gone"):
+        made.fit(Dying(), batches())
+    made.fit(Net(), batches())
+    assert made.state.finished
+    made.strategy.release_workers()
+
+
+@pytest.mark.ray
+def test_what_cannot_be_done_is_said_at_once(local_ray: None, tmp_path: Path) -> None:
+    Net, _ = define(FLAVOURS[0])
+    made = trainer(FLAVOURS[0], tmp_path, strategy=strategy(num_workers=9, lightning=FLAVOURS[0]))
+    with pytest.raises(PlacementError, match="9 ×"):
+        made.fit(Net(), batches())
+    made = trainer(FLAVOURS[0], tmp_path, strategy=strategy(use_gpu=True, lightning=FLAVOURS[0]))
+    if not torch.cuda.is_available():
+        with pytest.raises(PlacementError, match="GPU"):
+            made.fit(Net(), batches())
+    model = Net()
+    model.lock = threading.Lock()
+    with pytest.raises(EntrypointError, match=r"argument 0 \(Net\) cannot be sent"):
+        trainer(FLAVOURS[0], tmp_path).fit(model, batches())
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_script_with_its_classes_in_main_and_no_ray_of_its_own(tmp_path: Path) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "lightning_ray.py"
+    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    last = done.stdout.strip().splitlines()[-1]
+    validated, predicted = last.split("predicted here:")
+    assert float(predicted) > 0.85
+    assert (
+        f"{float(predicted):.6f}" in validated
+        or abs(float(validated.split(":")[-1].strip(" }")) - float(predicted)) < 1e-6
+    )
+
+
+def test_predictions_are_put_in_order() -> None:
+    rows = torch.arange(11.0)
+    by_rank = [list(rows[rank::3].split(2)) for rank in range(3)]
+    assert [batch.tolist() for batch in in_order(by_rank, 2)] == [batch.tolist() for batch in rows.split(2)]
+    pairs = [[(batch, {"twice": batch * 2}) for batch in batches] for batches in by_rank]
+    assert torch.equal(torch.cat([twice["twice"] for _, twice in in_order(pairs, 2)]), rows * 2)
+    assert in_order([["a", "c"], ["b"]], 2) == ["a", "b", "c"]
+    assert in_order([[rows[:2]], [rows[2:4]]], None)[1].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.ray
+def test_fsdp2_shards_over_the_workers_and_comes_back_whole(local_ray: None, tmp_path: Path) -> None:
+    Net, _ = define(FLAVOURS[0])
+
+    class Sharded(Net):  # type: ignore[misc,valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 1))
+            self.held = 0
+
+        def configure_model(self) -> None:
+            torch.distributed.fsdp.fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
+
+        def on_train_end(self) -> None:
+            self.held = sum(parameter.to_local().numel() for parameter in self.parameters())
+
+    torch.manual_seed(0)
+    model, alone = Sharded(), Sharded()
+    alone.load_state_dict(model.state_dict())
+    sharded = strategy("RayModelParallelStrategy", lightning=FLAVOURS[0])
+    made = trainer(FLAVOURS[0], tmp_path, max_epochs=3, enable_checkpointing=False, strategy=sharded)
+    made.fit(model, batches(batch_size=24))
+    assert model.held < sum(parameter.numel() for parameter in model.parameters())
+    assert {type(parameter.data) for parameter in model.parameters()} == {Tensor}
+    made.strategy.release_workers()
+
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.05)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(alone.layer(data().tensors[0]), data().tensors[1]).backward()
+        optimizer.step()
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(model.parameters(), alone.parameters(), strict=True))
+
+
+def test_fsdp_without_gpus_is_refused_before_anything_starts() -> None:
+    with pytest.raises(SpecError, match="use_gpu"):
+        strategy("RayFSDPStrategy", lightning=FLAVOURS[0])
+
+
+def test_a_script_without_a_gpu_may_ask_for_some() -> None:
+    made = importlib.import_module(FLAVOURS[0]).Trainer(
+        strategy=strategy(use_gpu=True, lightning=FLAVOURS[0]), precision="16-mixed", logger=False
+    )
+    assert made.precision_plugin.device == "cuda"
+    assert made.world_size == 2
+    assert isinstance(made.accelerator, importlib.import_module(FLAVOURS[0]).accelerators.CUDAAccelerator)

@@ -1,0 +1,60 @@
+"""Objects that come with a training function."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.errors import EntrypointError, TunerError
+from tuner.trials import objects
+from tuner.trials.forms import as_function
+from tuner.trials.objects import Parameterized, Stored, store, with_parameters
+
+
+def train(config: dict[str, Any], data: Any, factor: int = 2) -> Any:
+    return config["x"] * data * factor
+
+
+def test_a_function_is_called_with_its_objects() -> None:
+    whole = with_parameters(train, data=3)
+    assert whole({"x": 1}) == 6
+    assert with_parameters(whole, factor=5)({"x": 1}) == 15
+    assert whole.__name__ == "train"
+    assert as_function(whole) is whole
+
+
+def test_equal_objects_are_stored_once(tmp_path: Path) -> None:
+    data = np.arange(1000.0)
+    first, second = store("a", data, str(tmp_path)), store("b", data.copy(), str(tmp_path))
+    assert first == second
+    assert len(list((tmp_path / "objects").iterdir())) == 1
+    assert np.array_equal(first.get(), data)
+    assert store("c", data + 1, str(tmp_path)) != first
+
+
+def test_an_object_is_asked_for_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
+    stored = store("a", "in the file", str(tmp_path))
+    asked: list[Stored] = []
+    objects.fetch_by(lambda which: asked.append(which) or "from the store")  # type: ignore[func-returns-value]
+    try:
+        assert Parameterized(train, {"data": stored}).given() == {"data": "from the store"}
+    finally:
+        objects.fetch_by(None)
+    assert asked == [stored]
+    assert stored.get() == "in the file"
+
+
+def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EntrypointError, match=r"the object 'lock' \(lock\) cannot be sent"):
+        store("lock", threading.Lock(), str(tmp_path))
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    stored = store("a", 1, str(tmp_path))
+    Path(stored.uri).unlink()
+    with pytest.raises(TunerError, match=f"gone: {stored.uri}"):
+        stored.get()

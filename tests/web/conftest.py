@@ -1,0 +1,145 @@
+"""A real service on a real database, and a real browser to look at it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from tuner.api import create_app
+from tuner.settings import Settings
+from tuner.store import Store
+
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Path:
+    """The pages, built from the sources as they are."""
+    built = subprocess.run([sys.executable, ROOT / "web" / "build.py"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return ROOT / "tuner" / "_web"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        if os.environ.get("CI"):
+            pytest.fail("Chromium is not installed")
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=20_000)  # as long as a busy machine may take
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Service:
+    """The API in a thread of its own. It can be stopped and started again on the same port."""
+
+    settings: Settings
+    store: Store
+    port: int
+    _server: uvicorn.Server | None = None
+    _thread: threading.Thread | None = None
+    _app: Any = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._app = create_app(self.settings, self.store)
+        config = uvicorn.Config(self._app, host="127.0.0.1", port=self.port, log_level="warning", lifespan="on")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + 30
+        while not self._server.started:
+            assert self._thread.is_alive(), "the service did not start"
+            assert time.monotonic() < deadline, "the service did not start in 30 s"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self._server is None or self._thread is None:
+            return
+        self._app.state.context.ending.set()
+        self._server.should_exit = True
+        self._thread.join(timeout=20)
+        assert not self._thread.is_alive(), "the service did not stop"
+        self._server = self._thread = None
+
+
+@pytest.fixture
+def service(tmp_path: Path, bundle: Path) -> Iterator[Service]:
+    settings = Settings(home=tmp_path, database_url=f"sqlite:///{tmp_path / 'tuner.db'}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        made = Service(settings, store, port)
+        made.start()
+        yield made
+        made.stop()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(browser: Any, service: Service) -> Iterator[Open]:
+    """visit(path, width=1280, height=800, dark=False) -> a page. The test fails if any page logs an error."""
+    contexts: list[Any] = []
+    errors: list[str] = []
+
+    def hear(message: Any) -> None:
+        # That a request failed is what the tests of a stopped service and of missing things are about.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            errors.append(message.text)
+
+    def visit(path: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            timezone_id="UTC",
+            locale="en-GB",
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", hear)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(service.url + path)
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert errors == []

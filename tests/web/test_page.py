@@ -1,0 +1,349 @@
+"""The pages in Chromium, over the real API and a real database."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import Open, Service
+from tests.web.searches import SHAPES, Search, digits, steady
+from tuner.domain.experiment import Limits
+
+pytestmark = pytest.mark.browser
+
+# How many pixels of the canvas with the curves are not transparent.
+INK = """() => { const canvas = document.querySelector('.u-over canvas'); if (!canvas) return 0;
+  const context = canvas.getContext('2d');
+  const { data } = context.getImageData(0, 0, canvas.width, canvas.height); let n = 0;
+  for (let i = 3; i < data.length; i += 4) if (data[i] > 0) n++; return n; }"""
+
+# Colours that cover at least a few pixels, as [r, g, b].
+COLOURS = """() => { const canvas = document.querySelector('.u-over canvas'); const context = canvas.getContext('2d');
+  const { data } = context.getImageData(0, 0, canvas.width, canvas.height); const seen = new Map();
+  for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) {
+    const key = `${data[i]},${data[i + 1]},${data[i + 2]}`; seen.set(key, (seen.get(key) ?? 0) + 1); }
+  return [...seen].filter(([, n]) => n > 8).length; }"""
+
+# Moves the mouse over the curves for some frames; the time of each frame in ms.
+HOVER = """frames => new Promise(done => { const over = document.querySelector('.u-over');
+  const box = over.getBoundingClientRect(); const times = []; let last = performance.now(); let i = 0;
+  const frame = () => { const now = performance.now(); times.push(now - last); last = now;
+    over.dispatchEvent(new MouseEvent('mousemove', { bubbles: true,
+      clientX: box.left + 20 + (i * 7) % (box.width - 40), clientY: box.top + 20 + (i * 3) % (box.height - 40) }));
+    if (i++ < frames) requestAnimationFrame(frame); else done(times.slice(1)); };
+  requestAnimationFrame(frame); })"""
+
+
+def shot(page: Any, tmp_path: Path, name: str) -> Path:
+    path = tmp_path / f"{name}.png"
+    page.screenshot(path=path)
+    assert path.stat().st_size > 10_000
+    return path
+
+
+def expect(locator: Any) -> Any:
+    from playwright.sync_api import expect as waiting
+
+    return waiting(locator)
+
+
+def curves(page: Any) -> Any:
+    return page.get_by_role("img", name=re.compile("^Curves of"))
+
+
+def best_of(search: Search) -> dict[str, Any]:
+    best = search.core.summary()["best"]
+    assert isinstance(best, dict)
+    return best
+
+
+def wait_until(page: Any, condition: Any, what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        page.wait_for_timeout(50)
+
+
+@pytest.fixture
+def finished(service: Service) -> Search:
+    search = Search(service.store, digits(), start=time.time() - 7200, seconds=20)
+    search.advance(at_once=20)
+    for ordinal in (1, 2):
+        search.write_logs(4, ordinal)
+    return search
+
+
+@pytest.fixture
+def running(service: Service) -> Search:
+    search = Search(service.store, digits("live"), start=time.time() - 30)
+    search.advance(25)
+    return search
+
+
+def test_nothing_yet_says_what_to_do_and_the_first_experiment_shows_up(visit: Open, service: Service) -> None:
+    page = visit("/")
+    expect(page.get_by_role("heading", name="No experiments yet")).to_be_visible()
+    expect(page.get_by_text("tuner.run(")).to_be_visible()
+    page.get_by_role("tab", name="HTTP").click()
+    expect(page.get_by_text(f"curl -X POST {service.url}/api/v1/experiments")).to_be_visible()
+    Search(service.store, digits("first"), start=time.time())
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+
+
+def test_the_list_shows_state_progress_and_best(visit: Open, finished: Search, running: Search, tmp_path: Path) -> None:
+    page = visit("/")
+    row = page.get_by_role("row", name=re.compile("digits"))
+    expect(row).to_contain_text("completed")
+    expect(row).to_contain_text("27/27")
+    expect(row).to_contain_text(f"{best_of(finished)['value']:.4g}")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("live")
+    expect(page).to_have_title("Experiments · Tuner")
+    shot(page, tmp_path, "list")
+    page.get_by_label("Filter by name").fill("dig")
+    expect(page.get_by_role("link", name="live")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"\?name=dig$"))
+    page.get_by_role("link", name="digits").click()
+    expect(page.get_by_role("heading", name="digits")).to_be_visible()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_an_experiment_shows_its_curves_and_why_each_trial_ended(
+    visit: Open, finished: Search, tmp_path: Path, dark: bool
+) -> None:
+    page = visit(f"/experiments/{finished.public_id}", dark=dark, height=1300)
+    expect(curves(page)).to_be_visible()
+    wait_until(page, lambda: page.evaluate(INK) > 2000, "drawing the curves")
+    assert page.evaluate(COLOURS) >= 5, "curves are coloured by rank"
+    expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    best = best_of(finished)
+    first = page.get_by_role("row").nth(1)
+    expect(first).to_contain_text(f"{best['value']:.4g}")
+    log = page.get_by_role("region", name="Decisions, newest first")
+    expect(log).to_contain_text("all 27 trials ended")
+    page.get_by_role("button", name=re.compile("^stopped")).click()
+    stopped = [trial for trial in finished.core.trials if trial.state == "stopped"]
+    for trial in sorted(stopped, key=lambda one: -(one.best_value or 0))[:5]:
+        expect(page.get_by_role("row", name=re.compile(rf"^{trial.number} stopped"))).to_contain_text(trial.reason)
+    shot(page, tmp_path, "experiment")
+
+
+def test_a_running_experiment_is_followed_report_by_report(visit: Open, running: Search, tmp_path: Path) -> None:
+    page = visit(f"/experiments/{running.public_id}", height=1300)
+    fetched: list[str] = []
+    expect(page.get_by_role("status")).to_have_text("live")
+    wait_until(page, lambda: page.evaluate(INK) > 200, "drawing the curves")
+    page.on("request", lambda request: fetched.append(request.url))
+    before = page.evaluate(INK)
+    trials = len(running.core.trials)
+    for _ in range(30):
+        running.advance(3)
+        page.wait_for_timeout(20)
+    assert len(running.core.trials) > trials
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+    best = best_of(running)
+    expect(page.get_by_role("row").nth(1)).to_contain_text(f"{best['value']:.4g}")
+    wait_until(page, lambda: page.evaluate(INK) > before, "drawing the new points")
+    last = next(decision for decision in running.store.decisions(running.id).items if decision.trial is not None)
+    expect(page.get_by_role("region", name="Decisions, newest first")).to_contain_text(last.reason)
+    # Curves and decisions are not read again; a start is carried out once the trial runs.
+    waiting = sum(decision.state == "pending" for decision in running.store.decisions(running.id).items)
+    expect(page.get_by_text("not carried out yet")).to_have_count(waiting)
+    assert [url for url in fetched if "/curves" in url] == [], "points are appended, not read again"
+    assert [url for url in fetched if "/decisions" in url] == []
+    shot(page, tmp_path, "live")
+    running.advance()
+    expect(page.get_by_text("completed", exact=True).first).to_be_visible()
+    expect(page.get_by_role("status")).to_have_count(0)
+    expect(page).to_have_title("live · completed · Tuner")
+    ended = {str(trial.state) for trial in running.core.trials}
+    for state in ended:
+        count = sum(trial.state == state for trial in running.core.trials)
+        expect(page.get_by_role("button", name=f"{state} {count}", exact=True)).to_be_visible()
+
+
+def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, service: Service) -> None:
+    spec = digits("soon")
+    record = service.store.create_experiment(spec)
+    page = visit(f"/experiments/{record.public_id}?x=time")
+    expect(page.get_by_text("Waiting for the first trial to start.")).to_be_visible()
+    expect(page.get_by_role("status")).to_have_text("live")
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    search = Search(service.store, spec, start=time.time(), record=record)
+    search.advance(15)
+    expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
+    wait_until(page, lambda: page.evaluate(INK) > 100, "drawing the first points")
+    # Seconds since the start are counted anew as soon as the start is known.
+    wait_until(page, lambda: any("/curves" in url and "x=time" in url for url in fetched), "reading the curves again")
+    expect(page.locator("main header").first).to_contain_text("running")
+
+
+def test_one_trial_can_be_stopped(visit: Open, running: Search) -> None:
+    number = next(trial.number for trial in running.core.trials if trial.state == "running")
+    page = visit(f"/experiments/{running.public_id}?trial={number}")
+    panel = page.get_by_role("dialog", name=re.compile("^Trial"))
+    panel.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Stop the trial").click()
+    expect(panel.get_by_role("button", name="Stopping…")).to_be_disabled()
+    running.obey()
+    running.advance(6)
+    assert running.core.trials[number].state == "stopped"
+    expect(panel).to_contain_text(running.core.trials[number].reason)
+    expect(panel.get_by_role("button", name="Stopping…")).to_have_count(0)
+
+
+def test_a_service_that_stops_is_said_so_and_taken_up_again(visit: Open, service: Service, running: Search) -> None:
+    page = visit(f"/experiments/{running.public_id}")
+    expect(page.get_by_role("status")).to_have_text("live")
+    service.stop()
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer")
+    expect(page.get_by_role("status")).to_have_text("reconnecting…")
+    running.advance(60)
+    service.start()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+    expect(page.get_by_role("status")).to_have_text("live")
+
+
+def test_a_hidden_tab_holds_no_connection_and_misses_nothing(visit: Open, running: Search) -> None:
+    page = visit(f"/experiments/{running.public_id}")
+    expect(page.get_by_role("status")).to_have_text("live")
+    ended: list[str] = []
+    page.on("requestfailed", lambda request: ended.append(request.url))
+    page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => window.away === true })")
+    page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.get_by_role("status")).to_have_text("live when seen")
+    wait_until(page, lambda: any("/events" in url for url in ended), "closing the stream")
+    trials = len(running.core.trials)
+    running.advance(80)
+    assert len(running.core.trials) > trials
+    page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.get_by_role("status")).to_have_text("live")
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+
+
+def test_pointing_at_a_curve_names_its_trial_and_a_click_opens_it(
+    visit: Open, finished: Search, tmp_path: Path
+) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    wait_until(page, lambda: page.evaluate(INK) > 2000, "drawing the curves")
+    box = page.locator(".u-over").first.bounding_box()
+    # The best trial's curve ends in the top right corner.
+    x, y = box["x"] + box["width"] * 0.96, box["y"] + box["height"] * 0.03
+    page.mouse.move(x, y)
+    best = best_of(finished)
+    number = best["trial_number"]
+    expect(page.get_by_text(f"Trial {number}", exact=True)).to_be_visible()
+    expect(page.get_by_text("rank 1", exact=True)).to_be_visible()
+    page.mouse.click(x, y)
+    panel = page.get_by_role("dialog")
+    expect(panel).to_contain_text("reached max_t")
+    expect(page).to_have_url(re.compile(rf"\?trial={number}$"))
+    shot(page, tmp_path, "trial")
+    page.reload()
+    expect(page.get_by_role("dialog")).to_contain_text("reached max_t")
+    page.get_by_role("button", name="Close the trial").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_path: Path) -> None:
+    failed = next(trial for trial in finished.core.trials if trial.state == "failed")
+    page = visit(f"/experiments/{finished.public_id}")
+    page.get_by_role("button", name="failed 1").click()
+    page.get_by_role("row").nth(1).get_by_role("link").click()
+    panel = page.get_by_role("dialog")
+    failure = panel.get_by_role("region", name="Failure")
+    expect(failure).to_contain_text("rank 1 on 10.0.0.5")
+    expect(failure).to_contain_text(SHAPES)
+    expect(failure).to_contain_text('File "train.py", line 18, in step')
+    panel.get_by_role("tab", name="Segments · 2").click()
+    expect(panel).to_contain_text("Run again after a failure at iteration 3")
+    expect(panel).to_contain_text("2 ranks on 10.0.0.4, 10.0.0.5")
+    panel.get_by_role("tab", name="Decisions").click()
+    expect(panel.get_by_role("region", name="Decisions, newest first")).to_contain_text("retry")
+    panel.get_by_role("tab", name="Logs").click()
+    expect(panel).to_contain_text("[rank 1] epoch 8")
+    shot(page, tmp_path, "failed")
+    panel.get_by_role("link", name=f"Trial {failed.number}").click()
+    expect(page).to_have_url(re.compile(r"/trials/trl_\w+$"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Trial {failed.number}")
+    expect(page).to_have_title(f"Trial {failed.number} · failed · Tuner")
+    page.get_by_role("link", name="Among the others").click()
+    expect(page.get_by_role("dialog")).to_contain_text(SHAPES)
+
+
+def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search) -> None:
+    page = visit(f"/experiments/{running.public_id}")
+    header = page.locator("main header").first
+    page.get_by_role("button", name="Pause").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("leaves at its next report")
+    dialog.get_by_role("button", name="Keep it running").click()
+    assert running.store.pending_commands([running.id]) == []
+    for action, state in (("Pause", "paused"), ("Resume", "running"), ("Cancel", "cancelled")):
+        page.get_by_role("button", name=action, exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name=action, exact=True).click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        wait_until(page, lambda: running.store.pending_commands([running.id]), f"{action} reaching the database")
+        running.obey()
+        running.advance(12)
+        expect(header).to_contain_text(state)
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_a_thousand_curves_of_thirty_points_stay_smooth(
+    visit: Open, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = Limits(max_concurrent_trials=16)
+    spec = digits("thousand", 1000, scheduler={"type": "fifo"}, max_t=30, limits=limits)
+    search = Search(service.store, spec, start=time.time() - 9000, curve=steady)
+    search.advance(at_once=500)
+    assert search.reports == 30_000
+    page = visit(f"/experiments/{search.public_id}")
+    wait_until(page, lambda: page.evaluate(INK) > 20_000, "drawing a thousand curves", 60)
+    times = sorted(page.evaluate(HOVER, 120))
+    median, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
+    with capsys.disabled():
+        print(f"\n1,000 curves of 30 points: {median:.1f} ms a frame while hovering, p95 {p95:.1f} ms")
+    assert median < 50, "hovering must not redraw all curves"
+    shot(page, tmp_path, "thousand")
+    assert page.locator("tbody tr[aria-rowindex]").count() < 60, "the table draws the rows in view only"
+
+
+@pytest.mark.parametrize("path", ["/", "/experiments/{id}", "/experiments/{id}?trial=2", "/trials/{trial}"])
+def test_on_a_phone_nothing_sticks_out(visit: Open, finished: Search, path: str, tmp_path: Path) -> None:
+    trial = finished.store.list_trials(finished.id).items[2]
+    page = visit(path.format(id=finished.public_id, trial=trial.public_id), width=390, height=844)
+    expect(page.get_by_text("completed").first).to_be_visible()
+    page.wait_for_load_state("load")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    shot(page, tmp_path, "phone")
+
+
+def test_what_is_not_there_is_said_so(visit: Open, finished: Search) -> None:
+    page = visit("/experiments/exp_nothing")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such experiment")
+    page = visit("/nowhere")
+    expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+    page.get_by_role("link", name="All experiments").click()
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+
+
+def test_every_control_has_a_name_and_the_keyboard_reaches_the_curves(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}?trial=2")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, a, input:not([type=hidden]), select')].filter(el =>
+          el.offsetParent !== null && !(el.innerText?.trim() || el.getAttribute('aria-label') || el.labels?.length || el.title
+          || el.closest('[aria-label]'))).map(el => el.outerHTML)"""
+    )
+    assert nameless == []
+    page.get_by_role("button", name="Close the trial").click()
+    curves(page).focus()
+    page.keyboard.press("ArrowDown")
+    best = best_of(finished)
+    expect(page).to_have_url(re.compile(rf"trial={best['trial_number']}$"))

@@ -1,0 +1,214 @@
+"""What people hand to `tuner.run`, turned into what it takes: a function of the configuration, and plain arguments.
+
+A trainer of Ray Train brings its scaling, checkpoint and failure settings along; so do functions and classes that went through
+`ray.tune.with_resources`. What the caller of `tuner.run` says himself comes before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.errors import SpecError
+from tuner.settings import Settings
+from tuner.trials import ray_compat
+from tuner.trials.forms import LOOP_CONFIG, as_function, is_objective, is_trainer, with_metrics
+from tuner.trials.objects import Parameterized, Stored, store, with_parameters
+from tuner.trials.packages import ship
+
+_ENDLESS = 2**31 - 1  # Ray's max_failures=-1
+
+
+def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments to call `run` with instead of `given`; None where those are as they should be.
+
+    SpecError names what in a foreign object has no counterpart here.
+    """
+    trainable = given["trainable"]
+    brought: dict[str, Any] = {}
+    for name, read in (("run_config", run_config), ("scaling_config", scaling_config)):
+        if given.get(name) is not None:
+            brought |= read(given[name])
+    if not isinstance(trainable, str):
+        trainable, resources = _unwrapped(trainable)
+        brought = resources | brought
+        if is_trainer(trainable):
+            brought = _of_trainer(trainable, given) | brought
+        trainable = _stored(trainable, _storage(given, brought))
+        if is_objective(trainable):
+            brought = _of_objective(given) | brought
+        metric = given["metric"]
+        trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric)
+    environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
+    shipped = ship(environment, _storage(given, brought))
+    same = trainable is given["trainable"] and shipped == (given.get("runtime_env") or {})
+    if same and not brought and not any(given.get(n) for n in _CONFIGS):
+        return None
+    defaults = {name: p.default for name, p in inspect.signature(run).parameters.items()}
+    arguments = {**given, "trainable": trainable, "runtime_env": shipped or None, **dict.fromkeys(_CONFIGS)}
+    for name, value in brought.items():
+        if name == "checkpoint":
+            arguments[name] = {**value, **(arguments[name] or {})}
+        elif arguments[name] == defaults[name] or (name == "search_alg" and is_objective(given["trainable"])):
+            arguments[name] = value
+    return arguments
+
+
+_CONFIGS = ("run_config", "scaling_config")
+
+
+def run_config(config: Any) -> dict[str, Any]:
+    """From a `RunConfig` of `ray.train` or `ray.tune`."""
+    out: dict[str, Any] = {}
+    if getattr(config, "name", None):
+        out["name"] = config.name
+    storage = getattr(config, "storage_path", None)
+    if storage and str(storage) != os.path.expanduser("~/ray_results"):  # which Ray fills in where nobody said anything
+        out["storage"] = str(storage)
+    if getattr(config, "storage_filesystem", None) is not None:
+        raise SpecError("storage_filesystem has no counterpart; say storage='scheme://...' instead", "/run_config")
+    if (stop := _plain(getattr(config, "stop", None))) is not None:
+        out["stop"] = stop
+    if getattr(config, "failure_config", None) is not None:
+        out |= failure_config(config.failure_config)
+    if getattr(config, "checkpoint_config", None) is not None:
+        out |= checkpoint_config(config.checkpoint_config)
+    if (environment := _plain(getattr(config, "worker_runtime_env", None))) is not None:
+        out["runtime_env"] = dict(environment)
+    return out
+
+
+def failure_config(config: Any) -> dict[str, Any]:
+    """From a `FailureConfig`; -1 means without end."""
+    failures = _plain(getattr(config, "max_failures", 0)) or 0
+    return {"max_failures": _ENDLESS if failures < 0 else failures} if failures else {}
+
+
+def checkpoint_config(config: Any) -> dict[str, Any]:
+    """From a `CheckpointConfig`.
+
+    `num_to_keep` keeps so many of the best by the objective where there is a `checkpoint_score_attribute`, else so many of
+    the newest.
+    """
+    out: dict[str, Any] = {}
+    keep = _plain(getattr(config, "num_to_keep", None))
+    by_score = _plain(getattr(config, "checkpoint_score_attribute", None)) is not None
+    if keep is not None:
+        out |= {"keep_best": keep, "keep_last": 1} if by_score else {"keep_last": keep, "keep_best": 1}
+    if frequency := _plain(getattr(config, "checkpoint_frequency", None)):
+        out["frequency"] = frequency
+    if (at_end := _plain(getattr(config, "checkpoint_at_end", None))) is not None:
+        out["at_end"] = bool(at_end)
+    return {"checkpoint": out} if out else {}
+
+
+def scaling_config(config: Any) -> dict[str, Any]:
+    """From a `ray.train.ScalingConfig`."""
+    workers = _plain(config.num_workers)
+    if not isinstance(workers, int):
+        raise SpecError(
+            f"elastic training is not available: num_workers must be one number, not {workers!r}", "/scaling_config"
+        )
+    for name in ("use_tpu", "label_selector", "topology"):
+        if getattr(config, name, None):
+            raise SpecError(f"{name} has no counterpart", "/scaling_config")
+    resources = dict(_plain(config.resources_per_worker) or {})
+    if accelerator := _plain(getattr(config, "accelerator_type", None)):
+        resources.setdefault(f"accelerator_type:{accelerator}", 0.001)
+    return {
+        "num_workers": max(1, workers),
+        "use_gpu": bool(_plain(config.use_gpu)),
+        "resources_per_worker": resources or None,
+        "placement_strategy": _plain(getattr(config, "placement_strategy", None)) or "PACK",
+    }
+
+
+def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    space = given["space"] or {}
+    others = sorted(set(space) - {LOOP_CONFIG})
+    if LOOP_CONFIG in space and others:
+        raise SpecError(
+            f"beside {LOOP_CONFIG} in the space of a trainer nothing else can be searched: {', '.join(others)}",
+            f"/space/{others[0]}",
+        )
+    out = run_config(trainer.run_config) | scaling_config(trainer.scaling_config)
+    if backend := getattr(trainer.backend_config, "backend", None):
+        out["backend"] = backend
+    if getattr(trainer, "datasets", None) and (room := _room_for_data({**out, **given})) is not None:
+        out["max_concurrent_trials"] = room
+    return out
+
+
+def _of_objective(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters are drawn as they are asked for; what the objective returns is the trial's value, not its best report."""
+    from tuner.search import DefineByRunSearch
+
+    search = given["search_alg"]
+    if isinstance(search, DefineByRunSearch):
+        return {"scope": "last"}
+    return {"search_alg": DefineByRunSearch(search if search not in (None, "auto") else "tpe"), "scope": "last"}
+
+
+def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
+    """How many trials may run so that one CPU of the cluster is left for Ray Data; None where there is no cluster yet."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    each = (arguments.get("resources_per_worker") or {}).get("CPU", 1.0) * arguments["num_workers"]
+    return max(1, int((ray.cluster_resources().get("CPU", 1.0) - 1) // each)) if each else None
+
+
+def _unwrapped(trainable: Any) -> tuple[Any, dict[str, Any]]:
+    """Without the wrappers of `ray.tune`: `with_parameters` becomes ours, `with_resources` the resources of each rank."""
+    given, objects = trainable, {}
+    if isinstance(given, Parameterized):
+        trainable, objects = given.trainable, dict(given.objects)
+    trainable, request = ray_compat.without_resources(trainable)
+    if (inner := ray_compat.without_parameters(trainable)) is not None:
+        trainable, more = inner
+        objects = more | objects
+        trainable, within = ray_compat.without_resources(trainable)
+        request = request if request is not None else within
+    if isinstance(given, Parameterized) and trainable is given.trainable:
+        trainable = given
+    elif objects:
+        trainable = with_parameters(trainable, **objects)
+    return trainable, _bundle(request)
+
+
+def _bundle(request: Any) -> dict[str, Any]:
+    if request is None:
+        return {}
+    if not hasattr(request, "bundles"):
+        raise SpecError(
+            "resources that depend on the configuration are not available: say resources_per_worker", "/trainable"
+        )
+    if len(request.bundles) != 1:
+        raise SpecError(
+            f"resources of {len(request.bundles)} bundles: say num_workers and resources_per_worker instead",
+            "/trainable",
+        )
+    bundle = dict(request.bundles[0])
+    return {"resources_per_worker": bundle, **({"use_gpu": True} if bundle.get("GPU") else {})}
+
+
+def _storage(*arguments: Mapping[str, Any]) -> str:
+    return next((a["storage"] for a in arguments if a.get("storage")), None) or Settings.from_env().storage
+
+
+def _stored(trainable: Any, storage: str) -> Any:
+    """Its objects in files under the storage, where every worker can get at them."""
+    if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
+        return trainable
+    return dataclasses.replace(
+        trainable, objects={name: store(name, value, storage) for name, value in trainable.objects.items()}
+    )
+
+
+def _plain(value: Any) -> Any:
+    """None for the marks that Ray puts where nothing was said."""
+    return None if isinstance(value, str) and value.upper() == "DEPRECATED" else value

@@ -1,0 +1,45 @@
+"""Answers, and what routes ask of a request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from tuner.api.schemas import Problem
+from tuner.errors import SpecError
+
+PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
+PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the page before")]
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "there is none"}}
+BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "something in the request is wrong"}}
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
+
+
+def answer(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """The model as JSON, with an ETag: a client that asks again with If-None-Match gets a 304 where nothing has changed."""
+    body = model.model_dump_json().encode()
+    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+    return Response(
+        body, status, {"ETag": f'"{tag}"', "Cache-Control": "no-cache", **(headers or {})}, "application/json"
+    )
+
+
+async def json_body(request: Request) -> Any:
+    """The body as JSON. SpecError says where it is none; NaN, which Python would read, is none."""
+    body = await request.body()
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise SpecError(f"not JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,55 @@
+"""Putting the API together: routes, errors, guards, the page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from tuner import __version__
+from tuner.api import experiments, health, pages, problems, trials
+from tuner.api.context import Context
+from tuner.api.guards import Guard
+from tuner.api.openapi import describe
+from tuner.settings import Settings
+from tuner.store import Store
+
+
+def create_app(
+    settings: Settings,
+    store: Store,
+    poke: Callable[[], None] | None = None,
+    problem: Callable[[], str | None] | None = None,
+    *,
+    web: Path | None = None,
+) -> FastAPI:
+    """The service without a driver, to be run by any ASGI server in one process.
+
+    poke: called after a row was written that the driver should look at; must return at once.
+    problem: why the driver is not ready, or None; for ``/readyz``.
+    web: the built page; by default the one in the package.
+
+    The store stays the caller's: it is not closed. ``app.state.context.ending`` may be set to let open event streams end
+    before the server waits for them.
+    """
+    context = Context(settings, store, poke or (lambda: None), problem or (lambda: None))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        yield {}
+        context.ending.set()
+        context.checker.close()
+
+    app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.context = context
+    app.include_router(health.router)
+    app.include_router(experiments.router, prefix="/api/v1")
+    app.include_router(trials.router, prefix="/api/v1")
+    app.include_router(pages.router(web))
+    problems.install(app)
+    describe(app)
+    app.add_middleware(Guard, settings=settings)
+    return app

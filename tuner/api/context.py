@@ -1,0 +1,32 @@
+"""What the routes work with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from tuner.entrypoints import EntrypointChecker
+from tuner.settings import Settings
+from tuner.store import Store
+
+
+@dataclass(slots=True)
+class Context:
+    settings: Settings
+    store: Store
+    poke: Callable[[], None]
+    problem: Callable[[], str | None]
+    checker: EntrypointChecker = field(default_factory=EntrypointChecker)
+    ending: threading.Event = field(default_factory=threading.Event)
+
+
+def context(request: Request) -> Context:
+    found: Context = request.app.state.context
+    return found
+
+
+Here = Annotated[Context, Depends(context)]

@@ -1,0 +1,86 @@
+"""Errors as problem+json (RFC 9457), each with pointers to the fields that are wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from tuner.api.schemas import ErrorItem, Problem
+from tuner.errors import Conflict, NotFound, Retryable, SpecError, StoreError, TunerError
+
+log = logging.getLogger(__name__)
+
+
+def problem_response(
+    status: int, detail: str, errors: Sequence[tuple[str, str]] = (), headers: Mapping[str, str] | None = None
+) -> Response:
+    problem = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=_text(detail),
+        errors=[ErrorItem(pointer=_text(pointer), message=_text(message)) for pointer, message in errors],
+    )
+    return Response(problem.model_dump_json(), status, headers, "application/problem+json")
+
+
+def _text(value: str) -> str:
+    """What was sent may come back in a message, and JSON can smuggle in half surrogates."""
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(TunerError, _ours)
+    app.add_exception_handler(RequestValidationError, _query)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _ours(_: Request, error: Exception) -> Response:
+    match error:
+        case SpecError(errors=errors):
+            return problem_response(422, str(error), errors)
+        case NotFound():
+            return problem_response(404, str(error))
+        case Conflict():
+            return problem_response(409, str(error))
+        case StoreError() if isinstance(error, Retryable):
+            log.warning("the database does not answer: %s", error)
+            return problem_response(
+                503, f"the database does not answer just now: {error}", headers={"Retry-After": "1"}
+            )
+        case _:
+            log.error("%s", error, exc_info=error)
+            return problem_response(500, str(error))
+
+
+def _query(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [(f"/{item['loc'][-1]}", _worded(item)) for item in error.errors()]
+    detail = "; ".join(f"{pointer[1:]}: {message}" for pointer, message in errors)
+    return problem_response(422, detail, errors)
+
+
+def _worded(item: Mapping[str, Any]) -> str:
+    message = str(item["msg"])
+    if item["type"] == "missing":
+        return "is required"
+    return f"{message[:1].lower()}{message[1:]}, got {item.get('input')!r}"
+
+
+def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problem_response(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem_response(
+        500, f"something went wrong here: {type(error).__name__}; the service's log has the details"
+    )

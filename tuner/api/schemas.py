@@ -1,0 +1,446 @@
+"""What the API answers, as types. The OpenAPI document, and with it the page's TypeScript, is made from these.
+
+Times are RFC 3339 in UTC; NaN and infinities are null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tuner.domain.keys import trial_id
+from tuner.domain.states import TrialState
+from tuner.store import (
+    Curve,
+    DecisionRecord,
+    ExperimentRecord,
+    LogChunk,
+    SegmentRecord,
+    StreamItem,
+    TrialRecord,
+)
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Number = float | None
+ExperimentStateName = Literal[
+    "pending", "running", "pausing", "paused", "cancelling", "cancelled", "completed", "failed"
+]
+TrialStateName = Literal["pending", "running", "paused", "completed", "stopped", "failed", "cancelled"]
+DecisionKind = Literal[
+    "start", "resume", "pause", "stop", "complete", "exploit", "retry", "fail", "cancel", "finish", "note"
+]
+Cause = Literal["start", "retry", "resume", "exploit"]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="null", json_schema_serialization_defaults_required=True)
+
+
+class PageOf(Model, Generic[T]):
+    items: list[T]
+    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")] = None
+
+
+class ErrorItem(Model):
+    pointer: Annotated[str, Field(description="JSON pointer to the field; empty where the whole is meant")]
+    message: str
+
+
+class Problem(Model):
+    """RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[ErrorItem] = []
+
+
+class Counts(Model):
+    pending: int = 0
+    running: int = 0
+    paused: int = 0
+    completed: int = 0
+    stopped: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Best(Model):
+    trial_id: str
+    trial_number: int
+    value: Number
+    iteration: int | None
+    params: Json
+    checkpoint_id: str | None
+
+
+class Scaling(Model):
+    num_workers: int
+    use_gpu: bool
+    resources_per_worker: dict[str, float]
+    placement_strategy: str
+    backend: str
+    reuse_workers: bool
+    working_dir: str
+
+
+class Limits(Model):
+    max_concurrent_trials: int | None
+    time_budget_s: float | None
+    max_failures: int
+    max_system_failures: int
+    placement_timeout_s: float
+    hang_timeout_s: float | None
+    stop_grace_s: float
+
+
+class Objective(Model):
+    metric: str
+    mode: Literal["min", "max"]
+
+
+class Experiment(Model):
+    id: str
+    name: str
+    state: ExperimentStateName
+    metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
+    mode: Literal["min", "max"]
+    objectives: list[Objective]
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    num_samples: int | None
+    max_t: int | None
+    time_attr: str
+    seed: int
+    space: Json
+    search: Json
+    scheduler: Json
+    stop: Json
+    scaling: Scaling
+    limits: Limits
+    entrypoint: Annotated[str | None, Field(description="null where the function travelled by value")]
+    source: Annotated[str, Field(description="python or api: where it was created")]
+    metrics: Annotated[list[str], Field(description="names reported so far")]
+    counts: Counts
+    trials: int
+    best: Best | None
+    reason: str
+    error: str | None
+    last_event_seq: int
+
+    @classmethod
+    def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
+        spec = record.spec
+        counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
+        return cls(
+            id=record.public_id,
+            name=spec.name,
+            state=record.state.value,
+            metric=spec.objective.metric,
+            mode=spec.objective.mode,
+            objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
+            created_at=rfc3339(record.created_at),
+            started_at=_time(record.started_at),
+            ended_at=_time(record.ended_at),
+            num_samples=spec.num_samples,
+            max_t=spec.max_t,
+            time_attr=spec.time_attr,
+            seed=spec.seed,
+            space=dict(spec.space),
+            search=dict(spec.search),
+            scheduler=dict(spec.scheduler),
+            stop=dict(spec.stop),
+            scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
+            limits=Limits.model_validate(spec.limits, from_attributes=True),
+            entrypoint=spec.entrypoint,
+            source=record.source,
+            metrics=metrics,
+            counts=counts,
+            trials=sum(counts.model_dump().values()),
+            best=_best(record),
+            reason=record.reason,
+            error=record.error,
+            last_event_seq=record.last_event_seq,
+        )
+
+
+class ExperimentPage(PageOf[Experiment]):
+    pass
+
+
+class Failure(Model):
+    kind: Literal["user", "system", "placement", "spec"]
+    cause: str
+    message: str
+    rank: int | None
+    node: str | None
+    pid: int | None
+    traceback: str
+    log_tail: str
+    stacks: dict[str, str]
+
+
+class Checkpoint(Model):
+    id: str
+    uri: str
+    step: int
+    bytes: int
+
+
+class Segment(Model):
+    """One uninterrupted execution of a trial, with one configuration and one starting checkpoint."""
+
+    id: str
+    ordinal: int
+    cause: Cause
+    start_iteration: int
+    params: Json
+    source_checkpoint_id: str | None
+    source_trial_number: int | None
+    placement: Json
+    warm: bool | None
+    startup_s: float | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    outcome: str | None
+
+    @classmethod
+    def of(cls, record: SegmentRecord) -> Segment:
+        return cls(
+            id=record.public_id,
+            ordinal=record.ordinal,
+            cause=record.cause,  # type: ignore[arg-type]
+            start_iteration=record.start_iteration,
+            params=dict(record.params),
+            source_checkpoint_id=record.source_checkpoint,
+            source_trial_number=record.source_trial,
+            placement=dict(record.placement),
+            warm=record.warm,
+            startup_s=record.startup_s,
+            created_at=rfc3339(record.created_at),
+            started_at=_time(record.started_at),
+            ended_at=_time(record.ended_at),
+            outcome=record.outcome,
+        )
+
+
+class Trial(Model):
+    id: str
+    experiment_id: str
+    number: int
+    state: TrialStateName
+    params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
+    iteration: int
+    last: dict[str, Number]
+    last_value: Number
+    best_value: Number
+    best_iteration: int | None
+    running_s: float
+    failures: int
+    reason: str
+    waiting: str | None
+    error: Failure | None
+    checkpoint: Checkpoint | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+
+    @classmethod
+    def of(cls, record: TrialRecord) -> Trial:
+        return cls(**_trial_fields(record))
+
+
+class TrialPage(PageOf[Trial]):
+    pass
+
+
+class TrialDetail(Trial):
+    segments: list[Segment]
+
+    @classmethod
+    def of(cls, record: TrialRecord) -> TrialDetail:
+        return cls(**_trial_fields(record), segments=[Segment.of(segment) for segment in record.segments])
+
+
+class CurveSegment(Model):
+    ordinal: int
+    cause: Cause
+    x: list[float]
+    y: list[Number]
+
+
+class Series(Model):
+    trial_id: str
+    number: int
+    state: TrialStateName
+    best_value: Number
+    segments: list[CurveSegment]
+
+
+class BestSoFar(Model):
+    x: Annotated[list[float], Field(description="seconds since the experiment's start")]
+    y: list[float]
+
+
+class Curves(Model):
+    metric: str
+    mode: Literal["min", "max"]
+    x: Literal["step", "time"]
+    series: list[Series]
+    best_so_far: BestSoFar
+
+    @classmethod
+    def of(
+        cls,
+        experiment: ExperimentRecord,
+        metric: str,
+        x: Literal["step", "time"],
+        curves: list[Curve],
+        best: tuple[list[float], list[float]],
+    ) -> Curves:
+        return cls(
+            metric=metric,
+            mode=mode_of(experiment, metric),
+            x=x,
+            series=[_series(experiment, curve) for curve in curves],
+            best_so_far=BestSoFar(x=best[0], y=best[1]),
+        )
+
+
+class Decision(Model):
+    seq: int
+    time: str
+    kind: DecisionKind
+    trial_number: int | None
+    trial_id: str | None
+    reason: str
+    state: Literal["pending", "done"]
+    payload: Json
+
+    @classmethod
+    def of(cls, experiment: str, record: DecisionRecord) -> Decision:
+        return cls(
+            seq=record.seq,
+            time=rfc3339(record.time),
+            kind=record.kind,  # type: ignore[arg-type]
+            trial_number=record.trial,
+            trial_id=None if record.trial is None else trial_id(experiment, record.trial),
+            reason=record.reason,
+            state=record.state,  # type: ignore[arg-type]
+            payload=dict(record.payload),
+        )
+
+
+class DecisionPage(PageOf[Decision]):
+    pass
+
+
+class LogItem(Model):
+    segment: int
+    rank: int
+    stream: str
+    text: str
+
+
+class Logs(Model):
+    items: list[LogItem]
+
+    @classmethod
+    def of(cls, chunks: list[LogChunk]) -> Logs:
+        return cls(items=[LogItem(segment=c.segment, rank=c.rank, stream=c.stream, text=c.text) for c in chunks])
+
+
+class Health(Model):
+    status: Literal["ok", "ready", "unready"]
+    problems: list[str] = []
+
+
+def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
+    """The data of one server-sent event; a decision as `Decision`, all others with their own fields."""
+    data = {} if item.event == "model_fitted" else dict(item.data)  # a model is nothing to look at, and may be large
+    head: dict[str, Any] = {"seq": item.seq, "time": rfc3339(item.time), "kind": item.event}
+    if item.event == "decision":
+        head["kind"] = data.pop("kind")
+        head |= {"trial_number": None, "trial_id": None}
+    if item.trial is not None:
+        head |= {"trial_number": item.trial, "trial_id": trial_id(experiment, item.trial)}
+    return {**head, **data}
+
+
+def mode_of(experiment: ExperimentRecord, metric: str) -> Literal["min", "max"]:
+    """The mode of this metric; of a metric that is no objective, the first objective's."""
+    objectives = {objective.metric: objective.mode for objective in experiment.spec.objectives}
+    return objectives.get(metric, experiment.spec.objective.mode)
+
+
+def rfc3339(time: float) -> str:
+    """``2026-01-31T12:00:00.123456Z``. Virtual times and nonsense come out as the epoch's neighbourhood, never as an error."""
+    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
+        time = 0.0
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _time(time: float | None) -> str | None:
+    return None if time is None else rfc3339(time)
+
+
+def _best(record: ExperimentRecord) -> Best | None:
+    best: Mapping[str, Any] | None = record.best
+    if not best:
+        return None
+    number = int(best["trial_number"])
+    return Best(
+        trial_id=trial_id(record.public_id, number),
+        trial_number=number,
+        value=best.get("value"),
+        iteration=best.get("iteration"),
+        params=dict(best.get("params") or {}),
+        checkpoint_id=best.get("checkpoint_id"),
+    )
+
+
+def _trial_fields(record: TrialRecord) -> dict[str, Any]:
+    names = (
+        "number",
+        "iteration",
+        "last_value",
+        "best_value",
+        "best_iteration",
+        "running_s",
+        "failures",
+        "reason",
+        "waiting",
+    )
+    found = record.checkpoint
+    return {
+        **{name: getattr(record, name) for name in names},
+        "id": record.public_id,
+        "experiment_id": record.experiment,
+        "state": record.state.value,
+        "params": dict(record.params),
+        "last": dict(record.last),
+        "error": None if record.failure is None else Failure.model_validate(dict(record.failure)),
+        "checkpoint": None if found is None else Checkpoint(**{n: found[n] for n in ("id", "uri", "step", "bytes")}),
+        "created_at": rfc3339(record.created_at),
+        "started_at": _time(record.started_at),
+        "ended_at": _time(record.ended_at),
+    }
+
+
+def _series(experiment: ExperimentRecord, curve: Curve) -> Series:
+    segments = [CurveSegment(ordinal=s.ordinal, cause=s.cause, x=list(s.x), y=list(s.y)) for s in curve.segments]  # type: ignore[arg-type]
+    return Series(
+        trial_id=trial_id(experiment.public_id, curve.trial),
+        number=curve.trial,
+        state=curve.state,  # type: ignore[arg-type]
+        best_value=curve.best_value,
+        segments=segments,
+    )

@@ -1,0 +1,56 @@
+"""/trials: one trial with its segments, its logs, and stopping it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from tuner import usecases
+from tuner.api import schemas
+from tuner.api.answers import BAD, NOT_FOUND, answer
+from tuner.api.context import Here
+
+router = APIRouter(tags=["trials"])
+MAX_NUMBER = 2**31 - 1
+
+
+@router.get("/trials/{trial_id}", response_model=schemas.TrialDetail, responses=NOT_FOUND, summary="With its segments")
+def get(here: Here, trial_id: str) -> Response:
+    return answer(schemas.TrialDetail.of(here.store.get_trial(_text(trial_id))))
+
+
+@router.post(
+    "/trials/{trial_id}/stop",
+    status_code=202,
+    response_model=schemas.TrialDetail,
+    responses=NOT_FOUND,
+    summary="End it at its next report; the experiment goes on",
+)
+def stop(here: Here, trial_id: str) -> Response:
+    record = usecases.stop_trial(here.store, _text(trial_id))
+    here.poke()
+    return answer(schemas.TrialDetail.of(record), 202)
+
+
+@router.get(
+    "/trials/{trial_id}/logs",
+    response_model=schemas.Logs,
+    responses={**NOT_FOUND, **BAD},
+    summary="What its ranks printed, by segment and rank",
+)
+def logs(
+    here: Here,
+    trial_id: str,
+    rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
+    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many lines of each")] = None,
+) -> Response:
+    home = here.settings.home
+    found = usecases.trial_logs(here.store, home, _text(trial_id), rank=rank, segment=segment, tail=tail)
+    return answer(schemas.Logs.of(found))
+
+
+def _text(value: str) -> str:
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,114 @@
+"""The `tuner` command."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from tuner.errors import TunerError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed hyperparameter tuning.")
+
+
+@app.command()
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="print the outcome as one JSON line at the end")] = False,
+    serve_after: Annotated[
+        bool, typer.Option("--serve", help="serve the web UI, and leave it up until Ctrl-C")
+    ] = False,
+    trials: Annotated[int, typer.Option(help="how many configurations to try")] = 16,
+    port: Annotated[int | None, typer.Option(help="port of the web UI")] = None,
+) -> None:
+    """Tune a small network on handwritten digits: ASHA over trials of 2 DDP ranks each."""
+    from tuner.demo import run_demo
+
+    run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to bind; loopback only, until there are tokens")] = None,
+    port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
+    database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
+    ] = False,
+) -> None:
+    """The service: REST API, web UI and driver."""
+    from tuner import service
+
+    settings = _settings(host=host, port=port, database_url=database_url, ray_address=ray_address)
+    if stop:
+        ended = service.stop(settings)
+        print("stopped" if ended else "there was nothing to stop")
+        return
+    service.serve(settings)
+
+
+@app.command()
+def resume(
+    experiment: Annotated[str, typer.Argument(help="exp_...")],
+    ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+) -> None:
+    """Take up an experiment that is paused, or whose driver was killed, and wait for its end."""
+    from tuner.runner import resume as take_up
+
+    result = take_up(experiment, ray_address=ray_address)
+    print(result)
+
+
+@app.command()
+def migrate(
+    database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
+) -> None:
+    """Create the database, or bring it up to date."""
+    from tuner.store import Store
+
+    settings = _settings(database_url=database_url)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with Store.open(settings.database_url, synchronous=settings.durability) as store:
+        store.migrate()
+    print(f"{settings.database_url} is up to date")
+
+
+@app.command()
+def explain(
+    trial: Annotated[str, typer.Argument(help="trl_..., or exp_... for everything that was decided in it")],
+    number: Annotated[int | None, typer.Argument(help="number of a trial of exp_...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+) -> None:
+    """Why a trial was started, paused, stopped: every decision about it, in words."""
+    from tuner.explain import decisions_about
+
+    for line in decisions_about(_settings(), trial, as_json, number):
+        print(line)
+
+
+@app.command(name="list")
+def list_experiments(
+    limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,
+) -> None:
+    """The experiments of this home, newest first."""
+    from tuner.explain import experiments
+
+    for line in experiments(_settings(), limit):
+        print(line)
+
+
+def _settings(**changes: Any) -> Any:
+    from tuner.settings import Settings
+
+    given = {name: value for name, value in changes.items() if value is not None}
+    return dataclasses.replace(Settings.from_env(), **given)
+
+
+def main() -> None:
+    """Errors that were foreseen are one line, not a traceback."""
+    try:
+        app()
+    except TunerError as error:
+        sys.exit(f"error: {error}")

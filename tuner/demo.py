@@ -1,0 +1,93 @@
+"""`tuner demo`: the main job end to end on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+
+from tuner.result import Result
+from tuner.runner import run
+from tuner.schedulers.asha import ASHAScheduler
+
+METRIC = "accuracy"
+
+
+def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 16, port: int | None = None) -> Result:
+    """Search, print what came out, and with `serve_after` keep the web UI up while somebody is at the terminal."""
+    from tuner.examples import digits
+
+    console = Console(stderr=as_json)
+    page = None
+    if serve_after:
+        from tuner.service import Page
+
+        page = Page(port=port)
+        page.start()
+        console.print(f"Watch it live at [bold]{page.url}[/bold]\n", highlight=False)
+    console.print(
+        f"Tuning a small network on 1,797 handwritten digits: {trials} trials of 2 DDP ranks each, ASHA.\n",
+        highlight=False,
+    )
+    begun = time.monotonic()
+    result = run(
+        digits.train,
+        digits.SPACE,
+        metric=METRIC,
+        mode="max",
+        num_samples=trials,
+        scheduler=ASHAScheduler(max_t=digits.MAX_T, grace_period=1, reduction_factor=3),
+        search_alg="random",
+        num_workers=2,
+        resources_per_worker={"CPU": 0.5},
+        max_concurrent_trials=2,
+        seed=1,
+        name="digits",
+        verbose=0 if as_json else 1,
+    )
+    seconds = time.monotonic() - begun
+    say_outcome(console, result, digits.MAX_T, page.url if page else None)
+    if page is not None:
+        page.stay(console) if sys.stdout.isatty() else page.stop()
+    if as_json:
+        print(json.dumps(outcome(result, seconds)))
+    return result
+
+
+def outcome(result: Result, seconds: float) -> dict[str, Any]:
+    return {
+        "experiment": result.experiment_id,
+        "trials": len(result.trials),
+        "stopped_early": sum(str(t.state) == "stopped" for t in result.trials),
+        "best_value": result.best_value,
+        "best_config": result.best_config,
+        "world_size": 2,
+        "seconds": round(seconds, 2),
+    }
+
+
+def say_outcome(console: Console, result: Result, max_t: int, url: str | None) -> None:
+    done = sum(t.iterations for t in result.trials)
+    full = max_t * len(result.trials)
+    console.print()
+    if result.best_trial is None or result.best_value is None:
+        console.print(f"[red]No trial came through: {result.error or result.reason}[/red]")
+        return
+    config = ", ".join(
+        f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in (result.best_config or {}).items()
+    )
+    console.print(
+        f"[bold green]best accuracy {result.best_value:.4f}[/bold green] by trial {result.best_trial.number}: {config}",
+        highlight=False,
+    )
+    console.print(
+        f"{done} of {full} epochs trained: {1 - done / full:.0%} saved against running every trial to the end",
+        highlight=False,
+    )
+    if result.best_checkpoint is not None:
+        console.print(f"its checkpoint: {result.best_checkpoint.path}", highlight=False, soft_wrap=True)
+    where = f"{url}/experiments/{result.experiment_id}" if url else "`tuner serve`, then http://localhost:8000"
+    console.print(f"curves, and why each trial was stopped: {where}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Pure: what experiments, trials and decisions are. Standard library only."""

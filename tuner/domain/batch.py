@@ -1,0 +1,37 @@
+"""What one transaction of a driver writes: the log entries of a batch of events, and the rows that changed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event
+from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Trial
+
+Entry = tuple[int, Event | Decision]
+"""(event_seq, what). Events and decisions of an experiment share one gapless numbering, given by its single writer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Written whole or not at all, and only while the writer still holds the experiment's epoch.
+
+    `log` is the truth. `trials` and `state` are views of it, written beside it so that others need not fold. The trials are
+    the core's own objects: read them, do not keep them.
+    """
+
+    log: Sequence[Entry]
+    trials: Sequence[
+        Trial
+    ] = ()  # touched by the log; rows of these, their segments and checkpoints are brought up to date
+    state: ExperimentState | None = None  # None: unchanged
+    summary: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # {"best": {...} | None, "counts": {...}, "reason": str, "error": str}
+    carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect by now
+    commands: Sequence[int] = ()  # ids of the command rows that this batch carries out
+    deleted_checkpoints: Sequence[str] = ()
+    snapshot: bytes | None = None

@@ -1,0 +1,137 @@
+"""A trial as the core sees it, and the population of all trials of one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tuner.domain.events import CheckpointInfo, Failure
+from tuner.domain.experiment import Objective
+from tuner.domain.states import TrialState, change_trial
+
+Cause = Literal["start", "retry", "resume", "exploit"]
+
+
+@dataclass(slots=True)
+class Segment:
+    """One uninterrupted execution of a trial, with one configuration and one starting checkpoint."""
+
+    ordinal: int  # 1-based within the trial
+    cause: Cause
+    params: Mapping[str, Any]
+    start_iteration: int  # training_iteration of the checkpoint it starts from; 0 without one
+    source: CheckpointInfo | None
+    open: bool = True  # its worker group is not yet free
+    running: bool = False  # all ranks have entered the training function
+    leaving: str | None = None  # the verdict it was given: stop, pause or exploit
+    report_no: int = 0  # of its newest report
+    milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
+    decide_at: float | None = None  # value of time_attr from which the scheduler is to be asked; None: never
+    saved_at: float = 0.0  # time of its start or its newest checkpoint
+    commanded: str | None = None  # what a user wants of it at its next report
+    opened_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    clock: float = 0.0  # time of its start or newest report
+    outcome: str | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
+    startup_s: float = 0.0
+    warm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint that exists, with the objective of the report that it belongs to."""
+
+    info: CheckpointInfo
+    value: float | None
+
+
+@dataclass(slots=True)
+class Trial:
+    number: int
+    params: dict[str, Any]  # flat: "optimizer/lr" -> JSON value
+    state: TrialState = TrialState.PENDING
+    iteration: int = 0  # training_iteration of the newest report
+    t: float = 0.0  # time_attr's value of the newest report; the iteration by default
+    last: dict[str, float] = field(default_factory=dict)
+    last_value: float | None = None  # of the objective, newest finite one
+    best_value: float | None = None
+    best_iteration: int | None = None
+    reports: int = 0  # over all segments
+    running_s: float = 0.0  # time spent between its reports, all segments
+    failures: int = 0  # of the user's code
+    system_failures: int = 0
+    failure: Failure | None = None  # the latest
+    reason: str = ""  # of the latest decision about it
+    waiting: str = ""  # what its launch waits for
+    diverged: bool = False  # its newest objective is NaN or infinite
+    held: bool = False  # paused by a user, not by the scheduler
+    checkpoint: CheckpointInfo | None = None  # the newest ready one
+    checkpoints: dict[str, Kept] = field(default_factory=dict)  # by id, oldest first
+    next: Segment | None = None  # planned: opens when a slot is free and the present segment has ended
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    segments: list[Segment] = field(default_factory=list)
+    searcher_state: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
+    values: dict[int, float] = field(default_factory=dict)  # iteration -> objective; the newest segment wins
+
+    @property
+    def segment(self) -> Segment | None:
+        return self.segments[-1] if self.segments else None
+
+    def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
+        """The ready checkpoint whose report had the best objective; the newest one where none had a finite value."""
+        ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
+        scored = [(objective.score(kept.value), kept.info.step, kept.info) for kept in ready if kept.value is not None]
+        if scored:
+            return max(scored, key=lambda item: item[:2])[2]
+        return ready[-1].info if ready else None
+
+    @property
+    def holds_resources(self) -> bool:
+        return bool(self.segments) and self.segments[-1].open
+
+
+class Population:
+    """All trials by number, with the few views that are asked for at every event kept incrementally.
+
+    Schedulers and searchers read it; only the core writes, and only through `add` and `move`.
+    """
+
+    def __init__(self) -> None:
+        self._trials: dict[int, Trial] = {}
+        self._by_state: dict[TrialState, dict[int, None]] = {state: {} for state in TrialState}
+
+    def __getitem__(self, number: int) -> Trial:
+        return self._trials[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._trials
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self._trials.values())
+
+    def in_state(self, state: TrialState) -> list[int]:
+        """Numbers of the trials in this state, in the order in which they came into it."""
+        return list(self._by_state[state])
+
+    def count(self, state: TrialState) -> int:
+        return len(self._by_state[state])
+
+    def add(self, trial: Trial) -> None:
+        self._trials[trial.number] = trial
+        self._by_state[trial.state][trial.number] = None
+
+    def move(self, number: int, state: TrialState) -> None:
+        trial = self._trials[number]
+        new = change_trial(trial.state, state)
+        del self._by_state[trial.state][number]
+        trial.state = new
+        self._by_state[new][number] = None

@@ -1,0 +1,115 @@
+"""From a spec to a core: builds the scheduler, the searcher and the stopper that it names and tells them their task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.domain.experiment import Spec
+from tuner.driver.core import Core
+from tuner.errors import SpecError
+from tuner.schedulers import from_json as scheduler_from_json
+from tuner.schedulers.base import Scheduler, Setting
+from tuner.schedulers.stoppers import Stopper
+from tuner.schedulers.stoppers import from_json as stopper_from_json
+from tuner.search import from_json as searcher_from_json
+from tuner.search.base import Searcher, Task
+from tuner.space import Space
+
+DEFAULT_SAMPLES = 100
+"""How many trials are started where neither num_samples nor a time budget sets an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Live objects that take the place of what the spec names, from Python callers."""
+
+    scheduler: Scheduler | None = None
+    searcher: Searcher | None = None
+    stopper: Stopper | None = None
+
+
+def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
+    """The core of a new or a stored experiment. SpecError where the parts do not fit the space or each other."""
+    parts = parts or Parts()
+    notes: list[str] = []
+    if spec.num_samples is None and spec.limits.time_budget_s is None and spec.search.get("type") != "grid":
+        once = not len(space) or (space.has_grid and all(p.grid for p in space.parameters))
+        spec = replace(spec, num_samples=1 if once else DEFAULT_SAMPLES)
+        if not once:
+            notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")
+    scheduler, searcher, why = _choose(spec, space, parts, saves_checkpoints)
+    if why:
+        notes.append(why)
+    stopper = parts.stopper or (stopper_from_json(spec.stop) if spec.stop else None)
+    time_attr = getattr(scheduler, "time_attr", None)
+    if time_attr and spec.time_attr == "training_iteration":
+        spec = replace(spec, time_attr=time_attr)  # a scheduler that is told what to count in tells the experiment
+    searcher.setup(
+        Task(
+            space=space,
+            objectives=spec.objectives,
+            seed=spec.seed,
+            num_samples=spec.num_samples,
+            scope=spec.scope,
+            points_to_evaluate=spec.points_to_evaluate,
+        )
+    )
+    setting = _setting(spec, space, saves_checkpoints)
+    if not scheduler.PROPOSES:
+        setting = replace(setting, num_samples=searcher.total())  # of a grid there are more than num_samples
+    scheduler.setup(setting)
+    max_t = getattr(scheduler, "max_t", None)
+    whole = isinstance(max_t, int | float) and max_t == int(max_t)
+    if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
+        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials, as the experiment's own does
+    if len(spec.objectives) > 1 and scheduler.TYPE != "fifo":
+        raise SpecError("several objectives work with the fifo scheduler only, for now", "/scheduler")
+    if stopper is not None:
+        stopper.setup(setting)
+    return Core(spec, scheduler, searcher, stopper, notes)
+
+
+def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Setting:
+    return Setting(
+        objective=spec.objective,
+        time_attr=spec.time_attr,
+        max_t=spec.max_t,
+        num_samples=spec.num_samples,
+        seed=spec.seed,
+        space=space,
+        slots=spec.limits.max_concurrent_trials,
+        checkpoints=saves_checkpoints is not False,
+        time_budget_s=spec.limits.time_budget_s,
+        given_points=len(spec.points_to_evaluate),
+    )
+
+
+def _choose(
+    spec: Spec, space: Space, parts: Parts, saves_checkpoints: bool | None
+) -> tuple[Scheduler, Searcher, str | None]:
+    """What "auto" stands for, and why; what the user named is taken as it is."""
+    scheduler, searcher, why = parts.scheduler, parts.searcher, None
+    search: dict[str, Any] = dict(spec.search)
+    if scheduler is None and spec.scheduler.get("type") == "auto":
+        from tuner.schedulers.auto import resolve
+
+        asked = searcher is not None or search.get("type") != "auto"
+        setting = _setting(spec, space, saves_checkpoints)
+        scheduler, proposed, why = resolve(
+            setting,
+            saves_checkpoints,
+            objectives=len(spec.objectives),
+            searcher_given=asked,
+            searcher=searcher.TYPE if searcher is not None else search.get("type"),
+        )
+        if not asked:
+            search = dict(proposed)
+    if scheduler is None:
+        scheduler = scheduler_from_json(spec.scheduler)
+    if searcher is None:
+        if search.get("type") == "auto":
+            learns = scheduler.TYPE == "fifo"  # from trials that were stopped early, a model learns what is not so
+            search = {"type": "grid" if space.has_grid else "tpe" if learns and not scheduler.PROPOSES else "random"}
+        searcher = searcher_from_json(search)
+    return scheduler, searcher, why

@@ -1,0 +1,436 @@
+"""The pure core of a driver: events in, log entries and actions out. No clock, no I/O, no Ray.
+
+There are two ways through it, and they leave the same state:
+
+* live, `handle(event)` folds the event, asks the scheduler, folds what was decided, and returns the log entries to commit and
+  the actions to carry out after the commit;
+* after a restart, `fold(seq, entry)` takes the committed entries in their order, and decides nothing.
+
+The state and what changes it is in `tuner.driver.fold`; here is what decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event, Failure
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Segment, Trial
+from tuner.driver.actions import Ask, Fit, Interrupt, Verdict
+from tuner.driver.fold import Fold, Outcome
+from tuner.driver.milestones import next_milestone, save_is_due
+from tuner.schedulers.base import Fact, Scheduler, TrialEnded, TrialReported
+from tuner.schedulers.stoppers import Stopper
+from tuner.search.base import Searcher
+
+GIVE_UP_AFTER = 10
+"""The experiment fails when so many trials have failed and none has ever reported."""
+
+FIT_AGAIN_S = 30.0
+"""How long after a model fit that failed no other one is asked for."""
+
+_S, _X = TrialState, ExperimentState
+
+
+class Core(Fold):
+    """One experiment, live: the state, and who decides about it. `notes` are the first entries of its log."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        scheduler: Scheduler,
+        searcher: Searcher,
+        stopper: Stopper | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(spec, scheduler, searcher, stopper)
+        self._notes = notes
+        self._asking: int | None = None  # the trial that a heavy searcher is proposing
+        self._fitting = False
+        self._fit_again = 0.0
+
+    def handle(self, event: Event) -> Outcome:
+        """Fold a new event and decide. An event that was seen before, or comes from a segment that is over, changes nothing."""
+        out = self._out = Outcome()
+        if self._stale(event):
+            return out
+        self._tick(event)
+        self._log(event)
+        facts = deque(self._record(event))
+        for decision in self._judge(event):
+            facts.extend(self._take(decision))
+        while facts:
+            fact = facts.popleft()
+            if isinstance(fact, TrialEnded):
+                for decision in self._without_donor(fact.trial):
+                    facts.extend(self._take(decision))
+            if self._asks_scheduler(fact):
+                for decision in self.scheduler.decide(fact, self.trials):
+                    if self._still_applies(decision):
+                        facts.extend(self._take(decision))
+        if isinstance(event, e.Reported):
+            self._obey(self.trials[event.trial])
+        if self.stopper is not None and self.finishing is None and (why := self.stopper.finished(self.trials)):
+            for trial in [t for t in self.trials if not t.state.ended]:
+                self._take(d.Stop(trial=trial.number, reason=why))
+            self._take(d.Finish(reason=why))
+        self._fill()
+        return out
+
+    def _obey(self, trial: Trial) -> None:
+        """A user wants the trial paused, and its report did not end it."""
+        segment = trial.segments[-1]
+        if segment.commanded == "pause" and segment.open and not segment.leaving:
+            reason = f"paused by a user at iteration {trial.iteration}"
+            self._take(d.Pause(trial=trial.number, reason=reason, held=True))
+
+    @property
+    def may_start(self) -> bool:
+        """Whether another new trial is allowed."""
+        total = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
+        return self.finishing is None and not self._exhausted and (total is None or len(self.trials) < total)
+
+    @property
+    def open_segments(self) -> int:
+        return self._open
+
+    def verdict(self, number: int, ordinal: int) -> Verdict:
+        """What the ranks of this segment do now: a function of the state, so that asking twice gives the same answer."""
+        trial = self.trials[number]
+        segment = trial.segment
+        if segment is None or segment.ordinal != ordinal or not segment.open:
+            return Verdict("stop", reason="this segment is over")
+        policy = self.spec.checkpoint
+        match segment.leaving:
+            case "pause":
+                return Verdict("pause", save_checkpoint=True, reason=trial.reason)
+            case "exploit":
+                return Verdict("exploit", reason=trial.reason)
+            case "stop":
+                at_end = policy.at_end and trial.state is _S.COMPLETED
+                return Verdict("stop", save_checkpoint=at_end, reason=trial.reason)
+        asked = segment.decide_at is not None and trial.t >= segment.decide_at
+        segment.milestone = self._next_milestone(trial, segment)
+        save = (asked and self.scheduler.SAVES_AT_MILESTONES) or save_is_due(self.spec, segment, self.now)
+        save = save or (policy.keep_best != 0 and self._is_best_yet(trial))
+        return Verdict("continue", next_milestone=segment.milestone, save_checkpoint=save)
+
+    def _is_best_yet(self, trial: Trial) -> bool:
+        """Whether the trial's newest report is the best of the whole experiment."""
+        return self.best is not None and self.best[1] == trial.number and trial.best_iteration == trial.iteration
+
+    def first_milestone(self, number: int) -> int | None:
+        """report_no of the first report of the newest segment that waits for a verdict."""
+        trial = self.trials[number]
+        segment = trial.segment
+        if segment is None:
+            return None
+        segment.milestone = self._next_milestone(trial, segment)
+        return segment.milestone
+
+    def summary(self) -> dict[str, object]:
+        """For the experiment's row: the best trial, counts by state, why it ended."""
+        best = None
+        if (trial := self.best_trial()) is not None:
+            ever = self.spec.scope == "all"
+            checkpoint = trial.best_checkpoint(self._objective) if ever else trial.checkpoint
+            best = {
+                "trial_number": trial.number,
+                "value": trial.best_value if ever else trial.last_value,
+                "iteration": trial.best_iteration if ever else trial.iteration,
+                "params": trial.params,
+                "checkpoint_id": checkpoint.id if checkpoint else None,
+            }
+        counts = {str(state): self.trials.count(state) for state in TrialState}
+        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error}
+
+    def _stale(self, event: Event) -> bool:
+        if not isinstance(event, e.Waiting | e.SegmentStarted | e.Reported | e.SegmentEnded | e.Drawn | e.Noted):
+            return False
+        if event.trial not in self.trials:
+            return True
+        segment = self.trials[event.trial].segment
+        if segment is None or segment.ordinal != event.segment or not segment.open:
+            return True
+        return isinstance(event, e.Reported) and event.report_no <= segment.report_no
+
+    def _judge(self, event: Event) -> Iterable[Decision]:
+        match event:
+            case e.Reported():
+                return self._judge_report(event)
+            case e.SegmentEnded():
+                return self._judge_end(event)
+            case e.DriverStarted():
+                return self._judge_restart(event)
+            case e.Commanded():
+                return self._judge_command(event)
+            case e.BudgetSpent():
+                return [
+                    d.Stop(trial=t.number, reason=self.finishing or "") for t in list(self.trials) if not t.state.ended
+                ]
+            case e.CheckpointSaved():
+                return [x for x in self._waits_for.values() if x.donor == event.trial and event.checkpoint.ready]
+            case e.Suggested():
+                self._asking = None
+                if event.params is None or not self.may_start or self.state is not _X.RUNNING:
+                    return ()
+                why = f"a worker group is free; {event.note}" if event.note else "a worker group is free"
+                return [d.Start(reason=why, params=event.params, number=event.number, state=event.state)]
+            case e.ModelFitted():
+                self._fitting = False
+                self._fit_again = self.now if event.payload else self.now + FIT_AGAIN_S
+        return ()
+
+    def _judge_report(self, event: e.Reported) -> Iterable[Decision]:
+        trial = self.trials[event.trial]
+        number, segment, spec = trial.number, trial.segments[-1], self.spec
+        if segment.leaving:
+            return ()
+        if missing := [o.metric for o in spec.objectives if o.metric not in event.metrics]:
+            return [
+                self._wrong_report(trial, f"the objective {_names(missing)} is not among the reported metrics", event)
+            ]
+        if trial.diverged:
+            value = event.metrics[self._objective.metric]
+            return [
+                d.Stop(
+                    trial=number, reason=f"stopped at iteration {trial.iteration}: {self._objective.metric} is {value}"
+                )
+            ]
+        if math.isnan(trial.t):
+            return [
+                self._wrong_report(
+                    trial, f"the time attribute {spec.time_attr!r} is not among the reported metrics", event
+                )
+            ]
+        if spec.max_t is not None and trial.t >= spec.max_t:
+            return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
+        if self.stopper is not None and (reason := self.stopper.decide(event.trial, self.trials)):
+            return [d.Complete(trial=number, reason=reason)]
+        return ()
+
+    def _wrong_report(self, trial: Trial, what: str, event: e.Reported) -> Decision:
+        message = f"{what}: {_names(sorted(event.metrics))}"
+        trial.failure = Failure(kind="spec", cause="metric", message=message, rank=0)
+        return d.Fail(trial=trial.number, reason=trial.failure.headline(trial.number))
+
+    def _judge_end(self, event: e.SegmentEnded) -> Iterable[Decision]:
+        trial = self.trials[event.trial]
+        segment = trial.segments[-1]
+        moved_on = segment.ordinal != event.segment  # its next segment was planned, and has opened by now
+        if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
+            return ()
+        if event.outcome == "returned":
+            count = f"{trial.reports} report{'s' if trial.reports != 1 else ''}"
+            return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
+        if event.outcome == "left":
+            if segment.commanded == "pause" or self.state is _X.PAUSING:
+                return [d.Pause(trial=trial.number, reason="paused by a user before it reported", held=True)]
+            return [d.Retry(trial=trial.number, reason="its worker group was taken back")]
+        return [
+            self._after_failure(trial, event.failure or Failure(kind="system", message="the worker group was lost"))
+        ]
+
+    def _after_failure(self, trial: Trial, failure: Failure) -> Decision:
+        limits = self.spec.limits
+        what = failure.headline(trial.number)
+        where = f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
+        match failure.kind:
+            case "user" if trial.failures < limits.max_failures:
+                return d.Retry(
+                    trial=trial.number,
+                    reason=f"retry {trial.failures + 1} of {limits.max_failures}, {where}, after {what}",
+                )
+            case "system" if trial.system_failures < limits.max_system_failures:
+                return d.Retry(trial=trial.number, reason=f"started again {where} after {what}")
+        return d.Fail(trial=trial.number, reason=what)
+
+    def _judge_restart(self, event: e.DriverStarted) -> list[Decision]:
+        decisions: list[Decision] = [d.Note(reason=note) for note in self._notes] if self.seq == 1 else []
+        self._deleting.clear()
+        for trial in self.trials:
+            self._forget(trial)
+            if trial.state not in (_S.PENDING, _S.RUNNING) or trial.next is not None or trial.holds_resources:
+                continue
+            if self.state is _X.PAUSING:
+                decisions.append(
+                    d.Pause(trial=trial.number, reason="paused by a user, the driver having gone", held=True)
+                )
+            else:
+                where = f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
+                decisions.append(d.Retry(trial=trial.number, reason=f"taken up again {where} by a new driver"))
+        for exploit in self._waits_for.values():
+            if self.trials[exploit.donor].state.ended and self.trials[exploit.donor].checkpoint is None:
+                decisions += self._without_donor(exploit.donor)
+        return decisions
+
+    def _judge_command(self, event: e.Commanded) -> list[Decision]:
+        by = event.reason or "by a user"
+        if event.trial is not None:
+            if event.trial not in self.trials or self.trials[event.trial].state.ended:
+                return []
+            return self._judge_trial_command(event, self.trials[event.trial], by)
+        match event.command:
+            case "cancel":
+                return [
+                    d.Cancel(trial=t.number, reason=f"cancelled {by}") for t in list(self.trials) if not t.state.ended
+                ]
+            case "resume":
+                return [
+                    d.Resume(trial=t.number, reason=f"resumed {by}")
+                    for t in list(self.trials)
+                    if t.held and t.number not in self._waits_for
+                ]
+            case "pause":
+                for trial in self.trials:
+                    if trial.holds_resources and trial.segments[-1].commanded:
+                        self._act(Interrupt(trial.number, trial.segments[-1].ordinal, "pause"))
+        return []
+
+    def _judge_trial_command(self, event: e.Commanded, trial: Trial, by: str) -> list[Decision]:
+        match event.command:
+            case "stop":
+                return [d.Stop(trial=trial.number, reason=f"stopped {by} at iteration {trial.iteration}")]
+            case "cancel":
+                return [d.Cancel(trial=trial.number, reason=f"cancelled {by}")]
+            case "resume" if trial.state is _S.PAUSED:
+                return [d.Resume(trial=trial.number, reason=f"resumed {by}")]
+            case "pause" if trial.state is _S.PAUSED:
+                return [d.Pause(trial=trial.number, reason=f"held {by}", held=True)]
+            case "pause" if trial.holds_resources and not trial.segments[-1].leaving:
+                self._act(Interrupt(trial.number, trial.segments[-1].ordinal, "pause"))
+        return []
+
+    def _asks_scheduler(self, fact: Fact) -> bool:
+        """Reports are decided on at milestones only, and not once the trial is leaving."""
+        if not isinstance(fact, TrialReported):
+            return True
+        segment = self.trials[fact.trial].segments[-1]
+        if segment.leaving or segment.milestone is None or segment.report_no < segment.milestone:
+            return False
+        return segment.decide_at is not None and fact.t >= segment.decide_at
+
+    def _still_applies(self, decision: Decision) -> bool:
+        """A scheduler may decide on the trial that reported and on paused ones; anything else is its mistake."""
+        if isinstance(decision, d.Start | d.Finish | d.Note):
+            return True
+        trial = self.trials[decision.trial]  # type: ignore[attr-defined]
+        if trial.state.ended:
+            return False
+        if isinstance(decision, d.Exploit) and not self._can_exploit(decision):
+            return False
+        return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
+
+    def _without_donor(self, donor: int) -> list[Decision]:
+        """The donor has ended: whoever waits for a checkpoint of it goes on without."""
+        why = f"trial {donor} ended without the checkpoint that this one was to go on from"
+        return [d.Resume(trial=x.trial, reason=why) for x in self._waits_for.values() if x.donor == donor]
+
+    def _can_exploit(self, decision: d.Exploit) -> bool:
+        """Whether there is a checkpoint of the donor, or may yet come one."""
+        if self.trials[decision.trial].state.ended or decision.donor not in self.trials:
+            return False
+        donor = self.trials[decision.donor]
+        return donor.checkpoint is not None or donor.holds_resources or donor.next is not None
+
+    def _take(self, decision: Decision) -> list[Fact]:
+        """A decision made just now: pin what it needs, log it, let it take effect."""
+        if isinstance(decision, d.Exploit):
+            decision = self._pin(decision)
+        seq = self._log(decision)
+        if isinstance(decision, d.Start | d.Resume | d.Retry | d.Exploit):
+            self._decided[decision.number if isinstance(decision, d.Start) else decision.trial] = seq
+        return self._enact(decision)
+
+    def _pin(self, decision: d.Exploit) -> Decision:
+        donor = self.trials[decision.donor].checkpoint
+        if donor is not None and donor.ready:
+            return replace(decision, checkpoint=donor.id)
+        reason = f"waits for the checkpoint of trial {decision.donor}, which it is to go on from: {decision.reason}"
+        return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())
+
+    def _fill(self) -> None:
+        """Give free slots to what the scheduler chooses; when nothing is left to do, finish."""
+        if self.finishing is not None and self.state is _X.RUNNING:
+            self._stop_paused(self.finishing)
+        while self.state is _X.RUNNING and self.finishing is None and not self._ready and self._open < self.slots:
+            if self._hopeless():
+                self._finish(f"{GIVE_UP_AFTER} trials failed and none has ever reported", failed=True)
+                return
+            if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
+                self._finish(done)
+                return
+            if self._asking is not None:
+                break
+            choice = self.scheduler.choose(self.trials, self.may_start)
+            if isinstance(choice, d.Start) and not self.may_start:
+                choice = None
+            if isinstance(choice, d.Start):
+                choice = self._with_suggestion(choice)
+                if choice is None:
+                    if self._exhausted and self._asking is None:
+                        continue
+                    break
+            if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
+                why = f"trial {choice.donor} has no checkpoint to go on from"
+                choice = d.Resume(trial=choice.trial, reason=why)
+            if choice is None:
+                if not self._open and not self._fitting and not self._waits_for:
+                    count = len(self.trials)
+                    self._finish(f"{'all' if count > 1 else 'the'} {count} trial{'s' if count != 1 else ''} ended")
+                    return
+                break
+            self._take(choice)
+        if not self._fitting and self.state is _X.RUNNING and self.finishing is None and self.now >= self._fit_again:
+            payload = self.scheduler.fit_request(self.trials)
+            if payload is not None:
+                self._fitting = True
+                self._act(Fit(payload))
+
+    def _with_suggestion(self, choice: d.Start) -> d.Start | None:
+        number = len(self.trials)
+        if choice.params is not None:
+            return replace(choice, number=number)
+        if self.searcher.HEAVY:
+            self._asking = number
+            self._act(Ask(number))
+            return None
+        suggestion = self.searcher.suggest(number, self.trials)
+        if suggestion is None:
+            self._exhausted = True
+            return None
+        reason = f"{choice.reason}; {suggestion.note}" if suggestion.note else choice.reason
+        return replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)
+
+    def _finish(self, reason: str, failed: bool = False) -> None:
+        self._stop_paused(reason)
+        self._take(d.Finish(reason=reason, failed=failed))
+
+    def _stop_paused(self, reason: str) -> None:
+        for number in self.trials.in_state(_S.PAUSED):
+            self._take(d.Stop(trial=number, reason=f"the search is over: {reason}"))
+
+    def _hopeless(self) -> bool:
+        return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(t.reports == 0 for t in self.trials)
+
+    def _next_milestone(self, trial: Trial, segment: Segment) -> int | None:
+        segment.decide_at = self.scheduler.milestone(trial, self.trials)
+        stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
+        end = None if self.spec.max_t is None else float(self.spec.max_t)
+        return next_milestone(self.spec, trial, segment, [segment.decide_at, stop_at, end], self.now)
+
+    def _log(self, entry: Event | Decision) -> int:
+        self.seq += 1
+        self._out.log.append((self.seq, entry))
+        return self.seq
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "nothing"

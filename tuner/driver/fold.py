@@ -1,0 +1,444 @@
+"""The state of one experiment and the only two functions that change it: `_record` for events, `_enact` for decisions.
+
+Live, `Core` (in `tuner.driver.core`) logs what it takes in and then has it take effect here; after a restart `fold` takes the
+committed entries in their order. Both leave the same state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.batch import Entry
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState, TrialState, change_experiment
+from tuner.domain.trial import Cause, Kept, Population, Segment, Trial
+from tuner.driver.actions import Action, DeleteCheckpoint, Interrupt, Launch
+from tuner.driver.retention import superfluous
+from tuner.schedulers.base import Fact, Fitted, Scheduler, TrialEnded, TrialReported, TrialRestarted, TrialStarted
+from tuner.schedulers.stoppers import Stopper
+from tuner.search.base import Searcher
+
+_S, _X = TrialState, ExperimentState
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What taking an event in leaves to be committed (`log`, `touched`) and, after that, to be done (`actions`)."""
+
+    log: list[Entry] = field(default_factory=list)
+    touched: dict[int, None] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+
+    def absorb(self, other: Outcome) -> None:
+        self.log += other.log
+        self.touched |= other.touched
+        self.actions += other.actions
+
+
+class Fold:
+    """One experiment. The only writer of its trials, in memory as in the log."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        scheduler: Scheduler,
+        searcher: Searcher,
+        stopper: Stopper | None = None,
+    ) -> None:
+        self.spec = spec
+        self.scheduler = scheduler
+        self.searcher = searcher
+        self.stopper = stopper
+        self.trials = Population()
+        self.state = _X.PENDING
+        self.epoch = 0
+        self.seq = 0
+        self.now = 0.0  # time of the newest event
+        self.running_s = 0.0  # time for which the experiment was running, under any driver
+        self.error: str | None = None
+        self.finishing: str | None = None  # why nothing new is started
+        self.best: tuple[float, int] | None = None  # (score, trial)
+        self._objective = spec.objective
+        self._by_iteration = spec.time_attr == "training_iteration"
+        self._failing = False
+        self._open = 0  # segments that hold a worker group
+        self._slots: int | None = None
+        self._ready: deque[int] = deque()  # trials whose next segment waits for a slot
+        self._foreign: dict[int, str] = {}  # trial -> checkpoint of another trial that it would restart from
+        self._waits_for: dict[int, d.Exploit] = {}  # trial -> exploit that waits for the donor's checkpoint
+        self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next launch carries out
+        self._deleting: set[str] = set()
+        self._exhausted = False  # the searcher has nothing more to propose
+        self._out = Outcome()
+
+    def fold(self, seq: int, entry: Event | Decision) -> None:
+        """Take in what was committed before; decide nothing and do nothing."""
+        self._out = Outcome()
+        self.seq = max(self.seq, seq)
+        if isinstance(entry, Event):
+            self._tick(entry)
+            self._record(entry)
+        else:
+            if isinstance(entry, d.Start | d.Resume | d.Retry | d.Exploit):
+                self._decided[entry.number if isinstance(entry, d.Start) else entry.trial] = seq
+            self._enact(entry)
+
+    @property
+    def slots(self) -> int:
+        return self.spec.limits.max_concurrent_trials or self._slots or 1
+
+    @property
+    def ended(self) -> bool:
+        return self.state.ended
+
+    def _tick(self, event: Event) -> None:
+        if not isinstance(event, e.DriverStarted) and self.state in (_X.RUNNING, _X.PAUSING):
+            self.running_s += max(0.0, event.time - self.now)
+        self.now = max(self.now, event.time)
+
+    def _record(self, event: Event) -> list[Fact]:
+        """Fold an event into the trials; return what the scheduler has to be asked about."""
+        facts: list[Fact] = []
+        match event:
+            case e.Reported():
+                facts = self._record_report(event)
+            case e.DriverStarted():
+                self.epoch, self._slots = event.epoch, event.slots
+                if self.state is _X.PENDING:
+                    self.state = change_experiment(self.state, _X.RUNNING)
+                for trial in self.trials:
+                    if trial.holds_resources:
+                        self._close(trial, "lost", event.time)
+            case e.Waiting():
+                self._touch(event.trial).waiting = event.reason
+            case e.SegmentStarted():
+                facts = self._record_start(event)
+            case e.CheckpointSaved():
+                trial = self._touch(event.trial)
+                exploits = trial.next is not None and trial.next.cause == "exploit"
+                newest = trial.segment is not None and event.segment == trial.segment.ordinal and not exploits
+                self._keep(trial, event.checkpoint, newest=newest)
+            case e.CheckpointDeleted():
+                self._touch(event.trial).checkpoints.pop(event.checkpoint, None)
+            case e.SegmentEnded():
+                trial = self._touch(event.trial)
+                trial.failure = event.failure or trial.failure
+                self._close(trial, event.outcome, event.time)
+            case e.Commanded():
+                self._record_command(event)
+            case e.BudgetSpent():
+                self.finishing = f"the time budget of {event.seconds:g} s is spent"
+            case e.ModelFitted():
+                facts = [Fitted(payload=event.payload)] if event.payload else []  # empty: the fit failed
+            case e.Suggested():
+                self._exhausted = self._exhausted or event.params is None
+            case e.Drawn():
+                trial = self._touch(event.trial)
+                trial.params = trial.segments[-1].params = {**trial.params, event.name: event.value}
+                trial.searcher_state = {**trial.searcher_state, **event.state}
+            case e.Noted():
+                trial = self._touch(event.trial)
+                trial.tags = {**trial.tags, "notes": {**trial.tags.get("notes", {}), **event.notes}}
+        for fact in facts:
+            self.scheduler.record(fact, self.trials)
+            if self.stopper is not None:
+                self.stopper.record(fact, self.trials)
+        self._open_ready()
+        self._settle()
+        return facts
+
+    def _record_report(self, event: e.Reported) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        segment.report_no = event.report_no
+        if trial.state is _S.PENDING:  # the word of its start comes by another way and may be later
+            self.trials.move(trial.number, _S.RUNNING)
+        trial.running_s += max(0.0, event.time - segment.clock)
+        segment.clock = event.time
+        trial.iteration = event.iteration
+        trial.reports += 1
+        metrics = event.metrics
+        trial.last = metrics if isinstance(metrics, dict) else dict(metrics)
+        trial.t = self._time_of(trial)
+        value = metrics.get(self._objective.metric)
+        trial.diverged = value is not None and not math.isfinite(value)
+        usable = value is not None and not trial.diverged
+        if usable:
+            assert value is not None
+            trial.last_value = value
+            trial.values[event.iteration] = value
+            score = self._objective.score(value)
+            if trial.best_value is None or score > self._objective.score(trial.best_value):
+                trial.best_value, trial.best_iteration = value, event.iteration
+            if self.best is None or score > self.best[0]:
+                self.best = (score, trial.number)
+        if event.checkpoint is not None:
+            self._keep(trial, event.checkpoint, value if usable else None)
+        if not usable or segment.leaving or math.isnan(trial.t):
+            return []
+        return [
+            TrialReported(
+                trial=trial.number, iteration=event.iteration, t=trial.t, score=score, metrics=metrics, time=event.time
+            )
+        ]
+
+    def _record_start(self, event: e.SegmentStarted) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        segment.running = True
+        segment.started_at = segment.clock = segment.saved_at = event.time
+        segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        trial.waiting = ""
+        trial.started_at = event.time if trial.started_at is None else trial.started_at
+        if trial.state is _S.PENDING:
+            self.trials.move(trial.number, _S.RUNNING)
+        return [
+            TrialRestarted(
+                trial=trial.number,
+                cause=segment.cause,
+                iteration=segment.start_iteration,
+                startup_s=event.startup_s,
+            )
+        ]
+
+    def _record_command(self, event: e.Commanded) -> None:
+        if event.trial is not None:
+            if event.command == "pause" and event.trial in self.trials and self.trials[event.trial].holds_resources:
+                self.trials[event.trial].segments[-1].commanded = "pause"
+            return
+        match event.command:
+            case "pause" if self.state is _X.RUNNING:
+                self.state = change_experiment(self.state, _X.PAUSING)
+                for trial in self.trials:
+                    if trial.holds_resources and not trial.segments[-1].leaving:
+                        trial.segments[-1].commanded = "pause"
+            case "resume" if self.state in (_X.PAUSED, _X.PAUSING):
+                self.state = change_experiment(self.state, _X.RUNNING)
+                for trial in self.trials:
+                    if trial.segments:
+                        trial.segments[-1].commanded = None
+            case "cancel" if self.state is not _X.CANCELLING and not self.ended:
+                pending = self.state is _X.PENDING
+                self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
+                self.finishing = event.reason or "cancelled by a user"
+
+    def _enact(self, decision: Decision) -> list[Fact]:
+        """Let a logged decision take effect on the trials; return the facts that follow from it."""
+        facts: list[Fact] = []
+        if isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
+            self._waits_for.pop(decision.trial, None)
+        match decision:
+            case d.Start():
+                trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
+                trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
+                trial.reason = decision.reason
+                self.trials.add(trial)
+                self._touch(trial.number)
+                self._plan(trial, "start", None)
+                facts.append(TrialStarted(trial=trial.number))
+            case d.Resume(trial=number) | d.Retry(trial=number):
+                trial = self._touch(number)
+                trial.held, trial.reason = False, decision.reason
+                if isinstance(decision, d.Retry) and trial.failure is not None and trial.segment is not None:
+                    self._count_failure(trial)
+                self._plan(trial, "resume" if isinstance(decision, d.Resume) else "retry", trial.checkpoint)
+            case d.Pause(trial=number, held=held):
+                trial = self._touch(number)
+                if decision.then is not None:
+                    self._waits_for[number] = d.Exploit(**decision.then)
+                trial.held, trial.reason = held, decision.reason
+                self._leave(trial, "pause")
+                if trial.state is not _S.PAUSED:
+                    self.trials.move(number, _S.PAUSED)
+            case d.Exploit():
+                self._enact_exploit(decision)
+            case d.Stop(trial=number):
+                facts += self._end(number, _S.STOPPED, decision.reason)
+            case d.Complete(trial=number):
+                facts += self._end(number, _S.COMPLETED, decision.reason)
+            case d.Fail(trial=number):
+                facts += self._end(number, _S.FAILED, decision.reason)
+            case d.Cancel(trial=number):
+                facts += self._end(number, _S.CANCELLED, decision.reason)
+            case d.Finish():
+                self.finishing, self._failing = decision.reason, decision.failed
+            case d.Note():
+                pass
+        for fact in facts:
+            self.scheduler.record(fact, self.trials)
+            if self.stopper is not None:
+                self.stopper.record(fact, self.trials)
+        self.scheduler.enacted(decision, self.trials)
+        self._open_ready()
+        self._settle()
+        return facts
+
+    def _enact_exploit(self, decision: d.Exploit) -> None:
+        trial, donor = self._touch(decision.trial), self.trials[decision.donor]
+        kept = donor.checkpoints.get(decision.checkpoint)
+        source = kept.info if kept is not None else donor.checkpoint
+        trial.params = dict(decision.params)
+        trial.checkpoint, trial.held, trial.reason = source, False, decision.reason
+        self._foreign[trial.number] = decision.checkpoint
+        self._plan(trial, "exploit", source)
+
+    def _count_failure(self, trial: Trial) -> None:
+        assert trial.failure is not None
+        if trial.segments[-1].outcome == "failed":
+            if trial.failure.kind == "user":
+                trial.failures += 1
+            else:
+                trial.system_failures += 1
+
+    def _end(self, number: int, state: TrialState, reason: str) -> list[Fact]:
+        trial = self._touch(number)
+        trial.reason = reason
+        trial.next, trial.held, trial.waiting = None, False, ""
+        trial.ended_at = self.now
+        if state is _S.FAILED and trial.segments and trial.segments[-1].outcome == "failed":
+            self._count_failure(trial)
+        self._leave(trial, "stop")
+        self.trials.move(number, state)
+        self._foreign.pop(number, None)
+        return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
+
+    def _leave(self, trial: Trial, how: str) -> None:
+        """The open segment, if there is one, is to end. Ranks that wait for a verdict get it; others are interrupted."""
+        segment = trial.segment
+        if segment is None or not segment.open:
+            return
+        if segment.leaving is not None:
+            segment.leaving = "stop" if how == "stop" else segment.leaving
+            return
+        segment.leaving = how
+        waits = segment.milestone is not None and segment.report_no >= segment.milestone
+        if not waits:
+            self._act(Interrupt(trial.number, segment.ordinal, how))
+
+    def _plan(self, trial: Trial, cause: Cause, source: e.CheckpointInfo | None) -> None:
+        """The trial's next segment; it opens when the present one has ended and a slot is free."""
+        start = source.step if source else 0
+        trial.next = Segment(len(trial.segments) + 1, cause, trial.params, start, source)
+        if trial.holds_resources:
+            self._leave(trial, "exploit")
+        else:
+            if trial.state is not _S.PENDING:
+                self.trials.move(trial.number, _S.PENDING)
+            self._ready.append(trial.number)
+
+    def _open_ready(self) -> None:
+        while self._ready and self._open < self.slots and self.state is _X.RUNNING:
+            trial = self.trials[self._ready.popleft()]
+            segment = trial.next
+            if segment is None:
+                continue
+            segment.opened_at = segment.clock = self.now
+            trial.next = None
+            trial.segments.append(segment)
+            trial.iteration = segment.start_iteration
+            trial.t = float(segment.start_iteration) if self._by_iteration else trial.t
+            if trial.state is not _S.PENDING:
+                self.trials.move(trial.number, _S.PENDING)
+            self._open += 1
+            self._touch(trial.number)
+            self._act(Launch(trial.number, segment.ordinal, self._decided.pop(trial.number, 0)))
+
+    def _close(self, trial: Trial, outcome: str, time: float) -> None:
+        segment = self._touch(trial.number).segments[-1]
+        segment.open, segment.outcome, segment.ended_at = False, outcome, time
+        if outcome in ("lost", "failed"):  # with the uploads that were under way
+            trial.checkpoints = {key: kept for key, kept in trial.checkpoints.items() if kept.info.ready}
+        trial.waiting = ""
+        self._open -= 1
+        if trial.next is not None:
+            self._ready.append(trial.number)
+
+    def _settle(self) -> None:
+        """Changes of the experiment's state that follow from the rest."""
+        if self._open:
+            return
+        match self.state:
+            case _X.PAUSING if self.finishing is None or not self._all_ended:
+                self.state = change_experiment(self.state, _X.PAUSED)
+            case _X.CANCELLING if self._all_ended:
+                self.state = change_experiment(self.state, _X.CANCELLED)
+            case _X.RUNNING | _X.PAUSING if self.finishing is not None and self._all_ended:
+                lost = self.trials.count(_S.FAILED)
+                failed = self._failing or (lost > 0 and (self.best is None or lost == len(self.trials)))
+                self.error = self._failures(lost) if lost else None
+                self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
+
+    def best_trial(self) -> Trial | None:
+        """By the best value ever reported, or by the last ones where the scope says so; None where there is no finite one."""
+        if self.spec.scope == "all":
+            return self.trials[self.best[1]] if self.best is not None else None
+        scored = [(self._objective.score(t.last_value), -t.number) for t in self.trials if t.last_value is not None]
+        return self.trials[-max(scored)[1]] if scored else None
+
+    @property
+    def _all_ended(self) -> bool:
+        return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
+
+    def _failures(self, count: int) -> str:
+        last = [t for t in self.trials if t.state is _S.FAILED][-1].reason
+        return last if count == 1 else f"{count} of {len(self.trials)} trials failed; the last one: {last}"
+
+    def _keep(self, trial: Trial, info: e.CheckpointInfo, value: float | None = None, newest: bool = True) -> None:
+        """Take a checkpoint in. Reports travel in batches, so that one may be ready, or even deleted, before its report
+        comes; one that comes late, from a segment that is over or after a later one, is not what the trial goes on from.
+        """
+        if info.id in self._deleting:
+            return
+        known = trial.checkpoints.get(info.id)
+        if known is not None and known.info.ready:
+            info = known.info
+        if value is None:
+            value = known.value if known else trial.values.get(info.step)
+        trial.checkpoints[info.id] = Kept(info, value)
+        if newest and trial.segments:
+            trial.segments[-1].saved_at = self.now
+        late = trial.checkpoint is not None and (not newest or info.step < trial.checkpoint.step)
+        if info.ready and not late:
+            trial.checkpoint = info
+            self._foreign.pop(trial.number, None)
+        self._forget(trial)
+
+    def _forget(self, trial: Trial) -> None:
+        """Ask for the deletion of what the policy does not keep and nothing points to."""
+        for info in superfluous(trial, self.spec.checkpoint, self._objective, self._deleting):
+            if info.id not in self._pinned():
+                self._deleting.add(info.id)
+                self._act(DeleteCheckpoint(trial.number, info))
+
+    def _pinned(self) -> set[str]:
+        """Checkpoints that a running or planned segment starts from, or would start from again."""
+        numbers: set[int] = {
+            *self._foreign,
+            *self._ready,
+            *self.trials.in_state(_S.RUNNING),
+            *self.trials.in_state(_S.PENDING),
+        }
+        segments = (s for n in numbers for s in (self.trials[n].next, self.trials[n].segment) if s is not None)
+        return {*self._foreign.values(), *(s.source.id for s in segments if s.source is not None)}
+
+    def _time_of(self, trial: Trial) -> float:
+        match self.spec.time_attr:
+            case "training_iteration":
+                return float(trial.iteration)
+            case "time_total_s":
+                return trial.running_s
+            case name:
+                return float(trial.last.get(name, math.nan))
+
+    def _touch(self, number: int) -> Trial:
+        self._out.touched[number] = None
+        return self.trials[number]
+
+    def _act(self, action: Action) -> None:
+        self._out.actions.append(action)

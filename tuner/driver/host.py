@@ -1,0 +1,485 @@
+"""The driver host: a Ray actor that takes no CPU of the cluster and drives many experiments as asyncio tasks.
+
+Ranks and placement groups belong to it: when it dies, Ray removes them, and whoever starts a host again continues every
+experiment from what its database holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tuner.domain.batch import Batch
+from tuner.domain.events import (
+    CheckpointInfo,
+    Commanded,
+    Drawn,
+    Event,
+    Failure,
+    Noted,
+    Reported,
+    SegmentStarted,
+    Waiting,
+)
+from tuner.domain.events import CheckpointSaved as Saved
+from tuner.domain.keys import keyed_seed, segment_id, trial_id
+from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import assemble
+from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
+from tuner.driver.core import Core
+from tuner.driver.loop import ExperimentLoop
+from tuner.driver.parts import load_parts
+from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
+from tuner.settings import Settings
+from tuner.space import Space
+from tuner.store import Store
+from tuner.store.records import CodeRecord, ExperimentRecord
+from tuner.trials import checkpoints
+from tuner.trials.groups import GroupManager
+from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
+from tuner.trials.objects import Stored
+from tuner.trials.storage import join
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+AGAIN_S = 5.0
+"""How long an experiment whose driver crashed is left alone before it is taken up again."""
+CRASHES, PROGRESS = 3, 20
+"""An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
+NEW_S = 60.0
+"""How long an experiment that a script has just created is left to that script."""
+
+
+def owner_name() -> str:
+    """This process, in a form that tells later whether it is still alive."""
+    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+
+
+def owner_is_dead(owner: str | None) -> bool:
+    """Whether the owner was a process of this machine and is no more; False when that cannot be told."""
+    try:
+        host, pid, created = (owner or "").rsplit(":", 2)
+        if host != socket.gethostname():
+            return False
+        return bool(abs(psutil.Process(int(pid)).create_time() - float(created)) > 1.0)
+    except psutil.NoSuchProcess:
+        return True
+    except ValueError:
+        return False
+
+
+class Driven:
+    """One experiment on this host: the ports of its loop, filled with Ray and the store."""
+
+    def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
+        self.host, self.record, self.epoch = host, record, epoch
+        spec = record.spec
+        code = host.store.get_code(spec.code) if spec.code else None
+        self.space = Space.from_json(spec.space, code.space_blob if code else None)
+        self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
+        for seq, entry in host.store.load(record.id):
+            self.core.fold(seq, entry)
+        self.code = self._code_ref(code)
+        self._drawing = asyncio.Lock()
+        self._objects: dict[Stored, Any] = {}
+        self.loop = ExperimentLoop(self.core, self, self)
+
+    def _code_ref(self, code: CodeRecord | None) -> CodeRef:
+        spec = self.record.spec
+        if code is None:
+            assert spec.entrypoint is not None
+            return CodeRef(hash=f"entrypoint:{spec.entrypoint}", entrypoint=spec.entrypoint)
+        blob = ray.put(code.blob) if code.blob else None
+        return CodeRef(
+            hash=code.hash,
+            entrypoint=spec.entrypoint,
+            blob=blob,
+            sys_path=tuple(code.sys_path),
+            working_dir=code.working_dir or None,
+        )
+
+    def segment_name(self, number: int, ordinal: int) -> str:
+        return segment_id(self.record.public_id, number, ordinal)
+
+    # -- Journal ---------------------------------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> None:
+        self.host.store.commit(self.record.id, self.epoch, batch, time.time())
+
+    # -- Groups ----------------------------------------------------------------------------------------------------------
+
+    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None]:
+        launch = self._launch(number, ordinal, milestone)
+        self.host.segments[launch.segment_id] = (self, number, ordinal, launch.start_iteration)
+        try:
+            outcome = await self.host.groups.run(launch, inbox=self)
+        finally:
+            self.host.segments.pop(launch.segment_id, None)
+        return outcome.kind, outcome.failure
+
+    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
+        await self.host.groups.interrupt(self.segment_name(number, ordinal), why)
+
+    async def kill(self, number: int, ordinal: int, why: str) -> None:
+        await self.host.groups.kill(self.segment_name(number, ordinal), why)
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        await asyncio.to_thread(checkpoints.delete, info.uri)
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await ray.remote(num_cpus=0)(function).remote(*args)
+
+    def _launch(self, number: int, ordinal: int, milestone: int | None) -> Launch:
+        spec, settings = self.record.spec, self.host.settings
+        trial = self.core.trials[number]
+        segment = trial.segments[ordinal - 1]
+        experiment = self.record.public_id
+        storage = spec.checkpoint.storage or settings.storage
+        return Launch(
+            experiment_id=experiment,
+            trial_id=trial_id(experiment, number),
+            segment_id=self.segment_name(number, ordinal),
+            trial_number=number,
+            segment=ordinal,
+            params=segment.params,
+            seed=spec.seed,
+            start_iteration=segment.start_iteration,
+            checkpoint=segment.source,
+            code=self.code,
+            space=spec.space,
+            space_blob=self.space.blob(),
+            scaling=spec.scaling,
+            limits=spec.limits,
+            checkpoint_policy=spec.checkpoint,
+            storage=join(storage, experiment),
+            log_dir=str(settings.home / "logs" / experiment),
+            first_milestone=milestone,
+            checkpoint_every=spec.checkpoint.frequency,
+            milestone_checkpoints=self.core.scheduler.SAVES_AT_MILESTONES,
+            metric=spec.objective.metric,
+            runtime_env=spec.runtime_env,
+        )
+
+    # -- Inbox of the groups ---------------------------------------------------------------------------------------------
+
+    def waiting(self, segment_id: str, reason: str) -> None:
+        _, number, ordinal, _ = self.host.segments[segment_id]
+        self.loop.put(Waiting(time=time.time(), trial=number, segment=ordinal, reason=reason))
+
+    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
+        _, number, ordinal, _ = self.host.segments[segment_id]
+        self.loop.put(
+            SegmentStarted(
+                time=time.time(),
+                trial=number,
+                segment=ordinal,
+                placement=placement,
+                startup_s=startup_s,
+                warm=warm,
+            )
+        )
+
+    async def report(self, number: int, ordinal: int, start: int, reports: list[ReportMsg]) -> Verdict | None:
+        events = [
+            Reported(
+                time=message.time,
+                trial=number,
+                segment=ordinal,
+                report_no=message.report_no,
+                iteration=start + message.report_no,
+                metrics=message.metrics,
+                checkpoint=message.checkpoint,
+            )
+            for message in reports
+        ]
+        verdict = await self.loop.report(events, wait=bool(reports) and reports[-1].wait)
+        if verdict is None:
+            return None
+        return Verdict(
+            action=verdict.action,
+            next_milestone=verdict.next_milestone,
+            save_checkpoint=verdict.save_checkpoint,
+            reason=verdict.reason,
+        )
+
+    # -- what training code asks for -------------------------------------------------------------------------------------
+
+    async def draw(self, number: int, ordinal: int, name: str, distribution: str) -> Any:
+        """The value of a parameter that a running trial has come to; committed before it is known to anybody."""
+        async with self._drawing:
+            trial = self.core.trials[number]
+            draw = getattr(self.core.searcher, "draw", None)
+            if draw is None:
+                raise SpecError(
+                    f"the training code asks for {name}, which the space does not have: search_alg='define_by_run' draws such "
+                    "parameters",
+                    f"/space/{name}",
+                )
+            value, state = draw(number, name, distribution, self.core.trials)
+            if name not in trial.params:
+                event = Drawn(time=time.time(), trial=number, segment=ordinal, name=name, value=value, state=state)
+                await self.loop.put(event)
+            return value
+
+    async def note(self, number: int, ordinal: int, notes: dict[str, Any]) -> None:
+        await self.loop.put(Noted(time=time.time(), trial=number, segment=ordinal, notes=notes))
+
+    async def end(self, number: int, reason: str) -> None:
+        await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
+
+    async def object(self, stored: Stored) -> Any:
+        """A reference to an object that came with the training code: read once, kept while the experiment is driven."""
+        if stored not in self._objects:
+            self._objects[stored] = ray.put(await asyncio.to_thread(stored.load))
+        return self._objects[stored]
+
+
+class Host:
+    """Everything async: one event loop, one writer to the database."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings, self.name = settings, name
+        self.store = Store.open(settings.database_url, synchronous=settings.durability)
+        self.owner = owner_name()
+        self.segments: dict[str, tuple[Driven, int, int, int]] = {}
+        self.driven: dict[int, Driven] = {}
+        self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
+        self._seen: set[int] = set()
+        self._crashes: dict[int, tuple[int, int]] = {}  # experiment -> (event_seq reached, crashes since)
+        self._not_before: dict[int, float] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._poked: asyncio.Event | None = None
+        self._serving = False
+        self._groups: GroupManager | None = None
+
+    @property
+    def groups(self) -> GroupManager:
+        if self._groups is None:
+            self._groups = GroupManager(ray.get_runtime_context().current_actor, name=self.name)
+        return self._groups
+
+    # -- what other processes call -----------------------------------------------------------------------------------------
+
+    async def start(self, serve: bool = False) -> str:
+        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver."""
+        self._serving = self._serving or serve
+        if not self._background:
+            await asyncio.to_thread(remove_orphans)
+            self._poked = asyncio.Event()
+            self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
+        return self.owner
+
+    async def drive(self, public_id: str) -> str:
+        """Drive this experiment until it has ended or is paused; its state then. Conflict while a living driver has it."""
+        await self.start()
+        record = await asyncio.to_thread(self.store.get_experiment, public_id)
+        if record.id not in self.tasks:
+            if record.state.ended:
+                return str(record.state)
+            self._begin(record)
+        return str(await asyncio.shield(self.tasks[record.id]))
+
+    async def poke(self) -> None:
+        """There is a new command or a new experiment."""
+        if self._poked is not None:
+            self._poked.set()
+
+    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+        """From rank 0 of a segment."""
+        found = self.segments.get(segment_id)
+        if found is None:
+            return None
+        driven, number, ordinal, start = found
+        return await driven.report(number, ordinal, start, reports)
+
+    async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
+        """A checkpoint of a segment has come into being, or its upload is done."""
+        found = self.segments.get(segment_id)
+        if found is not None:
+            driven, number, ordinal, _ = found
+            await driven.loop.put(Saved(time=time.time(), trial=number, segment=ordinal, checkpoint=info))
+
+    async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
+        """From any rank: the value of a parameter that its training code has come to; equal for all ranks."""
+        driven, number, ordinal, _ = self._segment(segment_id)
+        return await driven.draw(number, ordinal, name, distribution)
+
+    async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
+        """From rank 0: something to be kept with the trial for people to read."""
+        driven, number, ordinal, _ = self._segment(segment_id)
+        await driven.note(number, ordinal, notes)
+
+    async def end(self, segment_id: str, reason: str) -> None:
+        """From rank 0: the trial stops itself."""
+        driven, number, _, _ = self._segment(segment_id)
+        await driven.end(number, reason)
+
+    async def object(self, segment_id: str, stored: Stored) -> list[Any]:
+        """From any rank: a reference, in a list, to an object that came with the training code."""
+        driven, *_ = self._segment(segment_id)
+        return [await driven.object(stored)]
+
+    def _segment(self, segment_id: str) -> tuple[Driven, int, int, int]:
+        found = self.segments.get(segment_id)
+        if found is None:
+            raise Conflict(f"{segment_id} is over")
+        return found
+
+    async def stacks(self, segment_id: str) -> dict[str, str]:
+        """Python stacks of all ranks of a segment that runs."""
+        return dict(await self.groups.stacks(segment_id))
+
+    async def status(self) -> dict[str, Any]:
+        """What this host is doing, for readiness checks and benchmarks."""
+        return {
+            "owner": self.owner,
+            "pid": os.getpid(),
+            "experiments": [d.record.public_id for d in self.driven.values()],
+            "segments": len(self.segments),
+            "groups": self._groups.stats() if self._groups is not None else {},
+        }
+
+    async def close(self) -> None:
+        """Let go of everything; experiments stay as they are and can be taken over at once."""
+        for task in (*self._background, *self.tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._background, *self.tasks.values(), return_exceptions=True)
+        self._background.clear()
+        if self._groups is not None:
+            await self._groups.close()
+        self.store.close()
+
+    # -- one experiment --------------------------------------------------------------------------------------------------
+
+    def _begin(self, record: ExperimentRecord) -> None:
+        task = asyncio.create_task(self._drive(record), name=record.public_id)
+        self.tasks[record.id] = task
+        task.add_done_callback(lambda done: self._forget(record, done))
+
+    def _forget(self, record: ExperimentRecord, task: asyncio.Task[ExperimentState]) -> None:
+        self.tasks.pop(record.id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("experiment %s is not driven any more: %s", record.public_id, error, exc_info=error)
+            self._not_before[record.id] = time.time() + AGAIN_S
+
+    async def _drive(self, record: ExperimentRecord) -> ExperimentState:
+        store = self.store
+        if record.lease_until and record.lease_until > time.time() and owner_is_dead(record.driver_owner):
+            store.release(record.id, record.driver_epoch)
+        epoch = store.claim(record.id, self.owner, self.settings.lease_s, time.time())
+        try:
+            try:
+                driven = self.driven[record.id] = Driven(self, record, epoch)
+            except StoreError:
+                raise
+            except Exception as error:
+                return self._refuse(record, epoch, error)
+            commands = {c.id: _commanded(c) for c in store.pending_commands([record.id])}
+            self._seen |= set(commands)
+            slots = capacity(record.spec.scaling)
+            state = await driven.loop.run(epoch, slots, commands)
+            self._crashes.pop(record.id, None)
+            return state
+        except StoreError:
+            raise
+        except Exception as error:
+            if not self._crashes_again(record, driven.core.seq):
+                raise
+            return self._refuse(record, epoch, error)
+        finally:
+            self.driven.pop(record.id, None)
+            await self._leave_nothing(record)
+            with contextlib.suppress(Exception):
+                store.release(record.id, epoch)
+
+    def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
+        """Whether the driver of this experiment has now died CRASHES times without getting any further."""
+        reached, times = self._crashes.get(record.id, (-1, 0))
+        times = 1 if seq > reached + PROGRESS else times + 1
+        self._crashes[record.id] = (max(seq, reached), times)
+        return times >= CRASHES
+
+    def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
+        """It cannot be driven: say why where people will look."""
+        log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
+        what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
+        batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
+        self.store.commit(record.id, epoch, batch, time.time())
+        return ExperimentState.FAILED
+
+    async def _leave_nothing(self, record: ExperimentRecord) -> None:
+        mine = [name for name, (driven, *_) in self.segments.items() if driven.record.id == record.id]
+        await asyncio.gather(
+            *(self.groups.kill(name, "its driver let go of it") for name in mine), return_exceptions=True
+        )
+
+    # -- background ------------------------------------------------------------------------------------------------------
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lease_s / 3)
+            for key, driven in list(self.driven.items()):
+                try:
+                    self.store.renew(driven.record.id, driven.epoch, self.settings.lease_s, time.time())
+                except LostLease as error:
+                    log.warning("%s", error)
+                    if (task := self.tasks.get(key)) is not None:
+                        task.cancel()
+                except Exception:
+                    log.warning("a lease could not be renewed", exc_info=True)
+
+    async def _watch(self) -> None:
+        assert self._poked is not None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._poked.wait(), POLL_S)
+            self._poked.clear()
+            try:
+                self._take_commands()
+                if self._serving:
+                    self._take_experiments()
+            except Exception:
+                log.warning("the database could not be read", exc_info=True)
+
+    def _take_commands(self) -> None:
+        for command in self.store.pending_commands(list(self.driven)):
+            driven = self.driven.get(command.experiment_id)
+            if driven is not None and command.id not in self._seen:
+                self._seen.add(command.id)
+                driven.loop.put(_commanded(command), command=command.id)
+
+    def _take_experiments(self) -> None:
+        now = time.time()
+        for record in self.store.claimable(now):
+            young = record.source == "python" and record.driver_epoch == 0 and now - record.created_at < NEW_S
+            rests = now < self._not_before.get(record.id, 0.0)
+            if record.id not in self.tasks and not young and not rests:
+                self._begin(record)
+
+
+def _commanded(command: Any) -> Event:
+    return Commanded(time=time.time(), command=command.command, trial=command.trial, reason=command.reason)
+
+
+def start_host(settings: Settings, *, shared: bool = False) -> Any:
+    """The actor. A shared one outlives its creator and is found again by the same name, which is that of its database."""
+    name = f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}" + ("" if shared else f"-{secrets.token_hex(6)}")
+    options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 10_000, "namespace": NAMESPACE, "name": name}
+    if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
+        here = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+    if shared:
+        options |= {"lifetime": "detached", "get_if_exists": True}
+    return ray.remote(Host).options(**options).remote(settings, name)

@@ -1,0 +1,308 @@
+"""The thin shell round the core: an inbox, a commit, and then the actions. Knows neither Ray nor SQL, only the two ports below.
+
+Nothing is answered and nothing is done before the batch that decided it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.keys import keyed_random
+from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Population
+from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, Verdict, suggested
+from tuner.driver.core import Core
+from tuner.driver.fold import Outcome
+from tuner.errors import LostLease
+from tuner.search.base import Searcher, Suggestion
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+"""Events folded into one transaction at most."""
+
+RETRY_COMMIT_S = (0.1, 0.3, 1.0, 3.0, 10.0, 10.0, 10.0)
+"""Waits between attempts to commit while the database is out of reach; nothing is answered meanwhile."""
+
+
+DELETIONS_S = 30.0
+"""How long the end of an experiment waits for deletions of checkpoints."""
+
+ASK_AGAIN_S = (0.5, 2.0)
+"""Waits before a heavy searcher that failed is asked again; after that a point is drawn at random."""
+
+
+class Journal(Protocol):
+    """Where batches are made durable. One writer: this loop."""
+
+    def commit(self, batch: Batch) -> None:
+        """Whole or not at all. LostLease when another driver has taken over."""
+
+
+class Groups(Protocol):
+    """Where segments run."""
+
+    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None]:
+        """Run the newest segment of a trial to its end: (outcome, failure)."""
+
+    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
+        """Make its ranks ask for a verdict soon."""
+
+    async def kill(self, number: int, ordinal: int, why: str) -> None:
+        """End it at once."""
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        """Remove a checkpoint's files; one that is gone is no error."""
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a pure function in a process of its own."""
+
+
+@dataclass(slots=True)
+class _Item:
+    event: Event
+    done: asyncio.Future[Verdict | None]
+    command: int | None = None
+    segment: tuple[int, int] | None = None  # whose verdict is asked for
+
+
+class ExperimentLoop:
+    """Drives one experiment until it has ended or is paused."""
+
+    def __init__(self, core: Core, journal: Journal, groups: Groups) -> None:
+        self.core, self.journal, self.groups = core, journal, groups
+        self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deletions: set[asyncio.Task[None]] = set()
+        self._launched: dict[tuple[int, int], int] = {}  # segment -> decision that it carries out
+        self._stopped: BaseException | None = None
+        self._written_state = core.state
+
+    # ------------------------------------------------------------------------------------------------ in
+
+    def put(
+        self, event: Event, *, command: int | None = None, segment: tuple[int, int] | None = None
+    ) -> asyncio.Future[Verdict | None]:
+        """Queue an event; the future is done when it is committed, with the verdict on `segment` (trial, ordinal) as of then."""
+        done = asyncio.get_running_loop().create_future()
+        if self._stopped is not None:
+            done.set_exception(self._stopped)
+            done.exception()
+        else:
+            self._inbox.put_nowait(_Item(event, done, command, segment))
+        return done
+
+    async def report(self, events: list[e.Reported], wait: bool) -> Verdict | None:
+        """Commit reports of one segment, in order; with `wait` the verdict after the last of them."""
+        if not events:
+            return None
+        *early, last = events
+        for event in early:
+            self.put(event)
+        return await self.put(last, segment=(last.trial, last.segment) if wait else None)
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    async def run(self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None) -> ExperimentState:
+        """Take the experiment over under this epoch, with the commands that wait for it, and drive it until it has ended or
+        is paused.
+        """
+        self._track(self._watch_budget())
+        self.put(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots))
+        for command, event in (commands or {}).items():
+            self.put(event, command=command)
+        try:
+            while not self._over():
+                items = [await self._inbox.get()]
+                while len(items) < BATCH and not self._inbox.empty():
+                    items.append(self._inbox.get_nowait())
+                await self._handle(items)
+            await self._finish_deletions()
+            return self.core.state
+        except BaseException as error:
+            self._stopped = error
+            raise
+        finally:
+            await self._wind_up()
+
+    async def _handle(self, items: list[_Item]) -> None:
+        out = Outcome()
+        for item in items:
+            out.absorb(self.core.handle(item.event))
+        commands = [item.command for item in items if item.command is not None]
+        if out.log or commands:
+            await self._commit(self._batch(out, items, commands))
+        for item in items:
+            if not item.done.done():
+                item.done.set_result(self.core.verdict(*item.segment) if item.segment is not None else None)
+        for action in out.actions:
+            self._act(action)
+
+    def _batch(self, out: Outcome, items: list[_Item], commands: list[int]) -> Batch:
+        core = self.core
+        carried_out = []
+        for seq, entry in out.log:
+            match entry:
+                case e.SegmentStarted():
+                    carried_out += self._carried_out(entry.trial, entry.segment)
+                case d.Start() | d.Resume() | d.Retry() | d.Exploit():
+                    pass
+                case d.Decision():
+                    carried_out.append(seq)
+        return Batch(
+            log=out.log,
+            trials=[core.trials[n] for n in out.touched],
+            state=core.state,
+            summary=core.summary(),
+            carried_out=carried_out,
+            commands=commands,
+        )
+
+    def _carried_out(self, trial: int, segment: int) -> list[int]:
+        seq = self._launched.pop((trial, segment), 0)
+        return [seq] if seq else []
+
+    async def _commit(self, batch: Batch) -> None:
+        for wait in (*RETRY_COMMIT_S, None):
+            try:
+                self.journal.commit(batch)
+                return
+            except LostLease:
+                raise
+            except Exception:
+                if wait is None:
+                    raise
+                log.warning("a commit failed; trying again in %s s", wait, exc_info=True)
+                await asyncio.sleep(wait)
+
+    def _over(self) -> bool:
+        core = self.core
+        return core.ended or (core.state is ExperimentState.PAUSED and self._inbox.empty())
+
+    async def _finish_deletions(self) -> None:
+        """Let deletions of files that are under way come to their end, and commit them."""
+        if self._deletions:
+            await asyncio.wait(self._deletions, timeout=DELETIONS_S)
+        while not self._inbox.empty():
+            await self._handle([self._inbox.get_nowait()])
+
+    async def _wind_up(self) -> None:
+        if self._stopped is None:
+            self._stopped = RuntimeError("the experiment is over")
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while not self._inbox.empty():
+            item = self._inbox.get_nowait()
+            if not item.done.done():
+                item.done.set_exception(self._stopped)
+                item.done.exception()
+
+    # ------------------------------------------------------------------------------------------------ actions
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Launch():
+                self._launched[action.trial, action.segment] = action.decision_seq
+                self._track(self._run_segment(action.trial, action.segment))
+            case Interrupt():
+                self._track(self.groups.interrupt(action.trial, action.segment, action.why))
+            case Fit():
+                self._track(self._fit(action.payload))
+            case Ask():
+                self._track(self._ask(action.number))
+            case DeleteCheckpoint():
+                deletion = self._track(self._delete(action))
+                self._deletions.add(deletion)
+                deletion.add_done_callback(self._deletions.discard)
+
+    async def _run_segment(self, number: int, ordinal: int) -> None:
+        milestone = self.core.first_milestone(number)
+        try:
+            outcome, failure = await self.groups.run(number, ordinal, milestone)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("trial %s could not be run", number)
+            outcome = "failed"
+            failure = Failure(kind="system", cause="driver", message=f"{type(error).__name__}: {error}")
+        event = e.SegmentEnded(
+            time=time.time(),
+            trial=number,
+            segment=ordinal,
+            outcome=outcome,  # type: ignore[arg-type]
+            failure=failure,
+        )
+        self.put(event)
+
+    async def _fit(self, payload: Mapping[str, Any]) -> None:
+        try:
+            result = await self.groups.offload(type(self.core.scheduler).fit, payload)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("a model fit failed; the last one stays in force")
+            result = {}
+        self.put(e.ModelFitted(time=time.time(), payload=result))
+
+    async def _ask(self, number: int) -> None:
+        searcher = self.core.searcher
+        suggestion: Suggestion | None = None
+        for wait in (*ASK_AGAIN_S, None):
+            try:
+                suggestion = await self.groups.offload(_suggest, searcher, number, self.core.trials)
+                break
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                log.exception("the searcher failed to propose trial %s", number)
+                if wait is None:
+                    drawn = searcher.task.space.sample(keyed_random(searcher.task.seed, "instead", number))
+                    note = f"drawn at random, the searcher having failed: {type(error).__name__}: {error}"
+                    suggestion = Suggestion(drawn, note=note[:500])
+                else:
+                    await asyncio.sleep(wait)
+        self.put(suggested(time.time(), number, suggestion))
+
+    async def _delete(self, action: DeleteCheckpoint) -> None:
+        await self.groups.delete_checkpoint(action.info)
+        self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
+
+    async def _watch_budget(self) -> None:
+        budget = self.core.spec.limits.time_budget_s
+        if budget is None:
+            return
+        begun = time.monotonic() - self.core.running_s
+        while (left := begun + budget - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        if not self.core.ended:
+            self.put(e.BudgetSpent(time=time.time(), seconds=budget))
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with contextlib.suppress(asyncio.CancelledError):
+            if (error := task.exception()) is not None and not isinstance(error, LostLease):
+                log.error("an action failed", exc_info=error)
+
+
+def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+    return searcher.suggest(number, trials)
+
+
+__all__ = ["BATCH", "Entry", "ExperimentLoop", "Groups", "Journal"]

@@ -1,0 +1,55 @@
+"""Schedulers, searchers and stoppers that Python code passed as live objects and that JSON cannot say.
+
+In the spec they are ``{"type": "python", "repr": "..."}``; the objects travel pickled with the experiment's code.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from tuner.driver.assemble import Parts
+from tuner.errors import SpecError
+
+NAMES = ("scheduler", "searcher", "stopper")
+
+
+def plain_json(part: Any) -> dict[str, Any]:
+    """What the spec says of this part: its JSON form, or a place-holder; "auto" for None."""
+    if part is None:
+        return {"type": "auto"}
+    return _json(part) or {"type": "python", "repr": repr(part)[:200]}
+
+
+def dump_parts(parts: Parts) -> bytes | None:
+    """cloudpickle of what JSON cannot say; None where there is nothing of the kind. SpecError where it cannot be pickled."""
+    kept = {name: part for name in NAMES if (part := getattr(parts, name)) is not None and _json(part) is None}
+    if not kept:
+        return None
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(kept))
+    except Exception as error:
+        raise SpecError(f"cannot be stored: {type(error).__name__}: {error}", f"/{next(iter(kept))}") from error
+
+
+def load_parts(blob: bytes | None) -> Parts:
+    """The live objects that `dump_parts` pickled. The blob must be trusted."""
+    return Parts(**pickle.loads(blob)) if blob else Parts()
+
+
+def _json(part: Any) -> dict[str, Any] | None:
+    """The part's JSON form if an equal part can be built from it again."""
+    from tuner import schedulers, search
+    from tuner.schedulers import stoppers
+    from tuner.schedulers.base import Scheduler
+    from tuner.search.base import Searcher
+
+    registry: Any = schedulers if isinstance(part, Scheduler) else search if isinstance(part, Searcher) else stoppers
+    try:
+        data: dict[str, Any] = part.to_json()
+        again = registry.from_json(data)
+        return data if type(again) is type(part) else None
+    except (SpecError, TypeError, ValueError):
+        return None

@@ -1,0 +1,90 @@
+"""Every error that this package raises on purpose.
+
+    TunerError
+    ├── SpecError                 a spec, a space or an argument is wrong; `.errors` lists (pointer, message)
+    │   └── EntrypointError       the trainable cannot be imported, unpickled or called
+    ├── StoreError
+    │   ├── NotFound              no such experiment, trial or checkpoint
+    │   ├── Conflict              the request contradicts the present state
+    │   └── LostLease             another driver has taken this experiment over: stop writing at once
+    ├── IllegalTransition         a state change that the table in `domain.states` does not allow
+    ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
+    ├── PlacementError            resources that this cluster does not have, or not in time
+    └── CheckpointError           a checkpoint is missing, torn, or cannot be written
+
+`Retryable` marks errors where doing the same again may work: a lost node, a lost connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class TunerError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class Retryable(Exception):
+    """Mixed into errors that may pass when the same is tried again."""
+
+
+class SpecError(TunerError, ValueError):
+    """Something in a spec is wrong.
+
+    `errors` holds (pointer, message) pairs; a pointer is a JSON pointer into the spec, as in
+    ``/space/lr/lower``, and "" where the whole is meant.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str]] | str, pointer: str = "") -> None:
+        if isinstance(errors, str):
+            errors = [(pointer, errors)]
+        self.errors = list(errors)
+        super().__init__("; ".join(f"{_dotted(p)}: {m}" if p else m for p, m in self.errors))
+
+
+class EntrypointError(SpecError):
+    """The trainable cannot be imported, unpickled or called."""
+
+
+class StoreError(TunerError):
+    """The database refused something, or does not have it."""
+
+
+class NotFound(StoreError, KeyError):
+    """No such experiment, trial or checkpoint."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else "not found"
+
+
+class Conflict(StoreError):
+    """The request contradicts the present state."""
+
+
+class LostLease(StoreError):
+    """Another driver has taken this experiment over; nothing may be written any more."""
+
+
+class IllegalTransition(TunerError):
+    """A state change that the table of legal changes does not have."""
+
+
+class TrialError(TunerError):
+    """A trial cannot go on. `failure` says which rank, on which node, and why."""
+
+    def __init__(self, message: str, failure: Any = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class PlacementError(TunerError):
+    """The cluster does not have these resources, or did not have them in time."""
+
+
+class CheckpointError(TunerError):
+    """A checkpoint is missing, torn, or cannot be written."""
+
+
+def _dotted(pointer: str) -> str:
+    return pointer.lstrip("/").replace("/", ".").replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,1 @@
+"""Training functions that the demo, the docs and the tests run. They are ordinary user code."""

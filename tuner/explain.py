@@ -1,0 +1,64 @@
+"""The decision log in words, for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from tuner.domain.keys import trial_id
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.store.records import DecisionRecord
+
+
+def decisions_about(
+    settings: Settings, public_id: str, as_json: bool = False, number: int | None = None
+) -> Iterator[str]:
+    """One line a decision, oldest first, about a trial (``trl_...``, or ``exp_...`` and its number) or a whole experiment
+    (``exp_...``); behind those of a failed trial its traceback. NotFound for others.
+    """
+    with Store.open(settings.database_url) as store:
+        if public_id.startswith("exp_"):
+            experiment = store.get_experiment(public_id).id
+        else:
+            trial = store.get_trial(public_id)
+            experiment, number = trial.experiment_id, trial.number
+        found: list[DecisionRecord] = []
+        token: str | None = None
+        while True:
+            page = store.decisions(experiment, trial=number, page_size=1000, page_token=token)
+            found += page.items
+            token = page.next_token
+            if token is None:
+                break
+        failure = (
+            None if number is None else store.get_trial(trial_id(_experiment_of(store, experiment), number)).failure
+        )
+    for decision in reversed(found):
+        if as_json:
+            row = {"seq": decision.seq, "time": decision.time, "kind": decision.kind, "trial": decision.trial}
+            yield json.dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
+        else:
+            when = datetime.fromtimestamp(decision.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            who = f"trial {decision.trial}" if decision.trial is not None else "experiment"
+            yield f"{when}  {who:<10}  {decision.kind:<8}  {decision.reason}"
+    if failure is not None and not as_json:
+        for name in ("traceback", "log_tail"):
+            if text := failure.get(name):
+                yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+
+
+def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
+    """One line an experiment, newest first."""
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        for record in store.list_experiments(page_size=limit).items:
+            when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
+            trials = sum(record.counts.values())
+            yield f"{when}  {record.public_id}  {record.state:<10}  {trials:>5} trials  {best:<24}  {record.name}"
+
+
+def _experiment_of(store: Store, experiment: int) -> str:
+    return store.experiment(experiment).public_id

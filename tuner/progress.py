@@ -1,0 +1,146 @@
+"""The live table of `tuner.run` in a terminal, and plain lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tuner.echo import Echo
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord, TrialRecord
+
+ROWS = 16
+PLAIN_EVERY_S = 5.0
+
+_STYLE = {
+    "running": "cyan",
+    "pending": "dim",
+    "paused": "yellow",
+    "completed": "green",
+    "stopped": "dim",
+    "failed": "bold red",
+    "cancelled": "dim",
+}
+
+
+class Progress:
+    """Reads the experiment from its database, as the web page does; nothing in the driver knows of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        experiment_id: str,
+        *,
+        show: bool = True,
+        console: Console | None = None,
+        echo: Echo | None = None,
+    ) -> None:
+        self.store, self.experiment_id, self.show = store, experiment_id, show
+        self.console = console or Console(stderr=False)
+        self._echo = echo
+        self._live: Live | None = None
+        self._begun = time.monotonic()
+        self._printed = 0.0
+        self._seen_seq = -1
+
+    def __enter__(self) -> Progress:
+        if self.show and self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=8, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.update(last=True)
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.show:
+            self.console.print(text, highlight=False)
+        else:
+            print(text, file=sys.stderr)
+
+    def update(self, last: bool = False) -> None:
+        if not self.show:
+            return
+        record = self.store.get_experiment(self.experiment_id)
+        if self._echo is not None:
+            for line in self._echo.lines(sum(record.counts.values())):
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if not last and record.last_event_seq == self._seen_seq and self._live is not None:
+            return
+        self._seen_seq = record.last_event_seq
+        if self._live is not None:
+            self._live.update(self._picture(record))
+        elif last or time.monotonic() - self._printed > PLAIN_EVERY_S:
+            self._printed = time.monotonic()
+            self.console.print(self._headline(record), highlight=False, soft_wrap=True)
+
+    def _headline(self, record: ExperimentRecord) -> Text:
+        counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
+        started = sum(record.counts.values())
+        total = (
+            f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""
+        )  # of a grid there are more
+        text = Text.assemble(
+            (f"{record.name} ", "bold"),
+            f"{record.public_id}  {record.state}, {started}{total} trials",
+            f" ({counts})" if counts else "",
+            f", {time.monotonic() - self._begun:.0f} s",
+        )
+        if record.best is not None:
+            text.append(f"\nbest {record.spec.objective.metric} {record.best['value']:.6g}", "bold green")
+            text.append(
+                f" by trial {record.best['trial_number']} at iteration {record.best['iteration']}: {short(record.best['params'])}"
+            )
+        if record.reason and record.state.ended:
+            text.append(f"\nended: {record.reason}", "dim")
+        if record.error:
+            text.append(f"\n{record.error}", "red")
+        return text
+
+    def _picture(self, record: ExperimentRecord) -> RenderableType:
+        trials = self._trials(record)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for name, justify in (
+            ("trial", "right"),
+            ("state", "left"),
+            ("iter", "right"),
+            (record.spec.objective.metric, "right"),
+        ):
+            table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        table.add_column("parameters", overflow="ellipsis", no_wrap=True)
+        table.add_column("why", overflow="ellipsis", no_wrap=True)
+        for trial in trials:
+            value = "" if trial.last_value is None else f"{trial.last_value:.5g}"
+            style = _STYLE.get(str(trial.state), "")
+            why = trial.waiting or trial.reason
+            state = Text(str(trial.state), style)
+            table.add_row(str(trial.number), state, str(trial.iteration), value, short(trial.params), Text(why, "dim"))
+        return Group(self._headline(record), Text(), table)
+
+    def _trials(self, record: ExperimentRecord) -> list[TrialRecord]:
+        """What runs first, then the newest of the rest."""
+        rows: list[TrialRecord] = []
+        for state in ("running", "pending"):
+            rows += self.store.list_trials(record.id, state=state, page_size=ROWS).items
+        if len(rows) < ROWS:
+            known = {row.number for row in rows}
+            newest = self.store.newest_trials(record.id, ROWS)
+            rows += [row for row in newest if row.number not in known][: ROWS - len(rows)]
+        return sorted(rows, key=lambda row: row.number)
+
+
+def short(params: Mapping[str, Any]) -> str:
+    """``lr=0.0123 width=32``"""
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
+    )

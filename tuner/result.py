@@ -1,0 +1,144 @@
+"""What `tuner.run` gives back: the experiment as its database has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tuner.domain.states import TrialState
+from tuner.space import Space
+from tuner.store import Store
+from tuner.store.records import TrialRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tuner.trials.checkpoints import Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """One trial at its end. `reason` says why it ended there, `error` which rank failed and why."""
+
+    id: str
+    number: int
+    state: TrialState
+    config: Mapping[str, Any]
+    iterations: int
+    metrics: Mapping[str, float]  # of the newest report
+    best_value: float | None
+    last_value: float | None
+    reason: str
+    error: str | None  # one line: which rank, where, what
+    traceback: str = field(default="", repr=False)  # of the rank that failed
+    log_tail: str = field(default="", repr=False)  # its last lines of output
+    notes: Mapping[str, Any]  # what the training code left with the trial: an Optuna trial's user attributes
+    history: list[dict[str, float]] = field(repr=False)  # one dict a report, training_iteration among its keys
+
+
+class Result:
+    """`trials` are in the order of their numbers; `best_*` are None where no trial reported a finite objective."""
+
+    def __init__(self, store: Store, experiment_id: str) -> None:
+        record = store.get_experiment(experiment_id)
+        spec = record.spec
+        code = store.get_code(spec.code) if spec.code else None
+        space = Space.from_json(spec.space, code.space_blob if code else None)
+        histories = _histories(store, record.id)
+        self.experiment_id = experiment_id
+        self.name = record.name
+        self.state = str(record.state)
+        self.reason = record.reason
+        self.error = record.error
+        self.metric, self.mode = spec.objective.metric, spec.objective.mode
+        self.trials = [
+            _trial(row, space, spec.seed, histories.get(row.number, [])) for row in _all_trials(store, record.id)
+        ]
+        best = record.best
+        self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
+        self.best_value: float | None = best["value"] if best else None
+        self.best_config: dict[str, Any] | None = dict(self.best_trial.config) if self.best_trial else None
+        self.best_checkpoint: Checkpoint | None = _checkpoint(store, best.get("checkpoint_id")) if best else None
+
+    def dataframe(self, history: bool = False) -> pd.DataFrame:
+        """One row a trial, or with `history` one row a report; configurations in columns ``config/lr``."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for trial in self.trials:
+            fixed = {"trial": trial.number, "state": str(trial.state)}
+            config = {f"config/{name}": value for name, value in _flat(trial.config)}
+            if history:
+                rows += [{**fixed, **report, **config} for report in trial.history]
+            else:
+                more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
+                rows.append({**fixed, **more, **trial.metrics, **config})
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        best = (
+            f"{self.metric}={self.best_value:.6g} with {self.best_config}"
+            if self.best_value is not None
+            else "no result"
+        )
+        return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials, {best})"
+
+
+def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
+    rows: list[TrialRecord] = []
+    token: Any = None
+    while True:
+        page = store.list_trials(experiment, page_size=1000, page_token=token)
+        rows += page.items
+        token = page.next_token
+        if token is None:
+            return rows
+
+
+def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, float]]) -> TrialResult:
+    return TrialResult(
+        id=row.public_id,
+        number=row.number,
+        state=row.state,
+        config={n: v for n, v in row.params.items() if n not in space} | space.config(row.params, seed, row.number),
+        notes=row.tags.get("notes", {}),
+        iterations=row.iteration,
+        metrics=row.last,
+        best_value=row.best_value,
+        last_value=row.last_value,
+        reason=row.reason,
+        error=row.reason if row.state is TrialState.FAILED else None,
+        traceback=(row.failure or {}).get("traceback") or "",
+        log_tail=(row.failure or {}).get("log_tail") or "",
+        history=history,
+    )
+
+
+def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]]]:
+    from tuner.domain.events import Reported
+
+    found: dict[int, list[dict[str, float]]] = {}
+    for _, entry in store.load(experiment):
+        if isinstance(entry, Reported):
+            row = {"training_iteration": entry.iteration, "segment": entry.segment, "time": entry.time, **entry.metrics}
+            found.setdefault(entry.trial, []).append(row)
+    return found
+
+
+def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
+    if public_id is None:
+        return None
+    from tuner.domain.events import CheckpointInfo
+    from tuner.trials.checkpoints import Checkpoint
+
+    row = store.get_checkpoint(public_id)
+    info = CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes)
+    return Checkpoint(row.uri, info=info)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for name, value in config.items():
+        pairs += _flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return pairs

@@ -1,0 +1,304 @@
+"""`tuner.run`: a search from a script or a notebook. The same experiment, in the same database, as through the REST API."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from tuner.adapt import adapted
+from tuner.domain.experiment import Mode
+from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import Parts
+from tuner.driver.parts import dump_parts, plain_json
+from tuner.driver.virtual import scheduler_part, searcher_part, stopper_part
+from tuner.errors import Conflict, SpecError, TunerError
+from tuner.result import Result
+from tuner.settings import Settings
+from tuner.space import Space
+from tuner.store import Store
+from tuner.trainable import by_value
+from tuner.usecases import create_from_python
+
+if TYPE_CHECKING:
+    from tuner.progress import Progress
+
+__all__ = ["Result", "resume", "run"]
+
+POLL_S = 0.25
+
+
+def run(
+    trainable: Any,
+    space: Mapping[str, Any] | None = None,
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode],
+    num_samples: int | None = None,
+    scheduler: Any = None,
+    search_alg: Any = None,
+    num_workers: int = 1,
+    use_gpu: bool = False,
+    resources_per_worker: Mapping[str, float] | None = None,
+    placement_strategy: str = "PACK",
+    backend: str = "auto",
+    reuse_workers: bool = True,
+    working_dir: Literal["trial", "caller"] = "trial",
+    max_concurrent_trials: int | None = None,
+    time_budget_s: float | None = None,
+    max_failures: int = 0,
+    hang_timeout_s: float | None = 1800.0,
+    placement_timeout_s: float = 600.0,
+    seed: int = 0,
+    name: str | None = None,
+    max_t: int | None = None,
+    time_attr: str = "training_iteration",
+    stop: Any = None,
+    points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+    storage: str | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+    scope: str = "all",
+    runtime_env: Mapping[str, Any] | None = None,
+    ray_address: str | None = None,
+    address: str | None = None,
+    scaling_config: Any = None,
+    run_config: Any = None,
+    verbose: int = 1,
+) -> Result:
+    """Search for the best configuration of `trainable` and wait for the end.
+
+    trainable: called as ``trainable(config)`` on every rank, with torch.distributed set up; calls `tuner.report`. A function,
+        or "module:name". Functions travel by value, so those of notebooks and scripts work. So do classes with `setup` and
+        `step`, and what was written for Ray (functions, `tune.Trainable` classes, `TorchTrainer` objects).
+    space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of such; Ray Tune's objects work too.
+        None: nothing is searched.
+    metric, mode: the reported objective and "min" or "max"; lists for several objectives.
+    num_samples: trials to start; None: as many as `time_budget_s` allows, 100 without one. Grids are run so many times.
+    scheduler: e.g. ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": what the benchmarks show to be best
+        for this experiment; the first entry of the decision log says what that was and why. ``tuner.FIFOScheduler()`` stops
+        nothing.
+    search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
+    num_workers, use_gpu, resources_per_worker: the ranks of each trial; fractions of a CPU or GPU are allowed.
+    working_dir: of the ranks: "trial", a directory of their own in each trial, or "caller", that of this process.
+    max_concurrent_trials: None: as many as the cluster holds.
+    time_budget_s: running time in seconds after which everything is stopped.
+    max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
+    stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
+    storage: where checkpoints go, a path or any pyarrow.fs URI; default: under the home (``~/.tuner``, or TUNER_HOME).
+    ray_address: a Ray cluster; None: a private Ray on this machine for as long as this call lasts (or the Ray that this
+        process is connected to already).
+    address: a tuner service to run on; not available yet.
+    scaling_config, run_config: `ray.train.ScalingConfig` and `RunConfig` objects, in the place of the arguments above.
+    verbose: 0 prints nothing, 1 shows progress, 2 also what the ranks on this machine print, with trial and rank.
+
+    Ctrl-C once pauses the search in good order, to be taken up by `tuner.resume`; twice ends at once.
+
+    Raises SpecError for whatever is wrong with the arguments, before anything is started. Failed trials do not raise: see
+    ``result.trials`` and ``result.error``.
+    """
+    if (other := adapted(run, locals())) is not None:
+        return run(**other)
+    if address is not None:
+        raise SpecError(
+            "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
+        )
+    built = Space.from_python(space or {})
+    parts = Parts(scheduler_part(scheduler), searcher_part(search_alg), stopper_part(stop))
+    entrypoint = trainable if isinstance(trainable, str) else None
+    code = by_value(
+        None if isinstance(trainable, str) else trainable, space_blob=built.blob(), parts_blob=dump_parts(parts)
+    )
+    data = {
+        "name": name or (None if entrypoint else getattr(trainable, "__name__", None)),
+        "entrypoint": entrypoint,
+        "space": built.to_json(),
+        "metric": metric if isinstance(metric, str) else list(metric),
+        "mode": mode if isinstance(mode, str) else list(mode),
+        "num_samples": num_samples,
+        "seed": seed,
+        "max_t": max_t,
+        "time_attr": time_attr,
+        "scheduler": plain_json(parts.scheduler),
+        "search": plain_json(parts.searcher),
+        "stop": plain_json(parts.stopper) if parts.stopper else {},
+        "points_to_evaluate": [dict(point) for point in points_to_evaluate or ()],
+        "scaling": {
+            "num_workers": num_workers,
+            "use_gpu": use_gpu,
+            "resources_per_worker": dict(resources_per_worker or {}),
+            "placement_strategy": placement_strategy,
+            "backend": backend,
+            "reuse_workers": reuse_workers,
+            "working_dir": working_dir,
+        },
+        "limits": {
+            "max_concurrent_trials": max_concurrent_trials,
+            "time_budget_s": time_budget_s,
+            "max_failures": max_failures,
+            "hang_timeout_s": hang_timeout_s,
+            "placement_timeout_s": placement_timeout_s,
+        },
+        "checkpoint": {**({"storage": storage} if storage else {}), **(checkpoint or {})},
+        "scope": scope,
+        "runtime_env": dict(runtime_env or {}),
+    }
+    settings = Settings.from_env()
+    with _store(settings) as store:
+        record = create_from_python(store, data, code, parts)
+        return _drive(store, settings, record.public_id, ray_address, verbose)
+
+
+def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int = 1) -> Result:
+    """Take up an experiment that is paused, or whose driver is gone, and wait for the end.
+
+    Every trial goes on from its last committed checkpoint. Where a running service has the experiment, or takes it up
+    first, it is followed. Conflict when it has ended; NotFound where this home's database does not have it.
+    """
+    settings = Settings.from_env()
+    with _store(settings) as store:
+        record = store.get_experiment(experiment_id)
+        if record.state.ended:
+            raise Conflict(f"{experiment_id} is {record.state}; there is nothing to resume")
+        store.add_command(record.id, "resume", reason="by a user")
+        return _drive(store, settings, experiment_id, ray_address, verbose)
+
+
+def _store(settings: Settings) -> Store:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    store = Store.open(settings.database_url, synchronous=settings.durability)
+    store.migrate()
+    return store
+
+
+def _drive(store: Store, settings: Settings, experiment_id: str, ray_address: str | None, verbose: int) -> Result:
+    """Start a driver host for as long as the experiment runs, show progress, and clean up."""
+    import ray
+
+    from tuner.driver.cluster import connect
+    from tuner.driver.host import start_host
+    from tuner.echo import Echo
+    from tuner.progress import Progress
+
+    echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
+    progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
+    if verbose > 0 and not ray.is_initialized():
+        where = ray_address or settings.ray_address
+        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
+    private = connect(ray_address or settings.ray_address)
+    try:
+        with progress, _Interrupts(store, experiment_id) as interrupts:
+            for attempt in range(3):
+                host = start_host(settings)
+                try:
+                    _wait_for_start(host, interrupts)
+                    _wait(host, experiment_id, progress, interrupts)
+                    break
+                except Conflict:
+                    if attempt == 0:
+                        _follow(store, experiment_id, progress, interrupts)
+                        break
+                    time.sleep(settings.lease_s)  # the lease of a driver that died on another machine runs out
+                except ray.exceptions.RayActorError:
+                    if attempt == 2 or interrupts.count > 1:
+                        raise
+                    progress.say("the driver was killed; a new one goes on from what is committed")
+                finally:
+                    _release(host)
+        result = Result(store, experiment_id)
+        if result.state == "paused":
+            progress.say(f"paused; go on with: tuner resume {experiment_id}")
+        return result
+    finally:
+        if private:
+            ray.shutdown()
+
+
+def _wait_for_start(host: Any, interrupts: _Interrupts) -> None:
+    """TunerError when the host cannot even come into being: trying again would not help."""
+    import ray
+
+    started = host.start.remote()
+    try:
+        while not ray.wait([started], timeout=POLL_S)[0]:
+            if interrupts.count > 1:
+                raise KeyboardInterrupt
+        ray.get(started)
+    except ray.exceptions.RayActorError as error:
+        raise TunerError(f"the driver host could not be started on Ray: {error}") from error
+
+
+def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
+    """A running service drives this experiment: watch it."""
+    progress.say("a driver that is alive has this experiment, such as that of `tuner serve`; following it")
+    while True:
+        record = store.get_experiment(experiment_id)
+        if record.state.ended or (record.state is ExperimentState.PAUSED and not store.pending_commands([record.id])):
+            return
+        if interrupts.count > 1:
+            raise KeyboardInterrupt
+        progress.update()
+        time.sleep(POLL_S)
+
+
+def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
+    import ray
+
+    done = host.drive.remote(experiment_id)
+    while True:
+        ready, _ = ray.wait([done], timeout=POLL_S)
+        if ready:
+            try:
+                ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, TunerError) else error from None
+            return
+        if interrupts.count > 1:
+            raise KeyboardInterrupt
+        if interrupts.news:
+            interrupts.news = False
+            progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
+            host.poke.remote()
+        progress.update()
+
+
+def _release(host: Any) -> None:
+    """Let the host put everything back, and if it cannot, have Ray remove it with all that belongs to it."""
+    import ray
+
+    try:
+        ray.get(host.close.remote(), timeout=20)
+    except Exception:
+        pass
+    finally:
+        ray.kill(host)
+
+
+class _Interrupts:
+    """Ctrl-C, counted: the first asks for a pause, the second is for the caller to act on."""
+
+    def __init__(self, store: Store, experiment_id: str) -> None:
+        self.store, self.experiment_id = store, experiment_id
+        self.count = 0
+        self.news = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._take)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _take(self, number: int, frame: Any) -> None:
+        self.count += 1
+        if self.count == 1:
+            self.news = True
+            record = self.store.get_experiment(self.experiment_id)
+            self.store.add_command(record.id, "pause", reason="by Ctrl-C")
+        else:
+            print("ending at once", file=sys.stderr)

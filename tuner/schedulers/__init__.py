@@ -1,0 +1,87 @@
+"""Schedulers by the name that a spec gives them, loaded when they are asked for.
+
+`from_json` builds one from ``{"type": "asha", "max_t": 27}``; `from_argument` takes what Python code passes: a name,
+such a dict, a scheduler, or an object of `ray.tune.schedulers`. A further scheduler is a module and a line in
+`_WHERE`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import SpecError
+from tuner.schedulers.base import Scheduler
+from tuner.schedulers.options import build, pick
+
+if TYPE_CHECKING:
+    from tuner.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
+    from tuner.schedulers.asha_promotion import ASHAPromotionScheduler
+    from tuner.schedulers.fifo import FIFOScheduler
+    from tuner.schedulers.freeze_thaw import FreezeThawScheduler
+    from tuner.schedulers.hyperband import HyperBandScheduler
+    from tuner.schedulers.median import MedianStoppingRule
+    from tuner.schedulers.pbt import PopulationBasedTraining
+
+# Type in a spec -> (module, class). BOHB, PB2, PASHA, multi-objective ASHA and PBT replay will be lines of their own.
+_WHERE: dict[str, tuple[str, str]] = {
+    "fifo": ("fifo", "FIFOScheduler"),
+    "asha": ("asha", "ASHAScheduler"),
+    "asha_promotion": ("asha_promotion", "ASHAPromotionScheduler"),
+    "async_hyperband": ("asha", "AsyncHyperBandScheduler"),
+    "freeze_thaw": ("freeze_thaw", "FreezeThawScheduler"),
+    "hyperband": ("hyperband", "HyperBandScheduler"),
+    "median": ("median", "MedianStoppingRule"),
+    "pbt": ("pbt", "PopulationBasedTraining"),
+}
+
+_PUBLIC = {name: module for module, name in _WHERE.values()}
+
+__all__ = [
+    "ASHAPromotionScheduler",
+    "ASHAScheduler",
+    "AsyncHyperBandScheduler",
+    "FIFOScheduler",
+    "FreezeThawScheduler",
+    "HyperBandScheduler",
+    "MedianStoppingRule",
+    "PopulationBasedTraining",
+    "Scheduler",
+    "from_argument",
+    "from_json",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler:
+    """The scheduler that ``{"type": ..., option: value, ...}`` describes.
+
+    SpecError, with pointers below `pointer`, names an unknown type or option and the nearest known one, or a wrong
+    value.
+    """
+    if not isinstance(data, Mapping):
+        raise SpecError(f'expected {{"type": ..., ...}}, got {data!r}', pointer)
+    module, name = pick(data.get("type"), _WHERE, "scheduler", pointer)
+    cls: type[Scheduler] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return build(cls, data, pointer)
+
+
+def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
+    """The scheduler that Python code means: a Scheduler, a name, a dict as for `from_json`, or one of Ray Tune's."""
+    if isinstance(argument, Scheduler):
+        return argument
+    if isinstance(argument, str):
+        return from_json({"type": argument}, pointer)
+    if isinstance(argument, Mapping):
+        return from_json(argument, pointer)
+    if any(cls.__module__.startswith("ray.tune.schedulers") for cls in type(argument).__mro__):
+        from tuner.schedulers.from_ray import scheduler_from_ray
+
+        return scheduler_from_ray(argument, pointer)
+    raise SpecError(f"expected a scheduler, its name or its JSON form, got {argument!r}", pointer)

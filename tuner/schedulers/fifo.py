@@ -1,0 +1,19 @@
+"""First in, first out: every trial runs to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuner.schedulers.base import Scheduler
+
+
+class FIFOScheduler(Scheduler):
+    """Starts a new trial whenever a worker group is free, and lets each one run to `max_t` or to the function's end.
+
+    The baseline to compare with, and what to use when every trial's final value is wanted.
+    """
+
+    TYPE = "fifo"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE}

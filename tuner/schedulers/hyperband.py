@@ -1,0 +1,237 @@
+"""HyperBand, synchronous: brackets of successive halving, from many short trials to few long ones.
+
+Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar: "Hyperband: A Novel Bandit-Based Approach to Hyperparameter
+Optimization", JMLR 18 (2018), https://arxiv.org/abs/1603.06560. With R = 81 and eta = 3 its brackets (n, r) are (81,
+1), (34, 3), (15, 9), (8, 27), (5, 81).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from tuner.domain.decisions import Complete, Decision, Pause, Resume, Stop
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.schedulers.base import Choice, Fact, Scheduler, Setting, TrialEnded, TrialReported, TrialStarted, can_resume
+from tuner.schedulers.options import check_number, options_of
+from tuner.schedulers.rungs import exact, plain, reduction
+from tuner.schedulers.wording import at, below_the_cut, reached_max_t
+
+RAYS_MAX_T = 81
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A bracket: how many trials it begins with, and the level of each of its rounds, the last being R."""
+
+    trials: int
+    levels: tuple[float, ...]
+
+    def left(self, trials: int, rounds: int, eta: int | Fraction) -> int:
+        """How many of `trials` are left after so many halvings: floor(n / eta^rounds), and one at least."""
+        return max(1, int(trials // Fraction(eta) ** rounds))
+
+
+def shapes(max_t: float, eta: int | Fraction) -> list[Shape]:
+    """The brackets of one band, the most aggressive first, in exact arithmetic; levels are floored to integers."""
+    R, eta = exact(max_t), Fraction(eta)
+    s_max = 0
+    while eta ** (s_max + 1) <= R:
+        s_max += 1
+
+    def level(down: int) -> float:
+        value = R / eta**down
+        return plain(value) if down == 0 else int(value)
+
+    return [
+        Shape(math.ceil(Fraction(s_max + 1, s + 1) * eta**s), tuple(level(down) for down in range(s, -1, -1)))
+        for s in range(s_max, -1, -1)
+    ]
+
+
+@dataclass(slots=True)
+class Bracket:
+    shape: int  # index into the band
+    size: int  # trials it begins with; fewer than planned where no more could be started
+    members: int = 0
+    round: int = 0
+    awaited: dict[int, None] = field(default_factory=dict)  # trials of this round that have not come to its level
+    arrived: dict[int, float] = field(default_factory=dict)  # trial -> score, in the order of arrival
+    winners: dict[int, str] = field(default_factory=dict)  # trial -> why; paused, and to be resumed, the best first
+
+
+@dataclass(slots=True)
+class HyperBandState:
+    brackets: list[Bracket] = field(default_factory=list)
+    home: dict[int, int] = field(default_factory=dict)  # trial -> its bracket; trials that have not ended
+    ready: dict[int, None] = field(default_factory=dict)  # brackets that have winners
+    losers: dict[int, str] = field(default_factory=dict)  # trial -> why; to be stopped
+    newest: int | None = None  # the trial that came to its level with the latest fact
+
+
+class HyperBandScheduler(Scheduler):
+    """Fills one bracket after the other; in each, all trials run to a level, the best 1/eta go on, the others stop.
+
+    A trial that arrives waits, paused, for those of its bracket that have not; meanwhile its worker group starts
+    trials of the next brackets. Bands repeat for as long as trials may be started. When no more may be started, an
+    unfilled bracket goes on with what it has. Trials that failed leave their place to the next best.
+
+    max_t: R, at which a trial is completed; the experiment's where None, or else 81, as in Ray Tune.
+    reduction_factor: eta.
+    time_attr: the experiment's where None; it cannot be another one.
+    """
+
+    TYPE = "hyperband"
+    NEEDS_CHECKPOINTS = True
+
+    def __init__(self, max_t: float | None = None, reduction_factor: float = 3, time_attr: str | None = None) -> None:
+        if max_t is not None:
+            check_number("max_t", max_t, at_least=1)
+        self.max_t = max_t
+        self.reduction_factor = reduction_factor
+        self.time_attr = time_attr
+        self._eta = reduction(reduction_factor)
+        self._end: float = RAYS_MAX_T if max_t is None else max_t
+        self.state = HyperBandState()
+
+    def setup(self, setting: Setting) -> None:
+        super().setup(setting)
+        inherited = self.inherited_max_t(self.max_t, self.time_attr)
+        self._end = RAYS_MAX_T if inherited is None else inherited
+        if self._end < 1:
+            raise SpecError(f"expected at least 1, got {self._end:g}", "/scheduler/max_t")
+        self._shapes = shapes(self._end, self._eta)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE, **options_of(self, type(self))}
+
+    def _level(self, bracket: Bracket) -> float:
+        return self._shapes[bracket.shape].levels[bracket.round]
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        home = self.state.home.get(trial.number)
+        if home is None:
+            return self._end
+        bracket = self.state.brackets[home]
+        levels = self._shapes[bracket.shape].levels[bracket.round :]
+        return next((level for level in levels if level > trial.t), self._end)
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        state: HyperBandState = self.state
+        state.newest = None
+        match fact:
+            case TrialStarted(trial=number):
+                self._admit(number)
+            case TrialReported(trial=number):
+                home = state.home.get(number)
+                if home is None or fact.t >= self._end:
+                    return
+                bracket = state.brackets[home]
+                if fact.t >= self._level(bracket) and number in bracket.awaited:
+                    del bracket.awaited[number]
+                    bracket.arrived[number] = fact.score
+                    state.newest = number
+                    self._close_if_all_came(home)
+                    self._went_on(home, number)
+            case TrialEnded(trial=number):
+                state.losers.pop(number, None)
+                home = state.home.pop(number, None)
+                if home is not None:
+                    bracket = state.brackets[home]
+                    bracket.awaited.pop(number, None)
+                    bracket.arrived.pop(number, None)
+                    self._went_on(home, number)
+                    self._close_if_all_came(home)
+
+    def enacted(self, decision: Decision, trials: Population) -> None:
+        state: HyperBandState = self.state
+        if not isinstance(decision, Resume) or decision.trial not in state.home:
+            return
+        home = state.home[decision.trial]
+        bracket = state.brackets[home]
+        if decision.trial in bracket.arrived and bracket.members < bracket.size and not bracket.awaited:
+            bracket.size = bracket.members
+            self._close_if_all_came(home)
+        self._went_on(home, decision.trial)
+
+    def _went_on(self, home: int, trial: int) -> None:
+        winners = self.state.brackets[home].winners
+        winners.pop(trial, None)
+        if not winners:
+            self.state.ready.pop(home, None)
+
+    def _admit(self, trial: int) -> None:
+        state: HyperBandState = self.state
+        if not state.brackets or state.brackets[-1].members >= state.brackets[-1].size:
+            shape = len(state.brackets) % len(self._shapes)
+            state.brackets.append(Bracket(shape, self._shapes[shape].trials))
+        bracket = state.brackets[-1]
+        bracket.members += 1
+        bracket.awaited[trial] = None
+        state.home[trial] = len(state.brackets) - 1
+
+    def _close_if_all_came(self, home: int) -> None:
+        """When nobody of this round is awaited any more: the best go on to the next level, the others are to stop."""
+        bracket = self.state.brackets[home]
+        if bracket.awaited or not bracket.arrived or bracket.members < bracket.size:
+            return
+        shape = self._shapes[bracket.shape]
+        ranked = sorted(bracket.arrived.items(), key=lambda item: -item[1])
+        keep = min(shape.left(bracket.size, bracket.round + 1, self._eta), len(ranked))
+        cut, size, objective = ranked[keep - 1][1], len(ranked), self.setting.objective
+        where = at(self.setting.time_attr, self._level(bracket))
+        for rank, (trial, score) in enumerate(ranked, 1):
+            if rank <= keep:
+                shown = objective.score(score)
+                bracket.winners[trial] = f"goes on from {where}: {shown:.6g} is rank {rank} of {size}, {keep} go on"
+                bracket.awaited[trial] = None
+            else:
+                self.state.losers[trial] = f"stopped at {where}: {below_the_cut(objective, score, cut, rank, size)}"
+        bracket.arrived = {}
+        bracket.round += 1
+        self.state.ready[home] = None
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        state: HyperBandState = self.state
+        decisions: list[Decision] = [Stop(trial=trial, reason=why) for trial, why in state.losers.items()]
+        if not isinstance(fact, TrialReported) or fact.trial in state.losers:
+            return decisions
+        if fact.t >= self._end:
+            reason = reached_max_t(self.setting.time_attr, fact.t, self._end)
+            return [*decisions, Complete(trial=fact.trial, reason=reason)]
+        home = state.home.get(fact.trial)
+        if home is not None and fact.trial in state.brackets[home].arrived:
+            bracket = state.brackets[home]
+            missing = len(bracket.awaited) + bracket.size - bracket.members
+            reason = f"paused at {at(self.setting.time_attr, fact.t)}: waits for {missing} more of its bracket's round"
+            decisions.append(Pause(trial=fact.trial, reason=reason))
+        return decisions
+
+    def choose(self, trials: Population, may_start: bool) -> Choice | None:
+        for home in self.state.ready:
+            for number, why in self.state.brackets[home].winners.items():
+                if can_resume(trials[number]):
+                    return Resume(trial=number, reason=why)
+        if may_start:
+            return super().choose(trials, may_start)
+        return self._close_unfilled(trials)
+
+    def _close_unfilled(self, trials: Population) -> Resume | None:
+        """Nothing more may be started: the last bracket goes on with the trials it has, the best of them first."""
+        bracket = self.state.brackets[-1] if self.state.brackets else None
+        if bracket is None or bracket.awaited or not bracket.arrived or bracket.members >= bracket.size:
+            return None
+        best = max(bracket.arrived, key=lambda trial: bracket.arrived[trial])
+        if not can_resume(trials[best]):
+            return None
+        keep = self._shapes[bracket.shape].left(bracket.members, bracket.round + 1, self._eta)
+        where = at(self.setting.time_attr, self._level(bracket))
+        reason = (
+            f"goes on from {where}: the best of the {len(bracket.arrived)} trials of a bracket that was planned for "
+            f"{bracket.size}, and no more may be started; {keep} go on"
+        )
+        return Resume(trial=best, reason=reason)

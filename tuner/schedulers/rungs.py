@@ -1,0 +1,83 @@
+"""Rung levels and cuts of successive halving, in exact arithmetic.
+
+Float logarithms lose the top rung at 243/3 and at 1000/10, so levels are multiplied up: grace, grace·eta, grace·eta²,
+...
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from fractions import Fraction
+
+from tuner.errors import SpecError
+from tuner.schedulers.options import check_number
+
+
+def exact(value: float) -> Fraction:
+    """The number that a person wrote: 0.1 is a tenth."""
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
+
+
+def plain(value: Fraction) -> float:
+    """An int where it is one."""
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def survivors(entries: int, eta: int | Fraction) -> int:
+    """How many of a rung's entries are in its top: floor(n/eta)."""
+    return int(entries // eta)
+
+
+def reduction(eta: float) -> int | Fraction:
+    """eta as an exact number, an int where it is one; SpecError below 1.1, where rungs would be without number."""
+    check_number("reduction_factor", eta, at_least=1.1)
+    value = exact(eta)
+    return value.numerator if value.denominator == 1 else value
+
+
+def check_max_t(max_t: float | None, grace_period: float, pointer: str = "") -> None:
+    if max_t is None:
+        return
+    check_number("max_t", max_t, above=0)
+    if max_t < grace_period:
+        raise SpecError(f"expected at least grace_period ({grace_period:g}), got {max_t:g}", f"{pointer}/max_t")
+
+
+class Levels:
+    """The rung levels of one bracket, ascending and below `max_t`; without a `max_t` there is no highest one."""
+
+    def __init__(self, grace_period: float, eta: int | Fraction, max_t: float | None, bracket: int = 0) -> None:
+        self._eta = eta
+        self._max_t = max_t
+        self._next = exact(grace_period) * Fraction(eta) ** bracket
+        self._levels: list[float] = []
+        self._complete = False
+
+    def _add(self) -> bool:
+        """One more level; False where there is none."""
+        if self._complete or (self._max_t is not None and self._next >= self._max_t):
+            self._complete = True
+            return False
+        self._levels.append(plain(self._next))
+        self._next *= self._eta
+        return True
+
+    def passed(self, t: float) -> int:
+        """How many rungs lie at or below t."""
+        while (not self._levels or self._levels[-1] <= t) and self._add():
+            pass
+        return bisect_right(self._levels, t)
+
+    def level(self, index: int) -> float | None:
+        """The level of rung `index`, the lowest being 0; None above the highest."""
+        while len(self._levels) <= index and self._add():
+            pass
+        return self._levels[index] if index < len(self._levels) else None
+
+    def all(self) -> list[float]:
+        """Every level; only where there is a max_t."""
+        if self._max_t is None:
+            raise ValueError("without max_t there is no highest rung")
+        while self._add():
+            pass
+        return list(self._levels)

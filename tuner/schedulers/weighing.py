@@ -1,0 +1,270 @@
+"""One decision of the freeze-thaw search: of the trials that could go on and of all new ones, which shall train next?
+
+MFPI-random (Rakotoarison et al., "In-Context Freeze-Thaw Bayesian Optimization", 2024): a horizon and a goal above the best
+score so far are drawn at random, and the winner is who most probably passes the goal within the horizon. Now and then the
+question is instead which started trial has the highest expected improvement at full training, so that some are finished.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.schedulers.cube import Cube, key
+from tuner.schedulers.curve_model import (
+    Floats,
+    Ints,
+    Posterior,
+    Rows,
+    Warp,
+    log_expected_improvement,
+    log_probability_of_improvement,
+)
+
+MAX_ROWS = 320  # results that the model looks at; its cost grows with the cube
+TOP_TRIALS = 40  # whose whole curves are kept longest
+MAX_STARTED = 150  # started trials that a decision weighs one by one
+SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 150, 20, 6, 10
+STEPS = (0.1, 0.05, 0.025, 0.012)  # of the climbs
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All results at levels, in the order in which they came. Trials are counted in the order of their numbers.
+
+    slot, level, score (n,): of each result; the score of a crash is -inf. number, best, newest (k,): of each trial that has
+    results, its number, its best score, and which result is its newest. points (k, p): realised.
+    """
+
+    slot: Ints
+    level: Ints
+    score: Floats
+    number: Ints
+    best: Floats
+    newest: Ints
+    points: Floats
+
+    @classmethod
+    def of(cls, results: Sequence[tuple[int, int, float | None]], point: Callable[[int], Floats]) -> Results:
+        """From (trial, level, score or None for a crash) and a function that gives a trial's point; not empty."""
+        numbers, slot = np.unique(np.array([r[0] for r in results], dtype=np.int64), return_inverse=True)
+        score = np.array([-np.inf if r[2] is None else r[2] for r in results])
+        best = np.full(len(numbers), -np.inf)
+        np.maximum.at(best, slot, score)
+        newest: Ints = np.zeros(len(numbers), dtype=np.int64)
+        newest[slot] = np.arange(len(slot))
+        level: Ints = np.array([r[1] for r in results], dtype=np.int64)
+        return cls(slot, level, score, numbers, best, newest, np.array([point(int(n)) for n in numbers]))
+
+    def thinned(self, generator: np.random.Generator) -> Ints:
+        """Which results the model sees, at most MAX_ROWS.
+
+        The newest of the best trials come first, then the newest of the others, earlier ones of the best, and the rest; at
+        random where not all of a kind fit.
+        """
+        count = len(self.slot)
+        if count <= MAX_ROWS:
+            return np.arange(count)
+        top = np.zeros(len(self.best), dtype=bool)
+        top[self.top(TOP_TRIALS)] = True
+        last = np.zeros(count, dtype=bool)
+        last[self.newest] = True
+        rank = ~top[self.slot] + 2 * ~last + generator.random(count)
+        return np.sort(np.argsort(rank, kind="stable")[:MAX_ROWS])
+
+    def top(self, count: int) -> Ints:
+        """The best trials' slots, best first."""
+        return np.argsort(-self.best, kind="stable")[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything that a decision depends on.
+
+    started: numbers of the trials that could go on, each with results; the one that has just reported, if it is among them,
+    last (`held`). waste (m,): what each of these would spend before it trains on, in units of time. running (r,): the others.
+    """
+
+    results: Results
+    levels: Floats
+    theta: Floats
+    best: float
+    started: Ints
+    held: bool
+    waste: Floats
+    running: Ints
+    start_cost: float  # of a new trial, in units of time
+    may_start: bool
+    thaw: float  # how often only started trials are asked about
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the model expects of a trial at a time, as scores."""
+
+    until: float
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    trial: int | None  # None: a new one at `point`
+    point: Floats | None
+    forecast: Forecast
+    held: Forecast | None  # of the trial that has just reported
+    weighed: int  # started trials, of
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """The random part of a decision."""
+
+    horizon: float
+    goal: float
+    thaw: bool
+
+    def score(self, mean: Floats, sd: Floats) -> Floats:
+        """`goal` is what improves upon the best score: by how much is drawn, but when thawing any improvement counts."""
+        if self.thaw:
+            return log_expected_improvement(mean, sd, self.goal)
+        return log_probability_of_improvement(mean, sd, self.goal)
+
+
+def tau(levels: Floats, t: Floats) -> Floats:
+    """ln(t / first) / ln(last / first): 0 at the first level, 1 at the last."""
+    if len(levels) == 1:
+        return np.ones(np.shape(t))
+    out: Floats = np.log(np.maximum(t, levels[0]) / levels[0]) / math.log(levels[-1] / levels[0])
+    return out
+
+
+def weigh(
+    question: Question, cube: Cube, point: Callable[[int], Floats], generator: np.random.Generator
+) -> Winner | None:
+    """The winner; None where no trial is started and none may be started. `point` gives the realised point of a trial."""
+    q, end = question, float(question.levels[-1])
+    horizon = end * generator.random()
+    horizon = max(math.ceil(horizon) if end >= 2 else horizon, float(q.levels[0]))
+    daring = 10 ** generator.uniform(-4, 0)
+    thaw = bool(generator.random() < q.thaw)
+
+    kept = q.results.thinned(generator)
+    warp = Warp.of(q.results.score[kept])
+    incumbent = warp.forward(q.best)
+    draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
+
+    which = np.arange(len(q.started))
+    if len(which) > 2 * MAX_STARTED:  # too many even to ask the model about each
+        best = q.results.best[np.searchsorted(q.results.number, q.started)]
+        which = _first(np.argsort(-best, kind="stable"), 2 * MAX_STARTED, len(which) if q.held else None)
+    seen = q.results.number[q.results.slot[kept]]
+    numbers = np.unique(np.concatenate([seen, q.started[which], q.running]))
+    x = cube.features(np.array([point(int(n)) for n in numbers]).reshape(-1, cube.dims))
+    rows = Rows(x, np.searchsorted(numbers, seen), tau(q.levels, q.levels[q.results.level[kept]]))
+    posterior = Posterior(q.theta, cube.group, rows, warp.z, np.searchsorted(numbers, q.running))
+
+    if len(which) > MAX_STARTED:
+        mean, sd = posterior.of_trials(np.searchsorted(numbers, q.started[which]), np.ones(len(which)))
+        order = np.argsort(-(mean + sd), kind="stable")
+        which = which[_first(order, MAX_STARTED, len(which) if q.held else None)]
+    stay, value = None, -math.inf
+    if len(which):
+        stay, value = _best_started(q, draw, posterior, warp, which, np.searchsorted(numbers, q.started[which]))
+    if not q.may_start or (thaw and stay is not None):
+        return stay
+    new, new_value = _best_new(q, draw, posterior, warp, cube, point, generator, stay)
+    return new if new is not None and new_value > value else stay
+
+
+def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
+    """The first `count`, in ascending order; where a trial is held it is the last of all and is always among them."""
+    kept = np.sort(best_first[:count])
+    if held_among is not None and kept[-1] != held_among - 1:
+        kept[-1] = held_among - 1
+    return kept
+
+
+def _best_started(
+    q: Question, draw: _Draw, posterior: Posterior, warp: Warp, which: Ints, rows: Ints
+) -> tuple[Winner, float]:
+    numbers = q.started[which]
+    last = len(q.levels) - 1
+    slots = np.searchsorted(q.results.number, numbers)
+    reached = q.results.level[q.results.newest[slots]]
+    now, following = q.levels[reached], q.levels[np.minimum(reached + 1, last)]
+    until = np.minimum(now + draw.horizon, q.levels[-1])
+    mean, sd = posterior.of_trials(rows, tau(q.levels, until))
+    # what is wasted is weighed against the training that surely follows it: up to the next decision
+    values = draw.score(mean, sd) - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
+    k = int(values.argmax())
+    winner = Winner(
+        trial=int(numbers[k]),
+        point=None,
+        forecast=_forecast(warp, float(until[k]), mean[k], sd[k]),
+        held=_forecast(warp, float(until[-1]), mean[-1], sd[-1]) if q.held else None,
+        weighed=len(which),
+        of=len(q.started),
+    )
+    return winner, float(values[k])
+
+
+def _best_new(
+    q: Question,
+    draw: _Draw,
+    posterior: Posterior,
+    warp: Warp,
+    cube: Cube,
+    point: Callable[[int], Floats],
+    generator: np.random.Generator,
+    stay: Winner | None,
+) -> tuple[Winner | None, float]:
+    """Scattered points, neighbours of the best trials, then hill climbs from the best of these."""
+    until = min(draw.horizon, float(q.levels[-1]))
+    at = float(tau(q.levels, np.array([until]))[0])
+    toll = math.log1p(q.start_cost / float(q.levels[0]))
+    tried: set[bytes] = set()
+    if cube.discrete:
+        tried = {key(p) for p in q.results.points} | {key(point(int(n))) for n in q.running}
+
+    def value(points: Floats) -> Floats:
+        values = draw.score(*posterior.of_new(cube.features(points), at)) - toll
+        if tried:
+            values[[key(p) in tried for p in points]] = -np.inf
+        return values
+
+    top = q.results.points[q.results.top(5)]
+    scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
+    near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)
+    points = np.concatenate([cube.scatter(SCATTERED, generator), near])
+    values = value(points)
+    k = np.argsort(-values, kind="stable")[:CLIMBERS]
+    points, values = points[k], values[k]
+    for step in STEPS:
+        tries = cube.perturb(np.repeat(points, TRIES, 0), step, generator)
+        all_points = np.concatenate([points[:, None], tries.reshape(len(points), TRIES, -1)], 1)
+        all_values = np.concatenate([values[:, None], value(tries).reshape(len(points), TRIES)], 1)
+        k = all_values.argmax(1)
+        points, values = all_points[np.arange(len(points)), k], all_values[np.arange(len(points)), k]
+    best = int(values.argmax())
+    if not math.isfinite(values[best]):
+        return None, -math.inf
+    mean, sd = posterior.of_new(cube.features(points[best : best + 1]), at)
+    winner = Winner(
+        trial=None,
+        point=points[best],
+        forecast=_forecast(warp, until, mean[0], sd[0]),
+        held=stay.held if stay else None,
+        weighed=stay.weighed if stay else 0,
+        of=stay.of if stay else 0,
+    )
+    return winner, float(values[best])
+
+
+def _forecast(warp: Warp, until: float, mean: float, sd: float) -> Forecast:
+    low, high = warp.back(float(mean - sd)), warp.back(float(mean + sd))
+    return Forecast(until, warp.back(float(mean)), (high - low) / 2)

@@ -1,0 +1,104 @@
+"""Searchers by the name that a spec gives them; Optuna and scipy are loaded when one asks for them.
+
+`from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``; `from_argument` takes what Python code passes
+as `search_alg`. A further searcher is a module and a line in `_WHERE`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import SpecError
+from tuner.search.base import Searcher, Suggestion, Task
+from tuner.search.options import build, pick
+from tuner.space.words import show
+
+if TYPE_CHECKING:
+    from tuner.search.cmaes import CMAESSearch
+    from tuner.search.define_by_run import DefineByRunSearch
+    from tuner.search.gp import GPSearch
+    from tuner.search.grid import GridSearch
+    from tuner.search.nsgaii import NSGAIISearch
+    from tuner.search.optuna_search import OptunaSearch
+    from tuner.search.qmc import QMCSearch
+    from tuner.search.random_search import RandomSearch
+    from tuner.search.ray_searcher import RaySearcher
+    from tuner.search.tpe import TPESearch
+
+_WHERE: dict[str, tuple[str, str]] = {
+    "cmaes": ("cmaes", "CMAESSearch"),
+    "define_by_run": ("define_by_run", "DefineByRunSearch"),
+    "gp": ("gp", "GPSearch"),
+    "grid": ("grid", "GridSearch"),
+    "nsgaii": ("nsgaii", "NSGAIISearch"),
+    "optuna": ("optuna_search", "OptunaSearch"),
+    "qmc": ("qmc", "QMCSearch"),
+    "random": ("random_search", "RandomSearch"),
+    "ray": ("ray_searcher", "RaySearcher"),
+    "tpe": ("tpe", "TPESearch"),
+}
+_PUBLIC = {name: module for module, name in _WHERE.values()}
+
+__all__ = [
+    "CMAESSearch",
+    "DefineByRunSearch",
+    "GPSearch",
+    "GridSearch",
+    "NSGAIISearch",
+    "OptunaSearch",
+    "QMCSearch",
+    "RandomSearch",
+    "RaySearcher",
+    "Searcher",
+    "Suggestion",
+    "TPESearch",
+    "Task",
+    "from_argument",
+    "from_json",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
+    """The searcher that ``{"type": ..., option: value, ...}`` describes.
+
+    SpecError, with pointers below `pointer`, names an unknown type or option and the nearest known one, or a wrong
+    value.
+    """
+    if not isinstance(data, Mapping):
+        raise SpecError(f'expected {{"type": ..., ...}}, not {show(data)}', pointer)
+    kind = pick(data.get("type"), _WHERE, pointer)
+    return _build(kind, data, pointer)
+
+
+def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
+    """The searcher that Python code means: a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
+    `ray.tune.search.Searcher`."""
+    if isinstance(argument, Searcher):
+        return argument
+    if isinstance(argument, str):
+        return from_json({"type": argument}, pointer)
+    if isinstance(argument, Mapping):
+        return from_json(argument, pointer)
+    families = {f"{cls.__module__}.{cls.__name__}" for cls in type(argument).__mro__}
+    if "optuna.samplers._base.BaseSampler" in families:
+        return _build("optuna", {"sampler": argument}, pointer)
+    if "ray.tune.search.searcher.Searcher" in families:
+        return _build("ray", {"searcher": argument}, pointer)
+    if isinstance(argument, type) and issubclass(argument, Searcher):
+        raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)
+    wanted = "a searcher, its name, its JSON form, an Optuna sampler or a searcher of Ray Tune"
+    raise SpecError(f"expected {wanted}, not {show(argument)}", pointer)
+
+
+def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:
+    module, name = _WHERE[kind]
+    cls: type[Searcher] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return build(cls, options, pointer)

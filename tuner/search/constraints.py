@@ -1,0 +1,53 @@
+"""Constraints on reported metrics: ``{"latency_ms": {"max": 5}, "recall": {"min": 0.8}}``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tuner.errors import SpecError
+from tuner.search.options import number
+from tuner.space.words import did_you_mean, escape, show
+
+_UNKNOWN = 1e9  # the excess of a trial that did not report the metric: as far from feasible as can be
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    metric: str
+    side: Literal["min", "max"]
+    bound: float
+
+    @property
+    def attr(self) -> str:
+        """Where Optuna looks for it."""
+        return f"constraints:{self.metric}:{self.side}"
+
+    def excess(self, metrics: Mapping[str, float]) -> float:
+        """How far the metric is beyond its bound; zero or less where the constraint holds."""
+        value = metrics.get(self.metric, math.nan)
+        if not math.isfinite(value):
+            return _UNKNOWN
+        return value - self.bound if self.side == "max" else self.bound - value
+
+
+def read(option: Any) -> list[Constraint]:
+    """The constraints of an option, or SpecError with pointers below ``/constraints``."""
+    if option is None:
+        return []
+    if not isinstance(option, Mapping):
+        raise SpecError(f'expected {{metric: {{"max": bound}}}}, not {show(option)}', "/constraints")
+    found = []
+    for metric, sides in option.items():
+        where = f"constraints/{escape(metric)}"
+        if not isinstance(sides, Mapping) or not sides:
+            raise SpecError(f'expected {{"min": bound}} or {{"max": bound}}, not {show(sides)}', f"/{where}")
+        for side, bound in sides.items():
+            if side not in ("min", "max"):
+                hint = did_you_mean(side, ["min", "max"]) or "; there are min and max"
+                raise SpecError(f"unknown{hint}", f"/{where}/{escape(side)}")
+            number(f"{where}/{side}", bound)
+            found.append(Constraint(str(metric), side, float(bound)))
+    return found

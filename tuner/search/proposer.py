@@ -1,0 +1,140 @@
+"""What all our own searchers share: points to evaluate first, repetitions recognised, options as JSON."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tuner.domain.keys import keyed_random
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.search.base import Searcher, Suggestion, Task
+from tuner.search.options import names
+
+
+class Proposer(Searcher):
+    """Subclasses say what they propose in `propose`; their options are attributes of the same names."""
+
+    #: how often a proposal that repeats an earlier trial is drawn again
+    REDRAWS: ClassVar[int] = 0
+    #: the searchers that can take a space with `grid_search`
+    GRIDS: ClassVar[bool] = False
+
+    def setup(self, task: Task) -> None:
+        super().setup(task)
+        errors = []
+        self._points: list[dict[str, Any]] = []
+        for i, point in enumerate(task.points_to_evaluate):
+            try:
+                self._points.append(task.space.check(point, f"/points_to_evaluate/{i}"))
+            except SpecError as error:
+                errors += error.errors
+        if errors:
+            raise SpecError(errors)
+        grids = [p.path for p in task.space.parameters if p.grid]
+        if grids and not self.GRIDS:
+            message = (
+                f"{self.TYPE} cannot run a grid ({', '.join(grids)}): use choice instead, or search with random or grid"
+            )
+            raise SpecError(message, "/search")
+        self._cardinality = task.space.cardinality()
+        self._seen = _Seen()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE} | {name: getattr(self, name) for name in names(type(self))}
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names(type(self)))
+        return f"{type(self).__name__}({options})"
+
+    def suggest(self, number: int, trials: Population) -> Suggestion | None:
+        if number < len(self._points):
+            rng = keyed_random(self.task.seed, "point", number)
+            suggestion: Suggestion | None = Suggestion(self.task.space.sample(rng, self._points[number]))
+        else:
+            suggestion = self.propose(number, trials, 0)
+        if suggestion is None:
+            return None
+        return self._unrepeated(suggestion, number, trials)
+
+    def _unrepeated(self, suggestion: Suggestion, number: int, trials: Population) -> Suggestion:
+        self._seen.sync(trials)
+        first = self._seen.first(suggestion.params)
+        exhausted = self._cardinality is not None and len(self._seen) >= self._cardinality
+        if first is not None and not exhausted and number >= len(self._points):
+            for attempt in range(1, self.REDRAWS + 1):
+                other = self.propose(number, trials, attempt)
+                if other is not None and self._seen.first(other.params) is None:
+                    return other
+        if first is None:
+            return suggestion
+        why = f"; all {self._cardinality} configurations have been tried" if exhausted else ""
+        return replace(suggestion, note="; ".join(filter(None, [suggestion.note, f"repeats trial {first}{why}"])))
+
+    @abstractmethod
+    def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
+        """The configuration of trial `number`; another one for each `attempt` where that is possible."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is cached stays here; it is rebuilt where it is needed."""
+        return {k: v for k, v in self.__dict__.items() if not isinstance(v, Cache)} | {"_cold": True}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        cold = state.pop("_cold", False)
+        self.__dict__.update(state)
+        if cold and hasattr(self, "task"):
+            self.setup(self.task)
+
+
+class Cache(ABC):
+    """Folds a population into something; begins anew when it is shown another population."""
+
+    def __init__(self) -> None:
+        self._of: weakref.ref[Population] | None = None
+
+    def sync(self, trials: Population) -> None:
+        """Bring everything up to date with `trials`."""
+        if self._of is None or self._of() is not trials:
+            self._of = weakref.ref(trials)
+            self.clear()
+        self.fold(trials)
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all."""
+
+    @abstractmethod
+    def fold(self, trials: Population) -> None:
+        """Take in what is new since the last call."""
+
+
+class _Seen(Cache):
+    """Which configurations have been proposed, and by which trial first."""
+
+    def clear(self) -> None:
+        self._first: dict[str, int] = {}
+        self._next = 0
+
+    def fold(self, trials: Population) -> None:
+        while self._next in trials:
+            self._first.setdefault(_key(first_params(trials[self._next])), self._next)
+            self._next += 1
+
+    def first(self, params: Mapping[str, Any]) -> int | None:
+        return self._first.get(_key(params))
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+
+def first_params(trial: Trial) -> Mapping[str, Any]:
+    """What the trial began with; an exploit may have changed `trial.params` since."""
+    return trial.segments[0].params if trial.segments else trial.params
+
+
+def _key(params: Mapping[str, Any]) -> str:
+    return json.dumps(params, sort_keys=True)

@@ -1,0 +1,39 @@
+"""Random search: every parameter drawn from its distribution. Bergstra and Bengio 2012."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tuner.domain.keys import keyed_random
+from tuner.domain.trial import Population
+from tuner.search.base import Suggestion, Task
+from tuner.search.grid import GridSearch
+from tuner.search.proposer import Proposer
+
+
+class RandomSearch(Proposer):
+    """Draws trial `number` from a generator keyed by (seed, number), so that no draw depends on another.
+
+    In a space with `grid_search` it runs every combination of the grids `num_samples` times and draws the rest, as Ray
+    Tune does. In a finite space a repetition is drawn again a few times.
+    """
+
+    TYPE = "random"
+    REDRAWS: ClassVar[int] = 10
+    GRIDS: ClassVar[bool] = True
+
+    def setup(self, task: Task) -> None:
+        super().setup(task)
+        self._grid: GridSearch | None = None
+        if task.space.has_grid:
+            self._grid = GridSearch(choices=False)
+            self._grid.setup(task)
+
+    def total(self) -> int | None:
+        return self._grid.total() if self._grid else super().total()
+
+    def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
+        if self._grid:
+            return self._grid.propose(number, trials, attempt)
+        rng = keyed_random(self.task.seed, "suggest", number, *([attempt] if attempt else []))
+        return Suggestion(self.task.space.sample(rng))

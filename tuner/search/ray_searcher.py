@@ -1,0 +1,208 @@
+"""Any `ray.tune.search.Searcher`. Ray is not imported here: who brings such a searcher has done so."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.domain.keys import keyed_random
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.search.base import Suggestion, Task
+from tuner.search.proposer import Cache, Proposer
+from tuner.space import Parameter, Space
+from tuner.space.words import show
+
+log = logging.getLogger(__name__)
+
+_HOME = "ray.tune.search.searcher"
+
+
+class RaySearcher(Proposer):
+    """Asks a searcher of Ray Tune, and tells it how trials ended.
+
+    Such a searcher keeps its knowledge in itself. After a restart it is taken as it was handed over and led through the
+    same asks and results in the same order, which each trial's state keeps: it proposes the same again if it is
+    deterministic, that is, seeded. Give the space to the experiment and not to the searcher; branches are not supported.
+    """
+
+    TYPE = "ray"
+
+    def __init__(self, searcher: Any = None) -> None:
+        if searcher is None:
+            raise SpecError("a searcher of Ray Tune is an object: it can be passed from Python only", "/type")
+        searcher = _inner(searcher)
+        if not any(c.__module__ == _HOME and c.__name__ == "Searcher" for c in type(searcher).__mro__):
+            raise SpecError(f"expected a ray.tune.search.Searcher, not {show(searcher)}", "/searcher")
+        self._pristine = searcher
+
+    def to_json(self) -> dict[str, Any]:
+        """SpecError: a searcher of Ray Tune is an object, which is pickled with the experiment's code."""
+        raise SpecError(f"a {type(self._pristine).__name__} has no JSON form", "/searcher")
+
+    def __repr__(self) -> str:
+        return f"RaySearcher({type(self._pristine).__name__})"
+
+    def setup(self, task: Task) -> None:
+        super().setup(task)
+        if len(task.objectives) > 1:
+            raise SpecError("searchers of Ray Tune take one objective here; nsgaii, tpe and gp take several", "/search")
+        branches = sorted({p.condition[0] for p in task.space.parameters if p.condition})
+        if branches:
+            names = ", ".join(branches)
+            message = (
+                f"searchers of Ray Tune cannot take a choice between spaces ({names}); random, qmc, tpe and nsgaii can"
+            )
+            raise SpecError(message, "/search")
+        if not len(task.space):
+            raise SpecError("give the space to the experiment and not to the searcher of Ray Tune", "/space")
+        self._live = _Live(self._pristine, task, len(self._points))
+        try:
+            self._try_out(task)
+        except SpecError:
+            raise
+        except Exception as error:  # the searcher may be the user's code
+            message = f"{type(self._pristine).__name__} cannot take this space: {error}; random, qmc and tpe take any"
+            raise SpecError(message, "/search") from error
+
+    def _try_out(self, task: Task) -> None:
+        """One proposal of a copy: what does not fit is said now."""
+        probe = _Live(self._pristine, task, 0)
+        probe.clear()
+        config = probe.ask(0)
+        if config is not None:
+            self._params(config, 0)
+
+    def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
+        self._live.sync(trials)
+        told = self._live.tell(trials)
+        try:
+            config = self._live.ask(number)
+            return None if config is None else Suggestion(self._params(config, number), {"told": told})
+        except Exception as error:  # the user's code: the search goes on, and says so
+            log.warning("%s could not propose trial %s", self, number, exc_info=True)
+            params = self.task.space.sample(keyed_random(self.task.seed, "instead", number))
+            note = f"drawn at random, since {self} failed: {type(error).__name__}: {error}"
+            return Suggestion(params, {"told": told}, note)
+
+    def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
+        space, found = self.task.space, dict(_flat(config))
+        unknown = [path for path in found if path not in space]
+        if unknown:
+            message = (
+                f"the searcher of Ray Tune proposes {', '.join(unknown)}, which the experiment's space does not have"
+            )
+            raise SpecError(message, "/space")
+        given = {}
+        for path, value in found.items():
+            p = space[path]
+            if p.numeric:
+                given[path] = p.clip(value)
+            elif p.contains(value):
+                given[path] = p.normal_form(value)
+            else:
+                raise SpecError(f"the searcher of Ray Tune proposes {show(value)} for {path}", "/search")
+        return space.sample(keyed_random(self.task.seed, "suggest", number), given)
+
+
+class _Live(Cache):
+    """The searcher at work, and what it knows so far."""
+
+    def __init__(self, pristine: Any, task: Task, points: int) -> None:
+        super().__init__()
+        self._pristine = pristine
+        self._task = task
+        self._points = points
+
+    def clear(self) -> None:
+        self._searcher = copy.deepcopy(self._pristine)
+        objective = self._task.objectives[0]
+        self._searcher.set_search_properties(objective.metric, objective.mode, ray_space(self._task.space))
+        self._asked = 0  # of its proposals, how many have been asked for
+        self._told: set[int] = set()
+
+    def fold(self, trials: Population) -> None:
+        """After a restart: what it was told before each ask, and the ask."""
+        while self._asked in trials:
+            trial = trials[self._asked]
+            if self._asked >= self._points:
+                for number in trial.searcher_state.get("told", []):
+                    self._tell(trials[number])
+                with contextlib.suppress(Exception):  # as it did the first time
+                    self._searcher.suggest(str(trial.number))
+            self._asked += 1
+
+    def tell(self, trials: Population) -> list[int]:
+        """Tell it of every trial that has ended since, by number; those are returned."""
+        ended = [t.number for t in trials if t.state.ended and t.number not in self._told]
+        for number in ended:
+            self._tell(trials[number])
+        return ended
+
+    def ask(self, number: int) -> Mapping[str, Any] | None:
+        self._asked = number + 1
+        config = self._searcher.suggest(str(number))
+        return config if isinstance(config, Mapping) else None
+
+    def _tell(self, trial: Trial) -> None:
+        self._told.add(trial.number)
+        value = trial.best_value if self._task.scope == "all" else trial.last_value
+        name = str(trial.number)
+        if trial.number < self._points:
+            return  # it has not proposed this one
+        failed = trial.state is TrialState.FAILED or value is None
+        metrics = {self._task.objectives[0].metric: value, "training_iteration": trial.iteration, "done": True}
+        try:
+            self._searcher.on_trial_complete(name, result=None if failed else {**trial.last, **metrics}, error=failed)
+        except Exception:  # the user's code, which then knows less
+            log.warning("%s would not be told of trial %s", type(self._searcher).__name__, name, exc_info=True)
+
+
+def ray_space(space: Space) -> dict[str, Any]:
+    """The parameters as `ray.tune` domains, nested by path; choices of other things than scalars by index."""
+    sample = sys.modules["ray.tune.search.sample"]
+    nested: dict[str, Any] = {}
+    for p in space.parameters:
+        *parents, name = p.path.split("/")
+        at = nested
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[name] = _domain(p, sample)
+    return nested
+
+
+def _domain(p: Parameter, sample: Any) -> Any:
+    match p.kind:
+        case "choice":
+            return sample.choice([p.at(i) for i in range(len(p.categories))])
+        case "normal":
+            return sample.randn(p.mean, p.sd) if p.step is None else sample.qrandn(p.mean, p.sd, p.step)
+        case "float":
+            if p.step is None:
+                return (sample.loguniform if p.log else sample.uniform)(p.lower, p.upper)
+            return (sample.qloguniform if p.log else sample.quniform)(p.lower, p.upper, p.step)
+        case "int":
+            lower, upper, step = int(p.lower), int(p.upper), int(p.step or 1)
+            if step == 1:
+                return (sample.lograndint if p.log else sample.randint)(lower, upper + 1)
+            return (sample.qlograndint if p.log else sample.qrandint)(lower, upper, step)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _inner(searcher: Any) -> Any:
+    """Without a ConcurrencyLimiter: how many trials run at once is the experiment's business."""
+    while type(searcher).__name__ == "ConcurrencyLimiter" and hasattr(searcher, "searcher"):
+        searcher = searcher.searcher
+    return searcher

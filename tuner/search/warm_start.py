@@ -1,0 +1,78 @@
+"""Results of earlier experiments that a model-based searcher begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import SpecError
+from tuner.space import Space
+from tuner.space.values import is_number
+from tuner.space.words import show
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    params: Mapping[str, Any]  # flat
+    values: tuple[float, ...]  # one per objective
+
+
+def plain(option: Any) -> list[dict[str, Any]]:
+    """The option as JSON, ``[{"params": {...}, "value": 0.9}, ...]``; pairs (params, value) are taken too.
+
+    With several objectives `value` is a list, in their order. SpecError points below ``/warm_start``.
+    """
+    if hasattr(option, "get_trials") and hasattr(option, "directions"):
+        option = _of_study(option)
+    if not isinstance(option, list | tuple):
+        raise SpecError(f"expected a list of (params, value), not {show(option)}", "/warm_start")
+    out = []
+    for i, item in enumerate(option):
+        where = f"/warm_start/{i}"
+        if isinstance(item, Mapping):
+            if set(item) != {"params", "value"}:
+                raise SpecError('expected {"params": {...}, "value": ...}', where)
+            params, value = item["params"], item["value"]
+        elif isinstance(item, list | tuple) and len(item) == 2:
+            params, value = item
+        else:
+            raise SpecError(f"expected params and a value, not {show(item)}", where)
+        if not isinstance(params, Mapping):
+            raise SpecError(f"expected a dict of params, not {show(params)}", f"{where}/params")
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if not values or not all(is_number(v) for v in values):
+            raise SpecError(f"expected a finite number, not {show(value)}", f"{where}/value")
+        numbers = [float(v) for v in values]
+        out.append({"params": dict(params), "value": numbers[0] if len(numbers) == 1 else numbers})
+    return out
+
+
+def _of_study(study: Any) -> list[tuple[dict[str, Any], list[float]]]:
+    """The finished trials of an `optuna.Study`."""
+    done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+    return [(dict(trial.params), list(trial.values)) for trial in done]
+
+
+def fit(option: Sequence[Mapping[str, Any]], space: Space, objectives: int) -> list[Record]:
+    """The records that this space has room for; those of another space (a value outside its bounds, a parameter that is
+    missing) are left out. SpecError where none is left, or where the number of objectives is another."""
+    records, reason = [], ""
+    for i, item in enumerate(option):
+        values = item["value"] if isinstance(item["value"], list) else [item["value"]]
+        if len(values) != objectives:
+            raise SpecError(f"expected {objectives} values, not {len(values)}", f"/search/warm_start/{i}/value")
+        try:
+            params = space.check(item["params"])
+            missing = [p.path for p, on in zip(space.parameters, space.active(params), strict=True) if on]
+            missing = [path for path in missing if path not in params]
+            if missing:
+                reason = reason or f"{', '.join(missing)} missing"
+                continue
+        except SpecError as error:
+            reason = reason or str(error)
+            continue
+        records.append(Record(params, tuple(values)))
+    if option and not records:
+        raise SpecError(f"no record fits this search space: {reason}", "/search/warm_start")
+    return records

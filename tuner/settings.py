@@ -1,0 +1,103 @@
+"""The settings of this installation: the only reader of the environment. `docs/configuration.md` lists them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from tuner.errors import SpecError
+
+
+def _setting(variable: str, about: str, default: Any) -> Any:
+    return field(metadata={"variable": variable, "about": about}, default=default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment says; command-line options take its place by `dataclasses.replace`."""
+
+    home: Path = _setting("TUNER_HOME", "where the database, checkpoints and logs are", default=Path("~/.tuner"))  # noqa: RUF009
+    database_url: str = _setting("TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="")
+    storage: str = _setting("TUNER_STORAGE", "where checkpoints go: a path or any pyarrow.fs URI", default="")
+    durability: Literal["NORMAL", "FULL"] = _setting(
+        "TUNER_DURABILITY", "SQLite's synchronous: NORMAL survives kill -9, FULL a loss of power too", default="NORMAL"
+    )
+    ray_address: str | None = _setting(
+        "RAY_ADDRESS", "the Ray cluster to use; without it a private one is started", default=None
+    )
+    host: str = _setting("TUNER_HOST", "the address that `tuner serve` binds", default="127.0.0.1")
+    port: int = _setting("TUNER_PORT", "the port that `tuner serve` binds", default=8000)
+    allowed_hosts: tuple[str, ...] = _setting(
+        "TUNER_ALLOWED_HOSTS", "names besides loopback that the Host header may have, separated by commas", default=()
+    )
+    lease_s: float = _setting("TUNER_LEASE_S", "a driver that is silent for this long may be replaced", default=30.0)
+    log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
+
+    def __post_init__(self) -> None:
+        home = self.home.expanduser().absolute()
+        object.__setattr__(self, "home", home)
+        if not self.database_url:
+            object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
+        if not self.storage:
+            object.__setattr__(self, "storage", str(home / "checkpoints"))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """SpecError names each variable that has an impossible value. An empty one counts as unset."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        errors: list[tuple[str, str]] = []
+        for setting in fields(cls):
+            variable = setting.metadata["variable"]
+            text = environ.get(variable, "").strip()
+            if not text:
+                continue
+            try:
+                values[setting.name] = _READERS.get(setting.name, str)(text)
+            except ValueError as error:
+                errors.append((variable, str(error)))
+        if errors:
+            raise SpecError(errors)
+        return cls(**values)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise ValueError(f"expected a port from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"expected a number of seconds above 0, got {text!r}")
+    return seconds
+
+
+def _one_of(*names: str) -> Any:
+    def read(text: str) -> str:
+        if text.upper() not in names:
+            raise ValueError(f"expected {' or '.join(names)}, got {text!r}")
+        return text.upper()
+
+    return read
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip().lower() for name in text.split(",") if name.strip())
+
+
+_READERS: Mapping[str, Any] = {
+    "home": Path,
+    "durability": _one_of("NORMAL", "FULL"),
+    "port": _port,
+    "allowed_hosts": _names,
+    "lease_s": _seconds,
+    "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
+}

@@ -1,0 +1,234 @@
+"""From primitives and constants to a checked tree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from inspect import signature
+from numbers import Real
+from typing import Any
+
+from tuner.space.nodes import Const, Dict, Function, Leaf, List, Node, Opaque, has_leaf
+from tuner.space.parameter import Branch, Parameter, multiple_of
+from tuner.space.primitives import Domain, domain_of
+from tuner.space.values import is_number, is_scalar, plain_value
+from tuner.space.words import escape, join, show
+
+MAX_DEPTH = 40
+_MAX_EXACT = 2**53  # beyond this a float no longer tells neighbouring integers apart
+
+
+class Builder:
+    """Turns primitives and constants into nodes and collects every error."""
+
+    def __init__(self) -> None:
+        self.errors: list[tuple[str, str]] = []
+        self.parameters: list[Parameter] = []
+        self.functions: list[Function] = []
+
+    def node(self, value: Any, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            self.errors.append((pointer, f"nested more than {MAX_DEPTH} deep"))
+            return Const(None)
+        value = domain_of(value)
+        match value:
+            case Domain():
+                return self._domain(value, path, pointer, condition, depth)
+            case Mapping():
+                items: dict[str, Node] = {}
+                for key, item in value.items():
+                    if not isinstance(key, str):
+                        self.errors.append((pointer, f"the key {key!r} is not a string"))
+                        continue
+                    items[key] = self.node(item, join(path, key), f"{pointer}/{escape(key)}", condition, depth + 1)
+                return Dict(items)
+            case list() | tuple():
+                if type(value) not in (list, tuple):  # a named tuple is a value
+                    return Const(value)
+                nodes = [
+                    self.node(item, join(path, str(i)), f"{pointer}/{i}", condition, depth + 1)
+                    for i, item in enumerate(value)
+                ]
+                return List(nodes, type(value))
+            case _:
+                return Const(value)
+
+    def _domain(self, d: Domain, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
+        match d.type:
+            case "choice" | "grid_search":
+                return self._choice(d, path, pointer, condition, depth)
+            case "sample_from":
+                return self._function(d, path, pointer)
+            case "const":
+                return Const(d.options["value"])
+            case "randn" | "qrandn":
+                bounds = self._normal(d, pointer)
+            case _:
+                bounds = self._bounds(d, pointer)
+        if bounds is None:
+            return Const(None)
+        parameter = Parameter(path=path, type=d.type, condition=condition, **bounds)
+        self.parameters.append(parameter)
+        return Leaf(parameter)
+
+    def _function(self, d: Domain, path: str, pointer: str) -> Node:
+        func = d.options["func"]
+        takes = True
+        if not isinstance(func, Opaque):
+            if not callable(func):
+                self.errors.append((pointer, f"sample_from takes a function, not {show(func)}"))
+                return Const(None)
+            accepts = accepts_config(func)
+            if accepts is None:
+                self.errors.append((pointer, "the function of sample_from takes no argument or one, the configuration"))
+                return Const(None)
+            takes = accepts
+        function = Function(path, func, takes)
+        self.functions.append(function)
+        return function
+
+    def _choice(self, d: Domain, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
+        name = "categories" if d.type == "choice" else "values"
+        given = d.options[name]
+        if not isinstance(given, list | tuple):
+            self.errors.append((f"{pointer}/{name}", f"expected a list, not {show(given)}"))
+            return Const(None)
+        items = [plain_value(domain_of(item)) for item in given]
+        if not items:
+            self.errors.append((f"{pointer}/{name}", f"an empty {d.type}: give at least one value"))
+            return Const(None)
+        ordered = d.options.get("ordered")
+        if ordered is not None and not isinstance(ordered, bool):
+            self.errors.append((f"{pointer}/ordered", f"expected true or false, not {ordered!r}"))
+            return Const(None)
+        at = len(self.parameters)
+        branches = [
+            self.node(item, join(path, str(i)), f"{pointer}/{name}/{i}", (path, i), depth + 1)
+            for i, item in enumerate(items)
+        ]
+        nested = [has_leaf(node) for node in branches]
+        plain = not any(nested) and all(is_scalar(item) for item in items)
+        if ordered is None:
+            numbers = [x for x in items if is_number(x)]
+            ordered = len(numbers) == len(items) and all(a < b for a, b in itertools.pairwise(numbers))
+        parameter = Parameter(
+            path=path,
+            kind="choice",
+            type=d.type,
+            categories=tuple(Branch(_label(items[i], i)) if nested[i] else items[i] for i in range(len(items))),
+            ordered=ordered,
+            plain=plain,
+            grid=d.type == "grid_search",
+            condition=condition,
+        )
+        self.parameters.insert(at, parameter)
+        return Leaf(parameter, tuple(branches))
+
+    def _normal(self, d: Domain, pointer: str) -> dict[str, Any] | None:
+        before = len(self.errors)
+        mean = self._number(d, "mean", pointer, 0.0)
+        sd = self._number(d, "sd", pointer, 1.0)
+        q = self._number(d, "q", pointer) if d.type == "qrandn" else None
+        if len(self.errors) > before or mean is None or sd is None:
+            return None
+        if sd <= 0:
+            self.errors.append((f"{pointer}/sd", f"the standard deviation must be above zero, not {sd:g}"))
+        elif not math.isfinite(abs(mean) + 10 * sd):
+            self.errors.append((f"{pointer}/sd", "too wide for a float"))
+        elif q is not None and (q <= 0 or (abs(mean) + 10 * sd) / q > _MAX_EXACT):
+            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny beside sd, not {q:g}"))
+        else:
+            return {"kind": "normal", "mean": mean, "sd": sd, "step": q}
+        return None
+
+    def _bounds(self, d: Domain, pointer: str) -> dict[str, Any] | None:
+        """Checked, inclusive bounds and the step of a bounded numeric domain, or None after adding errors."""
+        before = len(self.errors)
+        whole, log, stepped = d.type.endswith("randint"), "log" in d.type, d.type.startswith("q")
+        lower = self._number(d, "lower", pointer, whole=whole)
+        upper = self._number(d, "upper", pointer, whole=whole)
+        q = self._number(d, "q", pointer, 1 if whole else None, whole=whole) if stepped else None
+        if len(self.errors) > before or lower is None or upper is None:
+            return None
+        if log and lower <= 0:
+            message = f"a logarithmic domain needs a lower bound above zero, not {lower:g}"
+            if upper < 0:
+                message += "; give the bounds themselves and not their logarithms"
+            self.errors.append((f"{pointer}/lower", message))
+        elif lower > upper:
+            self.errors.append((f"{pointer}/lower", f"the bounds are reversed: {lower:g} is above upper, {upper:g}"))
+        elif lower == upper:
+            empty = whole and (q is None or q == 1)
+            message = f"lower equals upper, {upper:g}" + (", which is exclusive: no value is left" if empty else "")
+            self.errors.append((f"{pointer}/upper", f"{message}; a value that does not vary is written as a constant"))
+        elif not math.isfinite(upper - lower):
+            self.errors.append((f"{pointer}/upper", "the bounds are too far apart for a float"))
+        elif q is not None and (q <= 0 or max(abs(lower), abs(upper)) / q > _MAX_EXACT):
+            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny beside the bounds, not {q:g}"))
+        if len(self.errors) > before:
+            return None
+        if whole:
+            step = int(q or 1)
+            inclusive = stepped and step != 1
+            first, last = -(-int(lower) // step) * step, (int(upper) if inclusive else int(upper) - 1) // step * step
+            if first > last:
+                self.errors.append((f"{pointer}/q", f"no multiple of {step} lies between {lower:g} and {upper:g}"))
+                return None
+            return {"kind": "int", "lower": first, "upper": last, "step": step, "log": log}
+        if q is None:
+            return {"kind": "float", "lower": float(lower), "upper": float(upper), "log": log}
+        for name, bound in (("lower", lower), ("upper", upper)):
+            if not math.isclose(bound / q, round(bound / q)):
+                self.errors.append((f"{pointer}/{name}", f"{bound:g} is not a multiple of q, {q:g}"))
+        if len(self.errors) > before:
+            return None
+        first_q, last_q = multiple_of(q, round(lower / q)), multiple_of(q, round(upper / q))
+        return {"kind": "float", "lower": first_q, "upper": last_q, "step": float(q), "log": log}
+
+    def _number(
+        self, d: Domain, name: str, pointer: str, default: float | None = None, *, whole: bool = False
+    ) -> float | None:
+        value = d.options.get(name, default)
+        where = f"{pointer}/{name}"
+        if not is_number(value):
+            finite = isinstance(value, Real) and not isinstance(value, bool)
+            wanted = "a finite number" if finite else "an integer" if whole else "a number"
+            self.errors.append((where, f"expected {wanted}, not {show(value)}"))
+            return None
+        number = float(value)
+        if not whole:
+            return number
+        if not number.is_integer():
+            self.errors.append((where, f"expected an integer, not {number:g}"))
+            return None
+        if abs(number) > _MAX_EXACT:
+            self.errors.append((where, "integers beyond 2**53 are not supported"))
+            return None
+        return int(number)
+
+
+def _label(value: Any, index: int) -> str:
+    """What a branch is called: the first constant string in it, or its number."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            if isinstance(item, str):
+                return item
+    if isinstance(value, Domain):
+        return repr(value)
+    return f"branch {index}"
+
+
+def accepts_config(func: Callable[..., Any]) -> bool | None:
+    """True: takes the configuration; False: takes nothing; None: neither."""
+    try:
+        shape = signature(func)
+    except (TypeError, ValueError):
+        return True
+    for takes in (True, False):
+        try:
+            shape.bind(*([{}] if takes else []))
+        except TypeError:
+            continue
+        return takes
+    return None

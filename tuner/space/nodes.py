@@ -1,0 +1,90 @@
+"""A checked space as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.space.parameter import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Dict:
+    items: dict[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    items: list[Node]
+    make: type
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    parameter: Parameter
+    branches: tuple[Node, ...] = ()  # of a choice: what each category becomes
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    path: str
+    func: Any
+    takes_config: bool
+
+
+Node = Const | Dict | List | Leaf | Function
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Stands for a Python object whose blob was not loaded: such a space can be looked at but not run."""
+
+    index: int
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def has_leaf(node: Node) -> bool:
+    match node:
+        case Leaf() | Function():
+            return True
+        case Dict(items):
+            return any(has_leaf(item) for item in items.values())
+        case List(items):
+            return any(has_leaf(item) for item in items)
+        case Const():
+            return False
+
+
+def count(node: Node) -> int | None:
+    """How many different configurations a tree has; None: without bound."""
+    match node:
+        case Const() | Function():
+            return 1
+        case Dict(items):
+            return _product(items.values())
+        case List(items):
+            return _product(items)
+        case Leaf(parameter, branches):
+            if parameter.kind != "choice":
+                return parameter.size
+            sizes = [count(branch) for branch in branches]
+            return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _product(nodes: Iterable[Node]) -> int | None:
+    total = 1
+    for node in nodes:
+        size = count(node)
+        if size is None:
+            return None
+        total *= size
+    return total

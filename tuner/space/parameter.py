@@ -1,0 +1,253 @@
+"""One dimension of a search space: its values, the way to and from the unit interval, and moves that stay inside.
+
+Every value has a place in [0, 1). What is discrete owns an interval of it: an integer or a multiple of q the half-open
+cell [v - q/2, v + q/2) (in logarithms where the domain is logarithmic), a category an equal share. Drawing a value is
+thus drawing a uniform number, and `value(unit(v)) == v` for everything discrete.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, Literal
+
+from tuner.space.values import is_number, is_whole
+
+Kind = Literal["float", "int", "normal", "choice"]
+
+_NORMAL = NormalDist()
+_TAIL = 1e-15  # the unit interval of a normal ends here: 7.9 standard deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A category that has parameters of its own."""
+
+    label: str
+
+    def __repr__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter by its path, such as ``optimizer/lr``.
+
+    `lower` and `upper` are both inclusive and, with a `step`, multiples of it, whatever form the user wrote. A choice
+    of JSON scalars has the category itself as its value (`plain`); any other choice has the category's index.
+    """
+
+    path: str
+    kind: Kind
+    type: str  # as declared: "loguniform"
+    lower: float = -math.inf
+    upper: float = math.inf
+    log: bool = False
+    step: float | None = None  # 1 for integers, q where it was given
+    mean: float = 0.0
+    sd: float = 1.0
+    categories: tuple[Any, ...] = ()  # a `Branch` where the category is a space of its own
+    ordered: bool = False
+    plain: bool = True
+    grid: bool = False
+    condition: tuple[str, int] | None = None  # active only where this choice has this index
+    _places: dict[tuple[Any, Any], int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the scalars: True and 1 are different, 1 and 1.0 only where both are there."""
+        places: dict[tuple[Any, Any], int] = {}
+        if self.plain:
+            for i, category in enumerate(self.categories):
+                places.setdefault((type(category), category), i)
+            for i, category in enumerate(self.categories):
+                if is_number(category):
+                    places.setdefault((float, float(category)), i)
+        object.__setattr__(self, "_places", places)
+
+    @property
+    def numeric(self) -> bool:
+        return self.kind != "choice"
+
+    @property
+    def labels(self) -> list[Any]:
+        """The categories to show: JSON scalars as they are, anything else in words."""
+        return list(self.categories) if self.plain else [_shown(category) for category in self.categories]
+
+    def readable(self, value: Any) -> Any:
+        """A value to show: a choice's index becomes its label."""
+        return value if self.kind != "choice" or self.plain else self.labels[self.index(value)]
+
+    def describe(self) -> dict[str, Any]:
+        """What a page needs to draw an axis, as JSON; only what applies."""
+        about: dict[str, Any] = {"path": self.path, "type": self.type, "kind": self.kind}
+        match self.kind:
+            case "choice":
+                about |= {"categories": self.labels, "ordered": self.ordered}
+            case "normal":
+                about |= {"mean": self.mean, "sd": self.sd, "step": self.step}
+            case "float" | "int":
+                about |= {"lower": self.lower, "upper": self.upper, "log": self.log, "step": self.step}
+        if self.condition is not None:
+            about["condition"] = {"path": self.condition[0], "index": self.condition[1]}
+        return about
+
+    @property
+    def size(self) -> int | None:
+        """How many values there are; None where they are not counted (continuous, or a normal)."""
+        if self.kind == "choice":
+            return len(self.categories)
+        if self.step is None or self.kind == "normal":
+            return None
+        return round((self.upper - self.lower) / self.step) + 1
+
+    def contains(self, value: Any) -> bool:
+        """Whether `value` is one that this parameter can have."""
+        match self.kind:
+            case "choice":
+                return self._find(value) is not None
+            case "int":
+                if not is_whole(value):
+                    return False
+                return self.lower <= value <= self.upper and int(value) % int(self.step or 1) == 0
+            case "float" | "normal":
+                if not is_number(value) or not self.lower <= value <= self.upper:
+                    return False
+                return self.step is None or abs(value - self._snap(value)) <= 1e-9 * max(self.step, abs(value))
+
+    def normal_form(self, value: Any) -> Any:
+        """A contained value as `sample` would have written it: a plain int, float or category."""
+        match self.kind:
+            case "choice":
+                index = self.index(value)
+                return self.categories[index] if self.plain else index
+            case "int":
+                return int(value)
+            case "float" | "normal":
+                return float(value) if self.step is None else self._snap(float(value))
+
+    def index(self, value: Any) -> int:
+        """The index of a choice's value; ValueError where it has none such."""
+        found = self._find(value)
+        if found is None:
+            raise ValueError(f"{value!r} is none of {self.path}'s categories")
+        return found
+
+    def at(self, index: int) -> Any:
+        """The value of a choice at this index."""
+        return self.categories[index] if self.plain else index
+
+    def clip(self, value: Any) -> Any:
+        """The nearest value of the domain to a number. A choice's value must be one already."""
+        if self.kind == "choice":
+            return self.normal_form(value)
+        number = float(value)
+        if math.isnan(number):
+            raise ValueError(f"{self.path} cannot be NaN")
+        if self.kind == "normal":
+            if math.isinf(number):
+                number = self.mean + math.copysign(8 * self.sd, number)
+        else:
+            number = min(max(number, self.lower), self.upper)
+        return number if self.step is None else self._snap(number)
+
+    def neighbours(self, value: Any) -> list[Any]:
+        """The values one step away: at most two where there is an order, every other category where there is none."""
+        if self.kind == "choice":
+            at = self.index(value)
+            near = (at - 1, at + 1) if self.ordered else range(len(self.categories))
+            return [self.at(i) for i in near if i != at and 0 <= i < len(self.categories)]
+        if self.step is None:
+            return []
+        around = [self.clip(value - self.step), self.clip(value + self.step)]
+        return [v for v in around if v != value]
+
+    def resample(self, rng: random.Random) -> Any:
+        return self.value(rng.random())
+
+    def perturb(self, value: Any, factor: float) -> Any:
+        """`value` times `factor`, inside the domain.
+
+        What is discrete moves by one step at least, so that 2 × 1.2 is 3 and not 2 for ever; an ordered choice moves to
+        its neighbour, upwards for a factor above 1; at the edge both stay. An unordered choice has no such move and
+        stays as it is.
+        """
+        if factor == 1:
+            return self.clip(value)
+        if self.kind == "choice":
+            if not self.ordered:
+                return self.normal_form(value)
+            at = self.index(value) + (1 if factor > 1 else -1)
+            return self.at(min(max(at, 0), len(self.categories) - 1))
+        raw = value * factor
+        moved = self.clip(raw)
+        if self.step is not None and moved == value and raw != value:
+            moved = self.clip(value + math.copysign(self.step, raw - value))
+        return moved
+
+    def unit(self, value: Any) -> float:
+        """The place of a value in [0, 1]: the middle of its cell where it is discrete."""
+        match self.kind:
+            case "choice":
+                return (self.index(value) + 0.5) / len(self.categories)
+            case "normal":
+                return min(max(_NORMAL.cdf((value - self.mean) / self.sd), _TAIL), 1 - _TAIL)
+            case "int" | "float":
+                low, high = _edges(self.lower, self.upper, self.step, self.log)
+                place = math.log(value) if self.log else float(value)
+                return min(max((place - low) / (high - low), 0.0), 1.0)
+
+    def value(self, unit: float) -> Any:
+        """The value at a place in [0, 1]."""
+        unit = min(max(unit, 0.0), 1.0)
+        match self.kind:
+            case "choice":
+                return self.at(min(int(unit * len(self.categories)), len(self.categories) - 1))
+            case "normal":
+                return self.clip(self.mean + self.sd * _NORMAL.inv_cdf(min(max(unit, _TAIL), 1 - _TAIL)))
+            case "int" | "float":
+                low, high = _edges(self.lower, self.upper, self.step, self.log)
+                place = low + unit * (high - low)
+                return self.clip(math.exp(place) if self.log else place)
+
+    def _find(self, value: Any) -> int | None:
+        if not self.plain:
+            return int(value) if is_whole(value) and 0 <= value < len(self.categories) else None
+        try:
+            found = self._places.get((type(value), value))
+            return self._places.get((float, float(value))) if found is None and is_number(value) else found
+        except TypeError:  # a list or a dict
+            return None
+
+    def _snap(self, number: float) -> Any:
+        """The nearest multiple of the step that lies inside, without the dust of binary fractions: 0.3, not 3 * 0.1."""
+        assert self.step is not None
+        if self.kind == "int":
+            step = int(self.step)
+            multiple = math.floor(number / step + 0.5) * step
+            return int(min(max(multiple, int(self.lower)), int(self.upper)))
+        value = multiple_of(self.step, math.floor(number / self.step + 0.5))
+        return min(max(value, self.lower), self.upper)
+
+
+def multiple_of(step: float, count: int) -> float:
+    """`count` times `step` as a decimal, so that 3 times 0.1 is 0.3."""
+    return float(Decimal(repr(float(step))) * count)
+
+
+@lru_cache(maxsize=4096)
+def _edges(lower: float, upper: float, step: float | None, log: bool) -> tuple[float, float]:
+    """The ends of the whole interval, half a step outside the bounds where there are steps."""
+    half = (step or 0.0) / 2
+    low, high = lower - half, upper + half
+    return (math.log(low), math.log(high)) if log else (low, high)
+
+
+def _shown(category: Any) -> Any:
+    if category is None or isinstance(category, str | bool | int) or is_number(category):
+        return category
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(category))[:200]

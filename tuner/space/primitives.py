@@ -1,0 +1,147 @@
+"""The primitives, under Ray Tune's names and with its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.space.values import listed
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Domain:
+    """What the primitives return: a type and its options, checked when a `Space` is built from it."""
+
+    type: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{self.type}({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
+
+
+def uniform(lower: float, upper: float) -> Domain:
+    """A float, uniformly in [lower, upper]."""
+    return Domain("uniform", {"lower": lower, "upper": upper})
+
+
+def loguniform(lower: float, upper: float) -> Domain:
+    """A float in [lower, upper], uniform in its logarithm; both bounds are positive."""
+    return Domain("loguniform", {"lower": lower, "upper": upper})
+
+
+def quniform(lower: float, upper: float, q: float) -> Domain:
+    """A multiple of q in [lower, upper], all equally likely; the bounds are multiples of q."""
+    return Domain("quniform", {"lower": lower, "upper": upper, "q": q})
+
+
+def qloguniform(lower: float, upper: float, q: float) -> Domain:
+    """A multiple of q in [lower, upper], uniform in its logarithm; the bounds are multiples of q."""
+    return Domain("qloguniform", {"lower": lower, "upper": upper, "q": q})
+
+
+def randint(lower: int, upper: int) -> Domain:
+    """An integer from lower to upper - 1, as in Ray Tune and numpy."""
+    return Domain("randint", {"lower": lower, "upper": upper})
+
+
+def lograndint(lower: int, upper: int) -> Domain:
+    """An integer from lower to upper - 1, uniform in its logarithm."""
+    return Domain("lograndint", {"lower": lower, "upper": upper})
+
+
+def qrandint(lower: int, upper: int, q: int = 1) -> Domain:
+    """A multiple of q from lower to upper, upper included, except for q = 1, where it is not (as in Ray Tune)."""
+    return Domain("qrandint", {"lower": lower, "upper": upper, "q": q})
+
+
+def qlograndint(lower: int, upper: int, q: int) -> Domain:
+    """A multiple of q from lower to upper (as in `qrandint`), uniform in its logarithm."""
+    return Domain("qlograndint", {"lower": lower, "upper": upper, "q": q})
+
+
+def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
+    """A float, normally distributed."""
+    return Domain("randn", {"mean": mean, "sd": sd})
+
+
+def qrandn(mean: float, sd: float, q: float) -> Domain:
+    """A normally distributed float, rounded to a multiple of q."""
+    return Domain("qrandn", {"mean": mean, "sd": sd, "q": q})
+
+
+def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
+    """One of the categories, which may be spaces of their own.
+
+    `ordered` says that neighbours in the list are alike, which PBT and models make use of; unless told it is taken to
+    be so where all categories are numbers in ascending order.
+    """
+    return Domain("choice", {"categories": listed(categories)} | ({} if ordered is None else {"ordered": ordered}))
+
+
+def grid_search(values: Iterable[Any]) -> Domain:
+    """Every one of the values: each combination of a space's grids is run `num_samples` times."""
+    return Domain("grid_search", {"values": listed(values)})
+
+
+def sample_from(func: Callable[..., Any]) -> Domain:
+    """A value computed from the rest of the configuration.
+
+    `func` takes nothing or the configuration, a dict whose keys are attributes too (``spec.config.width`` works as in
+    Ray Tune). `random` and `numpy.random` are seeded for each trial while it runs, so that it gives the same again.
+    """
+    return Domain("sample_from", {"func": func})
+
+
+OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # type -> needed, optional
+    "uniform": (("lower", "upper"), ()),
+    "loguniform": (("lower", "upper"), ()),
+    "quniform": (("lower", "upper", "q"), ()),
+    "qloguniform": (("lower", "upper", "q"), ()),
+    "randint": (("lower", "upper"), ()),
+    "lograndint": (("lower", "upper"), ()),
+    "qrandint": (("lower", "upper"), ("q",)),
+    "qlograndint": (("lower", "upper", "q"), ()),
+    "randn": ((), ("mean", "sd")),
+    "qrandn": (("mean", "sd", "q"), ()),
+    "choice": (("categories",), ("ordered",)),
+    "grid_search": (("values",), ()),
+    "const": (("value",), ()),
+    "tuple": (("items",), ()),
+    "python": (("index",), ("repr",)),
+    "sample_from": (("index",), ("repr",)),
+}
+
+
+def domain_of(value: Any) -> Any:
+    """Ray Tune's objects and its ``{"grid_search": [...]}`` as our `Domain`, numpy's scalars as Python's."""
+    if isinstance(value, Domain):
+        return value
+    if isinstance(value, Mapping):
+        if len(value) == 1 and "grid_search" in value and isinstance(value["grid_search"], list | tuple):
+            return grid_search(value["grid_search"])
+        return value
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    if any(c.__module__ == "ray.tune.search.sample" and c.__name__ == "Domain" for c in type(value).__mro__):
+        return _from_ray(value)
+    return value
+
+
+def _from_ray(domain: Any) -> Domain:
+    names = {c.__name__ for c in type(domain).__mro__}
+    if "Function" in names:
+        return sample_from(domain.func)
+    sampler, q = domain.get_sampler(), None
+    if type(sampler).__name__ == "Quantized":
+        sampler, q = sampler.get_sampler(), sampler.q
+    kinds = {c.__name__ for c in type(sampler).__mro__}
+    if "Categorical" in names:
+        return grid_search(domain.categories) if "Grid" in kinds else choice(domain.categories)
+    step = {} if q is None else {"q": q}
+    prefix = "" if q is None else "q"
+    if "Normal" in kinds:
+        return Domain(prefix + "randn", {"mean": sampler.mean, "sd": sampler.sd, **step})
+    log = "log" if "LogUniform" in kinds else ""
+    name = "randint" if "Integer" in names else "uniform"
+    return Domain(prefix + log + name, {"lower": domain.lower, "upper": domain.upper, **step})

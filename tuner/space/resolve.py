@@ -1,0 +1,120 @@
+"""From flat params to the dict that the user's function gets."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tuner.errors import SpecError
+from tuner.space.nodes import Const, Dict, Function, Leaf, List, Node, Opaque
+from tuner.space.points import describe
+from tuner.space.words import escape
+
+
+class Unresolved(Exception):
+    """A function of sample_from looked at a value that is not there yet."""
+
+
+class View(dict[str, Any]):
+    """The configuration as functions of `sample_from` see it: keys are attributes, and ``config`` is itself."""
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if isinstance(value, Function):
+            raise Unresolved
+        return value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if name == "config":
+            return self
+        raise AttributeError(name)
+
+
+def resolve(node: Node, params: Mapping[str, Any]) -> Any:
+    match node:
+        case Const(value):
+            return copy.deepcopy(value) if isinstance(value, dict | list) else value
+        case Dict(items):
+            return View({key: resolve(item, params) for key, item in items.items()})
+        case List(items, make):
+            return Items((resolve(item, params) for item in items), make)
+        case Function():
+            return node
+        case Leaf(parameter, branches):
+            if parameter.path not in params:
+                raise SpecError(f"{parameter.path} has no value", f"/params/{escape(parameter.path)}")
+            value = params[parameter.path]
+            if not parameter.contains(value):
+                raise SpecError(f"{value!r} is not in {describe(parameter)}", f"/params/{escape(parameter.path)}")
+            if parameter.kind == "choice":
+                return resolve(branches[parameter.index(value)], params)
+            return parameter.normal_form(value)
+
+
+class Items(list[Any]):
+    """A list or tuple under way."""
+
+    def __init__(self, items: Iterable[Any], make: type) -> None:
+        super().__init__(items)
+        self.make = make
+
+
+def pending_functions(value: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Function]]:
+    if isinstance(value, Function):
+        yield where, value
+    elif isinstance(value, View):
+        for key, item in dict.items(value):
+            yield from pending_functions(item, (*where, key))
+    elif isinstance(value, Items):
+        for i, item in enumerate(value):
+            yield from pending_functions(item, (*where, i))
+
+
+def put(root: Any, where: tuple[Any, ...], value: Any) -> None:
+    for key in where[:-1]:
+        root = dict.__getitem__(root, key) if isinstance(root, View) else root[key]
+    root[where[-1]] = value
+
+
+def thaw(value: Any) -> Any:
+    if isinstance(value, View):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, Items):
+        return value.make(thaw(item) for item in value)
+    return value
+
+
+def call(function: Function, config: Any, seed: int) -> Any:
+    """Calls it with `random` and `numpy.random` seeded, and puts their states back."""
+    if isinstance(function.func, Opaque):
+        raise SpecError("this space was read without its Python objects", "/space")
+    import numpy
+
+    state, numpy_state = random.getstate(), numpy.random.get_state()
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    try:
+        return thaw(function.func(config) if function.takes_config else function.func())
+    except Unresolved:
+        raise
+    except Exception as error:
+        raise SpecError(f"the function of sample_from raised {error!r}", f"/space/{function.path}") from error
+    finally:
+        random.setstate(state)
+        numpy.random.set_state(numpy_state)

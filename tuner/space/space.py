@@ -1,0 +1,216 @@
+"""`Space`: a checked search space and what is done with it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tuner.domain.keys import keyed_seed
+from tuner.errors import SpecError
+from tuner.space.build import Builder
+from tuner.space.json_form import Reader, Writer, load
+from tuner.space.nodes import Dict, Opaque, count
+from tuner.space.parameter import Parameter
+from tuner.space.points import Checker
+from tuner.space.resolve import Unresolved, call, pending_functions, put, resolve, thaw
+from tuner.space.words import did_you_mean, escape, show
+
+
+class Space:
+    """A checked search space. Immutable.
+
+    `parameters` lists them in the order of declaration, a choice before the parameters of its branches.
+    """
+
+    def __init__(self, source: Mapping[str, Any], *, pointer: str = "/space") -> None:
+        """SpecError lists everything that is wrong, with pointers below `pointer`."""
+        build = Builder()
+        if not isinstance(source, Mapping):
+            raise SpecError(f"a search space is a dict of parameters, not {show(source)}", pointer)
+        self._root = build.node(source, "", pointer, None, 0)
+        if build.errors:
+            raise SpecError(build.errors)
+        self._source = source
+        self.parameters: list[Parameter] = build.parameters
+        self._by_path = {p.path: p for p in self.parameters}
+        self._functions = build.functions
+
+    @classmethod
+    def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:
+        """From a dict of primitives, of `ray.tune`'s objects of the same names, of constants and of such dicts."""
+        return cls(space, pointer=pointer)
+
+    @classmethod
+    def from_json(
+        cls, data: Mapping[str, Any], blob: bytes | None = None, *, opaque: bool = False, pointer: str = "/space"
+    ) -> Space:
+        """From the JSON form. `blob` holds the Python objects it refers to; it is unpickled, so it must be trusted.
+
+        `opaque=True` reads a space with Python objects without them, to be looked at.
+        """
+        if not isinstance(data, Mapping):
+            raise SpecError(f"a search space is an object of parameters, not {show(data)}", pointer)
+        reader = Reader(load(blob, pointer), opaque)
+        source = {str(key): reader.value(value, f"{pointer}/{escape(key)}", 1) for key, value in data.items()}
+        if reader.errors:
+            raise SpecError(reader.errors)
+        return cls(source, pointer=pointer)
+
+    def to_json(self) -> dict[str, Any]:
+        return Writer().mapping(self._source)
+
+    def blob(self) -> bytes | None:
+        """cloudpickle of the Python objects that the JSON form refers to; None where there are none."""
+        writer = Writer()
+        writer.mapping(self._source)
+        if not writer.values:
+            return None
+        if any(isinstance(value, Opaque) for value in writer.values):
+            raise SpecError("this space was read without its Python objects", "/space")
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+        return bytes(cloudpickle.dumps(writer.values))
+
+    def __getitem__(self, path: str) -> Parameter:
+        return self._by_path[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._by_path
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def __repr__(self) -> str:
+        return f"Space({self._source!r})"
+
+    def active(self, params: Mapping[str, Any]) -> list[bool]:
+        """For each of `parameters` whether it is in force under the choices made in `params`."""
+        on: dict[str, bool] = {}
+        for p in self.parameters:
+            on[p.path] = p.condition is None or (
+                on[p.condition[0]]
+                and p.condition[0] in params
+                and self._by_path[p.condition[0]].index(params[p.condition[0]]) == p.condition[1]
+            )
+        return list(on.values())
+
+    def sample(self, rng: random.Random, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Flat params drawn at random; those in `given` are kept as they are, as far as they are active."""
+        given = given or {}
+        return self._fill(lambda p: p.normal_form(given[p.path]) if p.path in given else p.resample(rng))
+
+    def to_unit(self, params: Mapping[str, Any]) -> list[float]:
+        """A point of the unit cube, one coordinate per parameter; 0.5 for those that are not active."""
+        on = self.active(params)
+        return [p.unit(params[p.path]) if yes else 0.5 for p, yes in zip(self.parameters, on, strict=True)]
+
+    def from_unit(self, unit: Sequence[float]) -> dict[str, Any]:
+        """Flat params at a point of the unit cube; coordinates of parameters that are not active are not looked at."""
+        place = dict(zip(self._by_path, unit, strict=True))
+        return self._fill(lambda p: p.value(place[p.path]))
+
+    def _fill(self, draw: Callable[[Parameter], Any]) -> dict[str, Any]:
+        params: dict[str, Any] = {}
+        chosen: dict[str, int] = {}
+        for p in self.parameters:
+            if p.condition is None or chosen.get(p.condition[0]) == p.condition[1]:
+                params[p.path] = draw(p)
+                if p.kind == "choice":
+                    chosen[p.path] = p.index(params[p.path])
+        return params
+
+    def config(self, params: Mapping[str, Any], seed: int = 0, number: int = 0) -> dict[str, Any]:
+        """What the user's function gets: nested, with constants and `sample_from` filled in.
+
+        The functions of `sample_from` draw from generators keyed by (seed, number, path). SpecError where params are
+        missing.
+        """
+        root = resolve(self._root, params)
+        pending = dict(pending_functions(root, ()))
+        while pending:
+            done = 0
+            for where, function in list(pending.items()):
+                try:
+                    value = call(function, root, keyed_seed(seed, "sample_from", number, function.path))
+                except Unresolved:
+                    continue
+                put(root, where, value)
+                del pending[where]
+                done += 1
+            if not done:
+                names = ", ".join(sorted(f.path for f in pending.values()))
+                raise SpecError(f"these functions of sample_from wait for each other: {names}", "/space")
+        return thaw(root)  # type: ignore[no-any-return]
+
+    def check(self, point: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
+        """A point that a user gave, nested as a config or flat, as flat params; it may leave parameters out.
+
+        What is complete as flat params (those of another trial) is read as such. Otherwise a choice's value is read as a
+        category where it fits one, and as an index where it does not. SpecError lists what is unknown, outside its
+        domain, or given for a branch that is not taken.
+        """
+        if not isinstance(point, Mapping):
+            raise SpecError(f"a point is a dict of values, not {show(point)}", pointer)
+        if self._is_flat(point):
+            return {p.path: p.normal_form(point[p.path]) for p in self.parameters if p.path in point}
+        checker = Checker(self._by_path)
+        top = self._root.items if isinstance(self._root, Dict) else {}
+        for key, value in point.items():
+            where = f"{pointer}/{escape(key)}"
+            if key in top:
+                checker.node(top[key], value, where)
+            elif key in self._by_path:
+                checker.parameter(self._by_path[key], None, value, where)
+            else:
+                checker.errors.append((where, f"not in the search space{did_you_mean(key, [*top, *self._by_path])}"))
+        checker.conditions(pointer)
+        if checker.errors:
+            raise SpecError(checker.errors)
+        return {p.path: checker.found[p.path] for p in self.parameters if p.path in checker.found}
+
+    def _is_flat(self, point: Mapping[str, Any]) -> bool:
+        """Whether it has a value for each active parameter, each in its domain, and nothing else."""
+        needed: list[str] = []
+        chosen: dict[str, int] = {}
+        for p in self.parameters:
+            if p.condition is None or chosen.get(p.condition[0]) == p.condition[1]:
+                needed.append(p.path)
+                if p.path not in point or not p.contains(point[p.path]):
+                    return False
+                if p.kind == "choice":
+                    chosen[p.path] = p.index(point[p.path])
+        return len(needed) == len(point)
+
+    @property
+    def has_grid(self) -> bool:
+        return any(p.grid for p in self.parameters)
+
+    def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
+        """Every combination of the grids (and, if told so, of the choices), as flat params without the rest.
+
+        The first declared varies slowest. One empty combination where there is nothing to enumerate; at most `limit`.
+        """
+        return list(itertools.islice(self._combinations(0, {}, {}, choices), limit))
+
+    def _combinations(
+        self, at: int, params: dict[str, Any], chosen: dict[str, int], choices: bool
+    ) -> Iterator[dict[str, Any]]:
+        while at < len(self.parameters):
+            p = self.parameters[at]
+            at += 1
+            on = p.condition is None or chosen.get(p.condition[0]) == p.condition[1]
+            if on and (p.grid or (choices and p.kind == "choice")):
+                for i in range(len(p.categories)):
+                    yield from self._combinations(at, {**params, p.path: p.at(i)}, {**chosen, p.path: i}, choices)
+                return
+        yield params
+
+    def readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Flat params to show: where a choice's value is an index, what it stands for."""
+        return {path: self._by_path[path].readable(value) for path, value in params.items() if path in self._by_path}
+
+    def cardinality(self) -> int | None:
+        """How many different params there are; None where that has no bound."""
+        return count(self._root)

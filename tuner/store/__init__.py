@@ -1,0 +1,37 @@
+"""The database: the only place with SQL."""
+
+from tuner.store.connect import StoreUnavailable
+from tuner.store.records import (
+    CheckpointRecord,
+    CodeRecord,
+    CommandRecord,
+    Curve,
+    CurveSegment,
+    DecisionRecord,
+    ExperimentRecord,
+    LogChunk,
+    Page,
+    Progress,
+    SegmentRecord,
+    StreamItem,
+    TrialRecord,
+)
+from tuner.store.store import Store
+
+__all__ = [
+    "CheckpointRecord",
+    "CodeRecord",
+    "CommandRecord",
+    "Curve",
+    "CurveSegment",
+    "DecisionRecord",
+    "ExperimentRecord",
+    "LogChunk",
+    "Page",
+    "Progress",
+    "SegmentRecord",
+    "Store",
+    "StoreUnavailable",
+    "StreamItem",
+    "TrialRecord",
+]

@@ -1,0 +1,141 @@
+"""Engines: the settings that SQLite and PostgreSQL need, and the errors that may pass by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from tuner.errors import Retryable, StoreError
+
+Synchronous = Literal["NORMAL", "FULL"]
+
+#: WAL shares memory between processes through the file system, which these do not do between machines
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ncpfs"}
+    | {"orangefs", "pvfs2", "davfs", "davfs2"}
+    | {f"fuse.{name}" for name in ("sshfs", "s3fs", "gcsfuse", "glusterfs", "ceph-fuse", "rclone", "juicefs", "goofys")}
+)
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+class StoreUnavailable(StoreError, Retryable):
+    """The database is locked or out of reach just now; nothing was written, and the same call may work later."""
+
+
+def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
+    """An engine with this project's settings. StoreError where the URL cannot work."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StoreError(
+            f"not a database URL: {url!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
+        ) from error
+    match parsed.get_backend_name():
+        case "sqlite":
+            return _sqlite(parsed, synchronous)
+        case "postgresql":
+            return _postgresql(parsed)
+        case other:
+            raise StoreError(f"{other!r} is not supported; use sqlite:////path/to/file or postgresql://user@host/name")
+
+
+def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise StoreError("an SQLite database must be a file: the driver and the API are processes of their own")
+    path = Path(url.database).expanduser().absolute()
+    refuse_network_disk(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        url.set(database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # else sqlite3 begins transactions when it thinks best
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute(f"PRAGMA synchronous={synchronous}")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA cache_size=-16384")
+        cursor.execute("PRAGMA temp_store=MEMORY")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    try:
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")
+        return create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=15)
+    except (ImportError, NoSuchModuleError) as error:
+        raise StoreError(f"the driver for {url.drivername} is not installed: {error}") from error
+
+
+def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
+    """StoreError where `path` is on a file system that several machines share."""
+    kind, where = file_system(path, mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{path} is on a network disk ({kind}, mounted at {where}), where SQLite's write-ahead log can lose data; "
+            "set TUNER_DATABASE_URL to a file on a local disk, or to a PostgreSQL server"
+        )
+
+
+def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
+    """(type, mount point) of the file system that holds `path`; ("", "") where the machine does not say."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "", ""
+    target = path.resolve()
+    best = ("", "")
+    for line in lines:
+        parts = line.split()
+        if len(parts) < 3:
+            continue
+        point = parts[1].encode().decode("unicode_escape")  # spaces are written as \040
+        if target.is_relative_to(point) and len(point) >= len(best[1]):
+            best = (parts[2], point)
+    return best
+
+
+@contextmanager
+def translated(backend: str) -> Iterator[None]:
+    """Errors of the database's driver come out as StoreError; `StoreUnavailable` where a repeat may help."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise translate(error.orig or error, backend) from error
+    except Exception as error:
+        if type(error).__module__.split(".")[0] in ("sqlite3", "psycopg"):
+            raise translate(error, backend) from error
+        raise
+
+
+def translate(error: BaseException, backend: str) -> StoreError:
+    text = str(error).strip() or type(error).__name__
+    name = type(error).__name__
+    passing = name in (
+        "OperationalError",
+        "InterfaceError",
+        "SerializationFailure",
+        "DeadlockDetected",
+        "AdminShutdown",
+        "CannotConnectNow",
+    )
+    if passing and "no such table" not in text and "no such column" not in text:
+        return StoreUnavailable(f"{backend}: {text}")
+    return StoreError(f"{backend}: {text}")

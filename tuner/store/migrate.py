@@ -1,0 +1,63 @@
+"""Bringing a database up to this version's tables.
+
+Alembic's scripts are in `migrations/`, and in the wheel as `tuner/_migrations`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from tuner.errors import StoreError
+
+HEAD = "0001"  # the newest revision in migrations/versions; a test keeps the two together
+
+
+def scripts() -> Path:
+    """Where the migration scripts are: beside the package in a source tree, inside it when installed."""
+    package = Path(__file__).resolve().parents[1]
+    for place in (package / "_migrations", package.parent / "migrations"):
+        if (place / "env.py").is_file():
+            return place
+    raise StoreError("the migration scripts are missing from this installation; install the package again")
+
+
+def revision(engine: Engine) -> str | None:
+    """The revision that the database is at; None for an empty one."""
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+        return str(row[0]) if row else None
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to `HEAD`. Several processes may call it at once; one query where nothing is to do."""
+    try:
+        if revision(engine) == HEAD:
+            return
+    except DBAPIError as error:
+        raise StoreError(f"cannot open the database {engine.url.render_as_string()}: {error.orig}") from error
+
+    from alembic import command  # 0.2 s, only where there is something to do
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("COMMIT")  # the read transaction that SQLAlchemy has begun
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7236512)")
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise StoreError(
+                f"{engine.url.render_as_string()} was written by a newer version of this package; upgrade it ({error})"
+            ) from error
+        connection.commit()

@@ -1,0 +1,190 @@
+"""What the store hands out: rows as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState, TrialState
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRecord:
+    """A trainable that travels by value, and what it needs to be unpickled elsewhere."""
+
+    hash: str
+    blob: bytes | None = None  # cloudpickle; None where the spec's entrypoint is imported
+    space_blob: bytes | None = None  # cloudpickle of choices that are no JSON values
+    parts_blob: bytes | None = None  # cloudpickle of a scheduler, searcher or stopper that JSON cannot say
+    python: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    sys_path: Sequence[str] = ()
+    working_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    id: int
+    public_id: str
+    spec: Spec
+    state: ExperimentState
+    source: str
+    code_hash: str | None
+    driver_epoch: int
+    driver_owner: str | None
+    lease_until: float | None
+    last_event_seq: int
+    best: Mapping[str, Any] | None
+    counts: Mapping[str, int]
+    reason: str
+    error: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an experiment has got: what somebody who follows it asks several times a second."""
+
+    last_event_seq: int
+    state: ExperimentState
+    reason: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRecord:
+    id: int
+    public_id: str
+    ordinal: int
+    cause: str
+    start_iteration: int
+    params: Mapping[str, Any]
+    source_checkpoint: str | None
+    source_trial: int | None
+    placement: Mapping[str, Any]
+    warm: bool | None
+    startup_s: float | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    id: int
+    public_id: str
+    experiment_id: int
+    experiment: str  # its public id
+    number: int
+    state: TrialState
+    params: Mapping[str, Any]
+    searcher: Mapping[str, Any]
+    tags: Mapping[str, Any]
+    iteration: int
+    last: Mapping[str, float]
+    last_value: float | None
+    best_value: float | None
+    best_iteration: int | None
+    reports: int
+    running_s: float
+    failures: int
+    system_failures: int
+    failure: Mapping[str, Any] | None
+    reason: str
+    waiting: str | None
+    checkpoint: Mapping[str, Any] | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    segments: tuple[SegmentRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    seq: int
+    time: float
+    kind: str
+    trial: int | None
+    reason: str
+    state: str  # pending | done
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    public_id: str
+    trial: int
+    segment: int
+    step: int
+    uri: str
+    bytes: int
+    state: str  # uploading | ready | deleted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRecord:
+    id: int
+    experiment_id: int
+    command: str
+    trial: int | None
+    reason: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamItem:
+    """One log entry for the event stream. `event` is its kind; a decision's is "decision"."""
+
+    seq: int
+    event: str
+    time: float
+    trial: int | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSegment:
+    ordinal: int
+    cause: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One trial's curve; it breaks between segments."""
+
+    trial: int
+    state: str
+    best_value: float | None
+    segments: Sequence[CurveSegment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """A piece of what one rank wrote. `chunk_no`, from 0 per (segment, rank, stream), makes a repeat harmless."""
+
+    trial: int
+    segment: int
+    rank: int
+    stream: str
+    chunk_no: int
+    time: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: tuple[T, ...]
+    next_token: str | None

@@ -1,0 +1,119 @@
+"""What anybody may write: experiments, code, commands, leases, logs. Each function is part of a transaction of its caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tuner.domain.experiment import SPEC_VERSION, Spec
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, LostLease, NotFound
+from tuner.store.records import CodeRecord, LogChunk
+from tuner.store.tables import dumps
+from tuner.store.writer import Cursor, clean
+
+_ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
+
+_EXPERIMENT = """
+INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, driver_epoch,
+  last_event_seq, counts, reason, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+_CODE = """
+INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_CLAIM = f"""
+UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = ?, lease_until = ?
+WHERE id = ? AND state NOT IN ({_ENDED}) AND (lease_until IS NULL OR lease_until <= ? OR driver_owner = ?)
+RETURNING driver_epoch"""
+_RENEW = "UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_epoch = ?"
+_RELEASE = "UPDATE experiment SET lease_until = NULL, driver_owner = NULL WHERE id = ? AND driver_epoch = ?"
+# The newest command about the same thing counts: a pause after a resume is a pause once more.
+_COMMAND_FIND = """
+SELECT id FROM command WHERE experiment_id = ? AND state = 'pending' AND command = ? AND COALESCE(trial_number, -1) = ?
+AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial_number, -1) = ?)"""
+_COMMAND = """
+INSERT INTO command (experiment_id, command, trial_number, reason, state, created_at)
+VALUES (?, ?, ?, ?, 'pending', ?) RETURNING id"""
+_SEGMENT = """
+SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
+WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
+_LOG = """
+INSERT INTO log_chunk (segment_id, rank, stream, chunk_no, time, text) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+
+
+def create(
+    cursor: Cursor, spec: Spec, public_id: str, code: CodeRecord | None, source: str, key: str | None, now: float
+) -> str:
+    """The public id: a new one, or that of the experiment that has this idempotency key."""
+    if code is not None:
+        put_code(cursor, code, now)
+    name, spec_json = clean(spec.name), dumps(spec.to_json())
+    state, version = ExperimentState.PENDING.value, SPEC_VERSION
+    values = (public_id, name, state, spec_json, version, spec.seed, source, clean(key), spec.code, now)
+    cursor.execute(_EXPERIMENT, values)
+    if cursor.rowcount == 1:
+        return public_id
+    [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
+    # The files of the code may have been edited since; the request is the same.
+    if {**json.loads(stored), "code": None} != {**json.loads(spec_json), "code": None}:
+        raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+    return str(found)
+
+
+def put_code(cursor: Cursor, record: CodeRecord, now: float) -> None:
+    cursor.execute(
+        _CODE,
+        (
+            record.hash,
+            record.blob,
+            record.space_blob,
+            record.parts_blob,
+            record.python,
+            dumps(record.packages),
+            dumps(list(record.sys_path)),
+            clean(record.working_dir),
+            now,
+        ),
+    )
+
+
+def claim(cursor: Cursor, experiment: int, owner: str, lease_s: float, now: float) -> int:
+    epoch = cursor.value(_CLAIM, (owner, now + lease_s, experiment, now, owner))
+    if epoch is not None:
+        return int(epoch)
+    rows = cursor.rows("SELECT public_id, state, driver_owner FROM experiment WHERE id = ?", (experiment,))
+    if not rows:
+        raise NotFound(f"no experiment with the internal id {experiment}")
+    public, state, holder = rows[0]
+    if ExperimentState(state).ended:
+        raise Conflict(f"{public} is {state}")
+    raise Conflict(f"{public} is driven by {holder}, whose lease has not run out")
+
+
+def renew(cursor: Cursor, experiment: int, epoch: int, until: float) -> None:
+    cursor.execute(_RENEW, (until, experiment, epoch))
+    if cursor.rowcount != 1:
+        raise LostLease(f"experiment {experiment}: another driver has taken it over (ours was number {epoch})")
+
+
+def release(cursor: Cursor, experiment: int, epoch: int) -> None:
+    cursor.execute(_RELEASE, (experiment, epoch))
+
+
+def add_command(cursor: Cursor, experiment: int, name: str, trial: int | None, reason: str, now: float) -> int:
+    about = -1 if trial is None else trial
+    found = cursor.value(_COMMAND_FIND, (experiment, name, about, experiment, about))
+    if found is None:
+        found = cursor.value(_COMMAND, (experiment, name, trial, clean(reason), now))
+    return int(found)
+
+
+def add_logs(cursor: Cursor, experiment: int, chunks: Sequence[LogChunk]) -> None:
+    ids = {key: cursor.value(_SEGMENT, (experiment, *key)) for key in {(c.trial, c.segment) for c in chunks}}
+    rows = [
+        (ids[c.trial, c.segment], c.rank, c.stream, c.chunk_no, c.time, clean(c.text))
+        for c in chunks
+        if ids[c.trial, c.segment] is not None
+    ]
+    if rows:
+        cursor.executemany(_LOG, rows)

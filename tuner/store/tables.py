@@ -1,0 +1,262 @@
+"""The tables, as SQLAlchemy sees them. `migrations/` builds the same ones; a test compares the two.
+
+Outside, ids are opaque with a prefix (`public_id`); inside, integers. Times are seconds since the epoch in UTC, as
+doubles. JSON is kept as text, so that both databases give back what was put in: key order, NaN and all. The tables that
+grow with every report have no foreign keys: one writer fills them, and the checks would cost more than the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def dumps(value: Any) -> str:
+    """JSON as it is stored. Tuples become lists and any Mapping an object."""
+    return json.dumps(value, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if hasattr(value, "item"):  # a number of numpy or torch
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
+
+
+class JsonText(TypeDecorator[Any]):
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str | None:
+        return None if value is None else dumps(value)
+
+    def process_result_value(self, value: str | None, dialect: Any) -> Any:
+        return None if value is None else json.loads(value)
+
+
+Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is an alias of the rowid there
+Real: TypeEngine[float] = Double().with_variant(Float, "sqlite")
+
+code = Table(
+    "code",
+    metadata,
+    Column("hash", String(80), primary_key=True),
+    Column("blob", LargeBinary),  # cloudpickle of the trainable; NULL where an import finds it
+    Column("space_blob", LargeBinary),  # choices that are no JSON values
+    Column("parts_blob", LargeBinary),  # a scheduler, searcher or stopper that JSON cannot say
+    Column("python", String(40), nullable=False),
+    Column("packages", JsonText, nullable=False),
+    Column("sys_path", JsonText, nullable=False),
+    Column("working_dir", Text, nullable=False),
+    Column("created_at", Real, nullable=False),
+)
+
+experiment = Table(
+    "experiment",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("name", Text, nullable=False, index=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("spec", JsonText, nullable=False),
+    Column("spec_version", Integer, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("source", String(16), nullable=False),  # python | api
+    Column("idempotency_key", Text, unique=True),
+    Column("code_hash", ForeignKey("code.hash")),
+    Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write
+    Column("driver_owner", Text),
+    Column("lease_until", Real),
+    Column("last_event_seq", Id, nullable=False),
+    Column("best", JsonText),
+    Column("counts", JsonText),
+    Column("reason", Text, nullable=False),
+    Column("error", Text),
+    Column("created_at", Real, nullable=False),
+    Column("started_at", Real),
+    Column("ended_at", Real),
+)
+
+trial = Table(
+    "trial",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("params", JsonText, nullable=False),
+    Column("searcher", JsonText, nullable=False),
+    Column("tags", JsonText, nullable=False),
+    Column("iteration", Integer, nullable=False),
+    Column("last", JsonText, nullable=False),
+    Column("last_value", Real),
+    Column("best_value", Real),
+    Column("best_iteration", Integer),
+    Column("reports", Integer, nullable=False),
+    Column("running_s", Real, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("system_failures", Integer, nullable=False),
+    Column("failure", JsonText),
+    Column("reason", Text, nullable=False),
+    Column("waiting", Text),
+    Column("checkpoint", JsonText),  # the newest ready one
+    Column("created_at", Real, nullable=False),
+    Column("started_at", Real),
+    Column("ended_at", Real),
+    UniqueConstraint("experiment_id", "number"),
+)
+
+segment = Table(
+    "segment",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("trial_id", Id, ForeignKey("trial.id"), nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("cause", String(16), nullable=False),
+    Column("start_step", Integer, nullable=False),
+    Column("config", JsonText, nullable=False),
+    Column("source_checkpoint", String(64)),  # public_id: it may come from an experiment that is gone
+    Column("placement", JsonText),
+    Column("warm", Boolean),
+    Column("startup_s", Real),
+    Column("created_at", Real, nullable=False),
+    Column("started_at", Real),
+    Column("ended_at", Real),
+    Column("outcome", String(16)),
+    UniqueConstraint("trial_id", "ordinal"),
+)
+
+metric_key = Table(
+    "metric_key",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    UniqueConstraint("experiment_id", "name"),
+)
+
+metric_point = Table(
+    "metric_point",
+    metadata,
+    # In this order the points of one curve lie side by side.
+    Column("segment_id", Id, primary_key=True, autoincrement=False),
+    Column("key_id", Id, primary_key=True, autoincrement=False),
+    Column("report_no", Integer, primary_key=True, autoincrement=False),
+    Column("step", Integer, nullable=False),
+    Column("time", Real, nullable=False),
+    Column("value", Real),  # NULL where `kind` is not 0
+    Column("kind", SmallInteger, nullable=False),  # 0 finite, 1 NaN, 2 +inf, 3 -inf
+    sqlite_with_rowid=False,
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("segment_id", Id, ForeignKey("segment.id"), nullable=False, index=True),
+    Column("step", Integer, nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False),  # uploading | ready | deleted
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("experiment_id", Id, primary_key=True, autoincrement=False),
+    Column("event_seq", Id, primary_key=True, autoincrement=False),
+    Column("time", Real, nullable=False),
+    Column("kind", String(32), nullable=False),
+    # The next four say where the metrics of a report are; they are not stored a second time.
+    Column("trial_number", Integer),
+    Column("segment_id", Id),
+    Column("report_no", Integer),
+    Column("step", Integer),
+    Column("payload", JsonText),
+    sqlite_with_rowid=False,
+)
+
+decision = Table(
+    "decision",
+    metadata,
+    Column("experiment_id", Id, primary_key=True, autoincrement=False),
+    Column("event_seq", Id, primary_key=True, autoincrement=False),
+    Column("time", Real, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("trial_number", Integer),
+    Column("reason", Text, nullable=False),
+    Column("state", String(16), nullable=False),  # pending | done
+    Column("payload", JsonText, nullable=False),
+    Index("ix_decision_trial", "experiment_id", "trial_number"),
+    sqlite_with_rowid=False,
+)
+
+snapshot = Table(
+    "snapshot",
+    metadata,
+    Column("experiment_id", Id, ForeignKey("experiment.id"), primary_key=True, autoincrement=False),
+    Column("event_seq", Id, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+)
+
+command = Table(
+    "command",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
+    Column("command", String(16), nullable=False),
+    Column("trial_number", Integer),
+    Column("reason", Text, nullable=False),
+    Column("state", String(16), nullable=False),  # pending | done
+    Column("created_at", Real, nullable=False),
+    Column("done_at", Real),
+    Index("ix_command_open", "experiment_id", "state"),
+)
+
+log_chunk = Table(
+    "log_chunk",
+    metadata,
+    Column("segment_id", Id, primary_key=True, autoincrement=False),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("stream", String(8), primary_key=True),  # stdout | stderr
+    Column("chunk_no", Integer, primary_key=True, autoincrement=False),
+    Column("time", Real, nullable=False),
+    Column("text", Text, nullable=False),
+    sqlite_with_rowid=False,
+)

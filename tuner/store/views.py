@@ -1,0 +1,370 @@
+"""The queries behind lists, details and curves: rows in, records out. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
+
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import NotFound, SpecError
+from tuner.store.records import (
+    CheckpointRecord,
+    CommandRecord,
+    Curve,
+    CurveSegment,
+    DecisionRecord,
+    ExperimentRecord,
+    LogChunk,
+    Page,
+    Progress,
+    SegmentRecord,
+    TrialRecord,
+)
+from tuner.store.tables import (
+    checkpoint,
+    command,
+    decision,
+    experiment,
+    log_chunk,
+    metric_key,
+    metric_point,
+    segment,
+    trial,
+)
+from tuner.store.thinning import thin
+
+T = TypeVar("T")
+
+_EXPERIMENT = [
+    column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key")
+]
+_ACTIVE = [ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING, ExperimentState.CANCELLING]
+_TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
+
+
+def experiment_by(connection: Connection, where: ColumnElement[bool], shown: str) -> ExperimentRecord:
+    row = connection.execute(select(*_EXPERIMENT).where(where)).mappings().first()
+    if row is None:
+        raise NotFound(f"no experiment {shown}")
+    return _experiment(row)
+
+
+def progress(connection: Connection, experiment_id: int) -> Progress:
+    query = select(*experiment.c["last_event_seq", "state", "reason", "error"]).where(experiment.c.id == experiment_id)
+    row = connection.execute(query).first()
+    if row is None:
+        raise NotFound(f"no experiment with the internal id {experiment_id}")
+    return Progress(
+        last_event_seq=row.last_event_seq, state=ExperimentState(row.state), reason=row.reason, error=row.error
+    )
+
+
+def claimable(connection: Connection, now: float) -> list[ExperimentRecord]:
+    wanted = exists().where(
+        command.c.experiment_id == experiment.c.id,
+        command.c.state == "pending",
+        command.c.command.in_(["resume", "cancel"]),
+    )
+    free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
+    to_run = or_(experiment.c.state.in_(_ACTIVE), and_(experiment.c.state == ExperimentState.PAUSED, wanted))
+    query = select(*_EXPERIMENT).where(free, to_run).order_by(experiment.c.id)
+    return [_experiment(row) for row in connection.execute(query).mappings()]
+
+
+def pending_commands(connection: Connection, experiment_ids: Sequence[int]) -> list[CommandRecord]:
+    columns = command.c["id", "experiment_id", "command", "reason", "created_at"]
+    query = select(*columns, command.c.trial_number.label("trial")).where(command.c.experiment_id.in_(experiment_ids))
+    rows = connection.execute(query.where(command.c.state == "pending").order_by(command.c.id))
+    return [CommandRecord(**row) for row in rows.mappings()]
+
+
+def experiments(
+    connection: Connection, state: str | None, name: str | None, size: int, token: str | None
+) -> Page[ExperimentRecord]:
+    query = select(*_EXPERIMENT).order_by(experiment.c.id.desc())
+    if state is not None:
+        query = query.where(experiment.c.state == state)
+    if name is not None:
+        query = query.where(experiment.c.name.icontains(name, autoescape=True))
+    if token is not None:
+        query = query.where(experiment.c.id < _number(token))
+    return _page(connection, query, size, _experiment, lambda record: record.id)
+
+
+def trials(
+    connection: Connection, experiment_id: int, state: str | None, size: int, token: str | None
+) -> Page[TrialRecord]:
+    query = _trials().where(trial.c.experiment_id == experiment_id).order_by(trial.c.number)
+    if state is not None:
+        query = query.where(trial.c.state == state)
+    if token is not None:
+        query = query.where(trial.c.number > _number(token))
+    return _page(connection, query, size, _trial, lambda record: record.number)
+
+
+def newest_trials(connection: Connection, experiment_id: int, count: int) -> list[TrialRecord]:
+    query = _trials().where(trial.c.experiment_id == experiment_id).order_by(trial.c.number.desc()).limit(count)
+    return [_trial(row) for row in connection.execute(query).mappings()][::-1]
+
+
+def trial_by(connection: Connection, public_id: str) -> TrialRecord:
+    row = connection.execute(_trials().where(trial.c.public_id == public_id)).mappings().first()
+    if row is None:
+        raise NotFound(f"no trial {public_id}")
+    return _trial(row, _segments(connection, row["id"]))
+
+
+def checkpoints(connection: Connection, experiment_id: int, number: int | None) -> list[CheckpointRecord]:
+    query = _checkpoints().where(trial.c.experiment_id == experiment_id).order_by(checkpoint.c.id)
+    if number is not None:
+        query = query.where(trial.c.number == number)
+    return [CheckpointRecord(**row) for row in connection.execute(query).mappings()]
+
+
+def checkpoint_by(connection: Connection, public_id: str) -> CheckpointRecord:
+    row = connection.execute(_checkpoints().where(checkpoint.c.public_id == public_id)).mappings().first()
+    if row is None:
+        raise NotFound(f"no checkpoint {public_id}")
+    return CheckpointRecord(**row)
+
+
+def decisions(
+    connection: Connection, experiment_id: int, number: int | None, size: int, token: str | None
+) -> Page[DecisionRecord]:
+    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
+    query = select(*columns).where(decision.c.experiment_id == experiment_id).order_by(decision.c.event_seq.desc())
+    if number is not None:
+        query = query.where(decision.c.trial_number == number)
+    if token is not None:
+        query = query.where(decision.c.event_seq < _number(token))
+    return _page(connection, query, size, _decision, lambda record: record.seq)
+
+
+def metric_names(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
+    columns = select(metric_key.c.experiment_id, metric_key.c.name)
+    query = columns.where(metric_key.c.experiment_id.in_(experiment_ids)).order_by(metric_key.c.id)
+    found: dict[int, list[str]] = {experiment_id: [] for experiment_id in experiment_ids}
+    for row in connection.execute(query):
+        found[row.experiment_id].append(row.name)
+    return found
+
+
+def curves(connection: Connection, experiment_id: int, metric: str, x: str, max_points: int) -> list[Curve]:
+    if x not in ("step", "time"):
+        raise SpecError(f"expected step or time, got {x!r}", "/x")
+    begin = _begin(connection, experiment_id)
+    across: ColumnElement[Any] = metric_point.c.step if x == "step" else metric_point.c.time - begin
+    points = (
+        select(metric_point.c.segment_id, across, metric_point.c.value)
+        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
+        .join(segment, segment.c.id == metric_point.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+        .where(
+            trial.c.experiment_id == experiment_id,
+            metric_key.c.experiment_id == experiment_id,
+            metric_key.c.name == metric,
+        )
+        .order_by(trial.c.number, segment.c.ordinal, metric_point.c.report_no)
+    )
+    by_segment: dict[int, tuple[list[float], list[float | None]]] = {}
+    for row_id, at, value in connection.execute(points):
+        xs, ys = by_segment.setdefault(row_id, ([], []))
+        xs.append(at)
+        ys.append(value)
+    owners = (
+        select(trial.c.number, trial.c.state, trial.c.best_value, segment.c.id, segment.c.ordinal, segment.c.cause)
+        .join(segment, segment.c.trial_id == trial.c.id)
+        .where(trial.c.experiment_id == experiment_id)
+        .order_by(trial.c.number, segment.c.ordinal)
+    )
+    found: dict[int, Curve] = {}
+    pieces: dict[int, list[CurveSegment]] = {}
+    for number, state, best, row_id, ordinal, cause in connection.execute(owners):
+        if row_id not in by_segment:
+            continue
+        xs, ys = thin(*by_segment[row_id], max_points)
+        pieces.setdefault(number, []).append(CurveSegment(ordinal=ordinal, cause=cause, x=xs, y=ys))
+        found[number] = Curve(trial=number, state=state, best_value=best, segments=pieces[number])
+    return list(found.values())
+
+
+def best_so_far(connection: Connection, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
+    value = metric_point.c.value if mode == "max" else -metric_point.c.value
+    order = (metric_point.c.time, metric_point.c.segment_id, metric_point.c.report_no)
+    # A window function sees each point beside the best before it, so only the improvements leave the database.
+    before = func.max(value).over(order_by=order, rows=(None, -1)).label("before")
+    points = (
+        select(metric_point.c.time, metric_point.c.value, value.label("score"), before)
+        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
+        .join(segment, segment.c.id == metric_point.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+        .where(trial.c.experiment_id == experiment_id, metric_key.c.experiment_id == experiment_id)
+        .where(metric_key.c.name == metric, metric_point.c.value.is_not(None))
+        .subquery()
+    )
+    better = points.c.before.is_(None) | (points.c.score > points.c.before)
+    rows = connection.execute(
+        select(points.c.time, points.c.value).where(better).order_by(points.c.time, points.c.score)
+    ).all()
+    begin = _begin(connection, experiment_id)
+    return [time - begin for time, _ in rows], [value for _, value in rows]
+
+
+def logs(
+    connection: Connection, public_id: str, rank: int | None, ordinal: int | None, tail: int | None
+) -> list[LogChunk]:
+    number = connection.execute(select(trial.c.number).where(trial.c.public_id == public_id)).scalar()
+    if number is None:
+        raise NotFound(f"no trial {public_id}")
+    query = (
+        select(segment.c.ordinal, *log_chunk.c["rank", "stream", "chunk_no", "time", "text"])
+        .join(segment, segment.c.id == log_chunk.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+        .where(trial.c.public_id == public_id)
+        .order_by(segment.c.ordinal, log_chunk.c.rank, log_chunk.c.stream, log_chunk.c.chunk_no)
+    )
+    if rank is not None:
+        query = query.where(log_chunk.c.rank == rank)
+    if ordinal is not None:
+        query = query.where(segment.c.ordinal == ordinal)
+    chunks = [
+        LogChunk(
+            trial=number,
+            segment=row.ordinal,
+            rank=row.rank,
+            stream=row.stream,
+            chunk_no=row.chunk_no,
+            time=row.time,
+            text=row.text,
+        )
+        for row in connection.execute(query)
+    ]
+    return chunks if tail is None else _tail(chunks, tail)
+
+
+def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:
+    """The last `lines` lines of each (segment, rank, stream), as one chunk each."""
+    streams: dict[tuple[int, int, str], list[LogChunk]] = {}
+    for chunk in chunks:
+        streams.setdefault((chunk.segment, chunk.rank, chunk.stream), []).append(chunk)
+    tails = []
+    for parts in streams.values():
+        text = "".join("".join(part.text for part in parts).splitlines(keepends=True)[-lines:]) if lines > 0 else ""
+        last = parts[-1]
+        tails.append(
+            LogChunk(
+                trial=last.trial,
+                segment=last.segment,
+                rank=last.rank,
+                stream=last.stream,
+                chunk_no=last.chunk_no,
+                time=last.time,
+                text=text,
+            )
+        )
+    return tails
+
+
+def _begin(connection: Connection, experiment_id: int) -> float:
+    row = connection.execute(
+        select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
+    ).first()
+    if row is None:
+        raise NotFound(f"no experiment with the internal id {experiment_id}")
+    return float(row.created_at if row.started_at is None else row.started_at)
+
+
+def _trials() -> Select[Any]:
+    return select(*_TRIAL).join(experiment, experiment.c.id == trial.c.experiment_id)
+
+
+def _checkpoints() -> Select[Any]:
+    return (
+        select(
+            checkpoint.c.public_id,
+            trial.c.number.label("trial"),
+            segment.c.ordinal.label("segment"),
+            *checkpoint.c["step", "uri", "bytes", "state"],
+        )
+        .join(segment, segment.c.id == checkpoint.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+    )
+
+
+def _segments(connection: Connection, trial_row: int) -> tuple[SegmentRecord, ...]:
+    source_segment, source_trial = segment.alias("source_segment"), trial.alias("source_trial")
+    query = (
+        select(segment, source_trial.c.number.label("source_trial"))
+        .outerjoin(checkpoint, checkpoint.c.public_id == segment.c.source_checkpoint)
+        .outerjoin(source_segment, source_segment.c.id == checkpoint.c.segment_id)
+        .outerjoin(source_trial, source_trial.c.id == source_segment.c.trial_id)
+        .where(segment.c.trial_id == trial_row)
+        .order_by(segment.c.ordinal)
+    )
+    return tuple(
+        SegmentRecord(
+            id=row["id"],
+            public_id=row["public_id"],
+            ordinal=row["ordinal"],
+            cause=row["cause"],
+            start_iteration=row["start_step"],
+            params=row["config"],
+            source_checkpoint=row["source_checkpoint"],
+            source_trial=row["source_trial"],
+            placement=row["placement"] or {},
+            warm=row["warm"],
+            startup_s=row["startup_s"],
+            created_at=row["created_at"],
+            started_at=row["started_at"],
+            ended_at=row["ended_at"],
+            outcome=row["outcome"],
+        )
+        for row in connection.execute(query).mappings()
+    )
+
+
+def _experiment(row: Any) -> ExperimentRecord:
+    parts = dict(row)
+    parts["spec"] = Spec.from_json(parts["spec"])
+    parts["state"] = ExperimentState(parts["state"])
+    parts["counts"] = parts["counts"] or {}
+    return ExperimentRecord(**parts)
+
+
+def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:
+    parts = dict(row)
+    parts["state"] = TrialState(parts["state"])
+    return TrialRecord(**parts, segments=segments)
+
+
+def _decision(row: Any) -> DecisionRecord:
+    return DecisionRecord(
+        seq=row["event_seq"],
+        time=row["time"],
+        kind=row["kind"],
+        trial=row["trial_number"],
+        reason=row["reason"],
+        state=row["state"],
+        payload=row["payload"],
+    )
+
+
+def _page(
+    connection: Connection, query: Select[Any], size: int, build: Callable[[Any], T], key: Callable[[T], int]
+) -> Page[T]:
+    """One more than asked for is read, to know whether there is a next page."""
+    items = [build(row) for row in connection.execute(query.limit(size + 1)).mappings()]
+    return Page(tuple(items[:size]), str(key(items[size - 1])) if len(items) > size else None)
+
+
+def _number(token: str) -> int:
+    try:
+        number = int(token)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**62:
+        raise SpecError("not a page token; take it from next_page_token", "/page_token")
+    return number

@@ -1,0 +1,426 @@
+"""One driver's batches into rows: the path that every report takes, so it goes past SQLAlchemy's statement building.
+
+Statements are plain SQL that both databases understand, with `?` for parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
+
+from tuner.domain import events as e
+from tuner.domain.batch import Batch
+from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.trial import Segment, Trial
+from tuner.errors import LostLease, StoreError
+from tuner.store.tables import dumps
+
+FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
+
+_EXPERIMENT = """
+UPDATE experiment SET
+  last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
+  reason = COALESCE(?, reason), error = COALESCE(?, error), state = COALESCE(?, state),
+  started_at = COALESCE(started_at, ?), ended_at = COALESCE(?, ended_at)
+WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
+_PROGRESS = """
+UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
+_ANY_SEQ = (0, 2**62)
+_TRIAL_COLUMNS = (
+    "state",
+    "params",
+    "searcher",
+    "tags",
+    "iteration",
+    "last",
+    "last_value",
+    "best_value",
+    "best_iteration",
+    "reports",
+    "running_s",
+    "failures",
+    "system_failures",
+    "failure",
+    "reason",
+    "waiting",
+    "checkpoint",
+    "started_at",
+    "ended_at",
+)
+_TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in _TRIAL_COLUMNS)} WHERE id = ?"
+_TRIAL_INSERT = f"""
+INSERT INTO trial ({", ".join(_TRIAL_COLUMNS)}, public_id, experiment_id, number, created_at)
+VALUES ({", ".join("?" * (len(_TRIAL_COLUMNS) + 4))})
+ON CONFLICT (experiment_id, number) DO UPDATE SET number = excluded.number RETURNING id"""
+_SEGMENT_INSERT = """
+INSERT INTO segment (public_id, trial_id, ordinal, cause, start_step, config, source_checkpoint, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (trial_id, ordinal) DO UPDATE SET ordinal = excluded.ordinal RETURNING id"""
+_SEGMENT_UPDATE = """
+UPDATE segment SET started_at = ?, ended_at = ?, outcome = ?, warm = ?, startup_s = ?, placement = ?, config = ? WHERE id = ?"""
+_KEY_INSERT = """
+INSERT INTO metric_key (experiment_id, name) VALUES (?, ?)
+ON CONFLICT (experiment_id, name) DO UPDATE SET name = excluded.name RETURNING id"""
+_EVENT = """
+INSERT INTO event (experiment_id, event_seq, time, kind, trial_number, segment_id, report_no, step, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_EVENTS_AT_ONCE = """
+INSERT INTO event (experiment_id, event_seq, time, kind, trial_number, segment_id, report_no, step, payload)
+SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::float8[], ?::text[], ?::int[], ?::bigint[], ?::int[], ?::int[], ?::text[])
+ON CONFLICT DO NOTHING"""
+_DECISION = """
+INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason, state, payload)
+VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
+_POINT = """
+INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_POINTS_AT_ONCE = """
+INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind)
+SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::int[], ?::int[], ?::float8[], ?::float8[], ?::smallint[])
+ON CONFLICT DO NOTHING"""
+_CHECKPOINT = """
+INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (public_id) DO UPDATE SET uri = excluded.uri, bytes = excluded.bytes, state = excluded.state
+WHERE checkpoint.state <> 'deleted' AND NOT (checkpoint.state = 'ready' AND excluded.state = 'uploading')"""
+_SNAPSHOT = """
+INSERT INTO snapshot (experiment_id, event_seq, state) SELECT id, ?, ? FROM experiment WHERE id = ? AND driver_epoch = ?
+ON CONFLICT (experiment_id) DO UPDATE SET event_seq = excluded.event_seq, state = excluded.state"""
+
+_Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
+_NEW: _Stage = (None, None, None)
+
+
+class Cursor:
+    """A cursor of either database that takes `?` for parameters."""
+
+    def __init__(self, raw: Any, backend: str) -> None:
+        self._raw = raw
+        self.backend = backend
+        self.execute = raw.execute if backend == "sqlite" else self._execute
+        self.executemany = raw.executemany if backend == "sqlite" else self._executemany
+
+    def _execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        return self._raw.execute(_named(sql), parameters)
+
+    def _executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> Any:
+        return self._raw.executemany(_named(sql), rows)
+
+    def another(self) -> Cursor:
+        """A second cursor in the same transaction, whose `rowcount` outlives what this one does."""
+        return Cursor(self._raw.connection.cursor(), self.backend)
+
+    def pipelined(self) -> AbstractContextManager[Any]:
+        """Within it PostgreSQL is not waited for between statements; errors may come at its end."""
+        return nullcontext() if self.backend == "sqlite" else self._raw.connection.pipeline()
+
+    def insert(self, one: str, at_once: str, rows: list[tuple[Any, ...]]) -> None:
+        """Many rows: SQLite is fastest row by row, PostgreSQL with one statement that takes a list for each column."""
+        if self.backend == "sqlite" or len(rows) == 1:
+            self.executemany(one, rows)
+        else:
+            self._execute(at_once, [list(column) for column in zip(*rows, strict=True)])
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._raw.rowcount)
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first column of the only row, or None."""
+        self.execute(sql, parameters)
+        rows = self._raw.fetchall()
+        return rows[0][0] if rows else None
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        self.execute(sql, parameters)
+        return list(self._raw.fetchall())
+
+
+_translated: dict[str, str] = {}
+
+
+def _named(sql: str) -> str:
+    try:
+        return _translated[sql]
+    except KeyError:
+        return _translated.setdefault(sql, sql.replace("?", "%s"))
+
+
+class Writer:
+    """Writes the batches of one experiment. Keeps the ids of its rows, so a report costs no look-ups.
+
+    After an error the caller drops it: what it remembers may then not be in the database.
+    """
+
+    def __init__(self, cursor: Cursor, experiment: int, epoch: int) -> None:
+        row = cursor.rows("SELECT public_id, driver_epoch FROM experiment WHERE id = ?", (experiment,))
+        if not row:
+            raise StoreError(f"there is no experiment with the id {experiment}")
+        self.experiment = experiment
+        self.epoch = epoch
+        self.public_id: str = row[0][0]
+        trials = "SELECT number, id FROM trial WHERE experiment_id = ?"
+        segments = (
+            "SELECT t.number, s.ordinal, s.id, s.started_at, s.ended_at, s.outcome FROM segment s"
+            " JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
+        )
+        keys = "SELECT name, id FROM metric_key WHERE experiment_id = ?"
+        self._trials: dict[int, int] = dict(cursor.rows(trials, (experiment,)))
+        self._keys: dict[str, int] = dict(cursor.rows(keys, (experiment,)))
+        self._segments: dict[tuple[int, int], int] = {}
+        self._shown: dict[int, _Stage] = {}
+        for number, ordinal, row_id, *stage in cursor.rows(segments, (experiment,)):
+            self._segments[number, ordinal] = row_id
+            self._shown[row_id] = (stage[0], stage[1], stage[2])
+
+    def write(self, cursor: Cursor, batch: Batch, now: float) -> None:
+        """Put the batch into the open transaction. LostLease where the epoch is not this writer's any more."""
+        time = _last_time(batch, now)
+        owner = cursor.another()
+        with cursor.pipelined():
+            self._write_experiment(owner, batch, time)
+            self._write_trials(cursor, batch.trials, time)
+            self._write_log(cursor, batch, now)
+            self._write_effects(cursor, batch, now)
+        if owner.rowcount != 1:
+            self._refuse(cursor, batch)
+
+    def _refuse(self, cursor: Cursor, batch: Batch) -> NoReturn:
+        found = cursor.rows("SELECT driver_epoch, last_event_seq FROM experiment WHERE id = ?", (self.experiment,))
+        if found and found[0][0] == self.epoch:
+            raise StoreError(
+                f"experiment {self.public_id}: the log ends at {found[0][1]} and this batch begins at {batch.log[0][0]}"
+            )
+        raise LostLease(f"experiment {self.public_id}: another driver has taken it over (ours was {self.epoch})")
+
+    def write_snapshot(self, cursor: Cursor, seq: int, state: bytes) -> None:
+        cursor.execute(_SNAPSHOT, (seq, state, self.experiment, self.epoch))
+
+    def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
+        """What the batch says of rows that were written before."""
+        if batch.carried_out:
+            cursor.executemany(
+                "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ?",
+                [(self.experiment, seq) for seq in batch.carried_out],
+            )
+        if batch.commands:
+            cursor.executemany(
+                "UPDATE command SET state = 'done', done_at = ? WHERE id = ? AND experiment_id = ?",
+                [(now, command, self.experiment) for command in batch.commands],
+            )
+        if batch.deleted_checkpoints:
+            cursor.executemany(
+                "UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?",
+                [(public,) for public in batch.deleted_checkpoints],
+            )
+
+    def _write_experiment(self, cursor: Cursor, batch: Batch, time: float) -> None:
+        last_seq = batch.log[-1][0] if batch.log else None
+        # The log has no gaps, and a batch that was written before may come again.
+        before = (batch.log[0][0] - 1, last_seq) if batch.log else _ANY_SEQ
+        if last_seq is not None and batch.state is None and not batch.summary:
+            cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
+        else:
+            summary, state = batch.summary, batch.state
+            best, counts = summary.get("best"), summary.get("counts")
+            cursor.execute(
+                _EXPERIMENT,
+                (
+                    last_seq,
+                    None if best is None else dumps(best),
+                    None if counts is None else dumps(counts),
+                    clean(summary.get("reason")),
+                    clean(summary.get("error")),
+                    None if state is None else state.value,
+                    time if state is not None and state.value == "running" else None,
+                    time if state is not None and state.ended else None,
+                    self.experiment,
+                    self.epoch,
+                    *before,
+                ),
+            )
+
+    def _write_trials(self, cursor: Cursor, trials: Sequence[Trial], time: float) -> None:
+        updates = []
+        for trial in trials:
+            values = _trial_values(trial, time)
+            row = self._trials.get(trial.number)
+            if row is None:
+                public = trial_id(self.public_id, trial.number)
+                values += (public, self.experiment, trial.number, trial.created_at or time)
+                row = self._trials[trial.number] = int(cursor.value(_TRIAL_INSERT, values))
+            else:
+                updates.append((*values, row))
+            for segment in reversed(trial.segments):
+                if self._write_segment(cursor, row, trial.number, segment, time):
+                    break  # those before it are as they were
+        if updates:
+            cursor.executemany(_TRIAL_UPDATE, updates)
+
+    def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
+        """Whether the row was there already and had ended."""
+        row = self._segments.get((number, segment.ordinal))
+        if row is None:
+            source = segment.source.id if segment.source else None
+            public = segment_id(self.public_id, number, segment.ordinal)
+            opened, config = segment.opened_at or time, dumps(segment.params)
+            values = (public, trial, segment.ordinal, segment.cause, segment.start_iteration, config, source, opened)
+            row = self._segments[number, segment.ordinal] = int(cursor.value(_SEGMENT_INSERT, values))
+        stage = (segment.started_at, segment.ended_at, segment.outcome)
+        shown = self._shown.get(row, _NEW)
+        if stage != shown:
+            how = (segment.warm, segment.startup_s, dumps(segment.placement), dumps(segment.params))
+            cursor.execute(_SEGMENT_UPDATE, (*stage, *how, row))
+            self._shown[row] = stage
+        return shown[1] is not None
+
+    def _write_log(self, cursor: Cursor, batch: Batch, now: float) -> None:
+        events: list[tuple[Any, ...]] = []
+        decisions: list[tuple[Any, ...]] = []
+        points: list[tuple[Any, ...]] = []
+        time = now
+        for seq, entry in batch.log:
+            if isinstance(entry, e.Reported):
+                time = entry.time
+                segment = self._segment(entry.trial, entry.segment)
+                self._add_points(cursor, points, segment, entry)
+                payload = None
+                if entry.checkpoint is not None:
+                    payload = dumps({"checkpoint": dataclasses.asdict(entry.checkpoint)})
+                    self._write_checkpoint(cursor, segment, entry.checkpoint)
+                events.append(
+                    (
+                        self.experiment,
+                        seq,
+                        time,
+                        entry.KIND,
+                        entry.trial,
+                        segment,
+                        entry.report_no,
+                        entry.iteration,
+                        payload,
+                    )
+                )
+            elif isinstance(entry, e.Event):
+                time = entry.time
+                data = entry.to_json()
+                del data["time"]
+                number = data.get("trial", data.get("number"))
+                events.append((self.experiment, seq, time, entry.KIND, number, None, None, None, dumps(data)))
+                self._follow(cursor, entry)
+            else:
+                data = entry.to_json()
+                reason = data.pop("reason")
+                number = data.get("trial", data.get("number"))
+                decisions.append(
+                    (
+                        self.experiment,
+                        seq,
+                        time,
+                        entry.KIND,
+                        number if number != -1 else None,
+                        clean(reason),
+                        dumps(data),
+                    )
+                )
+        if events:
+            cursor.insert(_EVENT, _EVENTS_AT_ONCE, events)
+        if points:
+            cursor.insert(_POINT, _POINTS_AT_ONCE, points)
+        if decisions:
+            cursor.executemany(_DECISION, decisions)
+
+    def _add_points(self, cursor: Cursor, points: list[tuple[Any, ...]], segment: int, report: e.Reported) -> None:
+        keys, number, step, time = self._keys, report.report_no, report.iteration, report.time
+        for name, value in report.metrics.items():
+            key = keys.get(name)
+            if key is None:
+                key = keys[name] = cursor.value(_KEY_INSERT, (self.experiment, clean(name)))
+            finite, kind = encode(value)
+            points.append((segment, key, number, step, time, finite, kind))
+
+    def _follow(self, cursor: Cursor, event: e.Event) -> None:
+        """Bring the rows of checkpoints up to date."""
+        match event:
+            case e.CheckpointSaved():
+                self._write_checkpoint(cursor, self._segment(event.trial, event.segment), event.checkpoint)
+            case e.CheckpointDeleted():
+                cursor.execute("UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?", (event.checkpoint,))
+            case _:
+                pass
+
+    def _write_checkpoint(self, cursor: Cursor, segment: int, info: e.CheckpointInfo) -> None:
+        state = "ready" if info.ready else "uploading"
+        cursor.execute(_CHECKPOINT, (info.id, segment, info.step, clean(info.uri), info.bytes, state))
+
+    def _segment(self, trial: int, ordinal: int) -> int:
+        try:
+            return self._segments[trial, ordinal]
+        except KeyError:
+            raise StoreError(
+                f"experiment {self.public_id}: trial {trial} has no segment {ordinal} in the database or in this batch"
+            ) from None
+
+
+def encode(value: float) -> tuple[float | None, int]:
+    """(value, kind) as a metric point keeps it: neither database's NaN nor JSON's can be trusted to come back."""
+    try:
+        value = float(value)
+    except OverflowError:  # an integer beyond what a double holds
+        return None, PLUS_INF if value > 0 else MINUS_INF
+    if math.isfinite(value):
+        return value, FINITE
+    if value != value:
+        return None, NAN
+    return None, PLUS_INF if value > 0 else MINUS_INF
+
+
+_DECODED = {NAN: math.nan, PLUS_INF: math.inf, MINUS_INF: -math.inf}
+
+
+def decode(value: float | None, kind: int) -> float:
+    return value if kind == FINITE and value is not None else _DECODED[kind]
+
+
+def clean(text: str | None) -> str | None:
+    """Text that both databases take: no NUL, no half surrogates."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _trial_values(trial: Trial, time: float) -> tuple[Any, ...]:
+    return (
+        trial.state.value,
+        dumps(trial.params),
+        dumps(trial.searcher_state),
+        dumps(trial.tags),
+        trial.iteration,
+        dumps(trial.last),
+        _finite(trial.last_value),
+        _finite(trial.best_value),
+        trial.best_iteration,
+        trial.reports,
+        trial.running_s,
+        trial.failures,
+        trial.system_failures,
+        None if trial.failure is None else dumps(dataclasses.asdict(trial.failure)),
+        clean(trial.reason),
+        clean(trial.waiting) or None,
+        None if trial.checkpoint is None else dumps(dataclasses.asdict(trial.checkpoint)),
+        trial.started_at,
+        trial.ended_at if trial.ended_at is not None else (time if trial.state.ended else None),
+    )
+
+
+def _last_time(batch: Batch, now: float) -> float:
+    for _, entry in reversed(batch.log):
+        if isinstance(entry, e.Event):
+            return entry.time
+    return now
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

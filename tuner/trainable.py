@@ -1,0 +1,141 @@
+"""A training function on its way to another process: importable by name, or by value with what it needs there."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from typing import Any
+
+from tuner.errors import EntrypointError
+from tuner.store.records import CodeRecord
+
+PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
+"""Packages whose versions are stored with the code: by-value functions depend on them when they are unpickled."""
+
+
+def by_value(
+    function: Callable[..., Any] | None, *, space_blob: bytes | None = None, parts_blob: bytes | None = None
+) -> CodeRecord:
+    """The record under which a function is stored. `None` for one that is imported by its entrypoint.
+
+    EntrypointError where it takes no argument, or cannot be pickled; the message names the part that cannot.
+    """
+    blob = None
+    if function is not None:
+        check_signature(function)
+        blob = pickle_function(function)
+    content = hashlib.blake2b(digest_size=16)
+    sys_path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
+    for part in (blob, space_blob, parts_blob, "\n".join([*sys_path, os.getcwd()]).encode()):
+        content.update(b"\0" if part is None else part)
+    return CodeRecord(
+        hash=content.hexdigest(),
+        blob=blob,
+        space_blob=space_blob,
+        parts_blob=parts_blob,
+        python=platform.python_version(),
+        packages=_versions(),
+        sys_path=sys_path,
+        working_dir=os.getcwd(),
+    )
+
+
+def check_signature(function: Callable[..., Any]) -> None:
+    """EntrypointError unless the function can be called with one argument, the configuration."""
+    name = getattr(function, "__qualname__", repr(function))
+    if not callable(function):
+        raise EntrypointError(f"expected a function of the configuration, got {function!r}", "/trainable")
+    try:
+        inspect.signature(function).bind({})
+    except TypeError as error:
+        raise EntrypointError(f"{name} cannot be called with a configuration: {error}", "/trainable") from error
+    except ValueError:  # a builtin that does not tell its signature
+        return
+
+
+def pickle_function(function: Callable[..., Any]) -> bytes:
+    """cloudpickle of the function; EntrypointError names what in it cannot be pickled."""
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(function))
+    except Exception as error:
+        name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
+        culprits = ", ".join(_culprits(function)) or "something it refers to"
+        raise EntrypointError(
+            f"{name} cannot be sent to other processes because of {culprits}: {type(error).__name__}: {error}",
+            "/trainable",
+        ) from error
+
+
+def _culprits(function: Any) -> list[str]:
+    """The innermost things that a function, or what wraps it, refers to and that cannot be pickled by themselves."""
+    while hasattr(function, "inner"):
+        function = function.inner
+    found: list[str] = []
+    _search(function, "", set(), found)
+    return found
+
+
+def _search(value: Any, path: str, seen: set[int], found: list[str]) -> None:
+    """Go down to where pickling fails: into variables of functions, methods of classes, attributes, and items."""
+    if id(value) in seen or len(seen) > 1000 or _picklable(value):
+        return
+    seen.add(id(value))
+    before = len(found)
+    for name, part in _parts(value, path):
+        _search(part, name, seen, found)
+    if len(found) == before and path:
+        found.append(f"{path} ({type(value).__name__})")
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    of = f" of {path}" if path else ""
+    if inspect.isroutine(value):
+        try:
+            outside = inspect.getclosurevars(value)
+        except (TypeError, ValueError):
+            return
+        yield from ((f"the closure variable {name!r}{of}", part) for name, part in outside.nonlocals.items())
+        yield from ((f"the global variable {name!r}{of}", part) for name, part in outside.globals.items())
+        for parameter in inspect.signature(value).parameters.values():
+            if parameter.default is not parameter.empty:
+                yield f"the default of {parameter.name!r}{of}", parameter.default
+        if (bound := getattr(value, "__self__", None)) is not None:
+            yield "the object that it is a method of", bound
+    elif isinstance(value, type):
+        whole = of or f" of {value.__name__}"
+        own = ((name, part) for name, part in vars(value).items() if name not in ("__dict__", "__weakref__"))
+        yield from ((f"the attribute {name!r}{whole}", part) for name, part in own)
+    elif isinstance(value, Mapping):
+        yield from ((f"the item {key!r}{of}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"item {i}{of}", part) for i, part in enumerate(value))
+    elif hasattr(value, "__dict__"):
+        whole = of or f" of {type(value).__name__}"
+        yield from ((f"the attribute {name!r}{whole}", part) for name, part in vars(value).items())
+
+
+def _picklable(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,141 @@
+"""The way from rank 0 to the other ranks of its group: a star of sockets that outlives trials and process groups.
+
+It carries few and small messages: the rendezvous port of a trial, verdicts, and, the other way, what rank 0 must know to
+commit a checkpoint of several ranks. It is apart from torch.distributed on purpose: user code may use, destroy and break
+its process groups as it likes, and trials that do not use torch need none. A peer's death is seen at once as `PeerLost`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import pickle
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+_HEADER = struct.Struct("!I")
+
+
+class PeerLost(ConnectionError):
+    """The process at the other end is gone."""
+
+
+class Link:
+    """Framed messages over one connected socket. One reader and one writer at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(True)
+        self._socket = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            with self._sending:
+                self._socket.sendall(_HEADER.pack(len(body)) + body)
+        except OSError as error:
+            raise PeerLost(f"the peer is gone: {error}") from None
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """The next message. TimeoutError when it has not begun to come within `timeout` seconds."""
+        if timeout is not None:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                raise TimeoutError
+        (size,) = _HEADER.unpack(self._exactly(_HEADER.size))
+        return pickle.loads(self._exactly(size))
+
+    def close(self) -> None:
+        # A reader in another thread wakes up from shutdown, not from close.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            try:
+                part = self._socket.recv(size - len(parts))
+            except OSError as error:
+                raise PeerLost(f"the peer is gone: {error}") from None
+            if not part:
+                raise PeerLost("the peer is gone")
+            parts += part
+        return bytes(parts)
+
+
+class Hub:
+    """Rank 0's end. `address` is open from the constructor on; `accept` waits for the others."""
+
+    def __init__(self, ip: str, token: bytes) -> None:
+        self._token = token
+        self._listener = socket.create_server((ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self.verdicts: dict[int, Link] = {}
+        self.notes: dict[int, Link] = {}
+
+    def accept(self, world_size: int, timeout: float) -> None:
+        """Wait until every other rank has opened its two connections, then listen no more."""
+        deadline = time.monotonic() + timeout
+        while len(self.verdicts) + len(self.notes) < 2 * (world_size - 1):
+            self._listener.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                missing = sorted(set(range(1, world_size)) - (self.verdicts.keys() & self.notes.keys()))
+                raise TimeoutError(f"ranks {missing} have not come within {timeout:.0f} s") from None
+            greeting = _greeting(connection, deadline)
+            if greeting is None or not hmac.compare_digest(greeting[:16], self._token):
+                connection.close()
+                continue
+            purpose, rank = struct.unpack("!BI", greeting[16:])
+            (self.notes if purpose else self.verdicts)[rank] = Link(connection)
+        self._listener.close()
+
+    def broadcast(self, message: Any) -> None:
+        for link in self.verdicts.values():
+            link.send(message)
+
+    def close(self) -> None:
+        self._listener.close()
+        for link in (*self.verdicts.values(), *self.notes.values()):
+            link.close()
+
+
+class Spoke:
+    """The end of every other rank."""
+
+    def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:
+        self.verdicts = self._connect(address, token, 0, rank, timeout)
+        self.notes = self._connect(address, token, 1, rank, timeout)
+
+    @staticmethod
+    def _connect(address: tuple[str, int], token: bytes, purpose: int, rank: int, timeout: float) -> Link:
+        connection = socket.create_connection(address, timeout=timeout)
+        connection.sendall(token + struct.pack("!BI", purpose, rank))
+        return Link(connection)
+
+    def close(self) -> None:
+        self.verdicts.close()
+        self.notes.close()
+
+
+def _greeting(connection: socket.socket, deadline: float) -> bytes | None:
+    """The 21 bytes that every connection starts with; None where something else called."""
+    parts = b""
+    try:
+        while len(parts) < 21:
+            connection.settimeout(max(0.01, min(2.0, deadline - time.monotonic())))
+            part = connection.recv(21 - len(parts))
+            if not part:
+                return None
+            parts += part
+    except OSError:
+        return None
+    return parts

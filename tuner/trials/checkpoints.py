@@ -1,0 +1,219 @@
+"""Checkpoints: directories with a manifest, committed by a marker that is written last.
+
+    {uri}/...             the user's files, of all ranks, and nothing else
+    {uri}.manifest.json   every file with its size and SHA-256, and what the checkpoint belongs to
+    {uri}.committed       the SHA-256 of the manifest; without it nobody is offered this directory
+
+`uri` is a local path or any `pyarrow.fs` URI. Nothing here knows Ray or torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.domain.events import CheckpointInfo
+from tuner.errors import CheckpointError
+from tuner.trials.storage import Place, difference, place, walk
+
+_MANIFEST = ".manifest.json"
+_MARKER = ".committed"
+
+
+class Checkpoint:
+    """A directory of files, wherever it lies. `path` is a local path or a URI.
+
+    The files of a committed checkpoint (one that `tuner` saved) are checked against its manifest before they are used:
+    CheckpointError says what is missing or torn.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, info: CheckpointInfo | None = None) -> None:
+        self.path = os.fspath(path)
+        self.info = info
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        return cls(path)
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy the files into `path` (a fresh temporary directory by default) and return it."""
+        target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
+        where = place(self.path)
+        manifest = self._manifest(where)
+        where.download(target)
+        if manifest is not None:
+            _compare(self.path, manifest, target)
+        return target
+
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """The files as a local directory, to be read only, for the length of a `with` block.
+
+        A local checkpoint is not copied. A remote one is downloaded once for all processes of a node that use it at the
+        same time.
+        """
+        where = place(self.path)
+        if where.local:
+            manifest = self._manifest(where)
+            if manifest is None and not os.path.isdir(where.path):
+                raise CheckpointError(f"there is no checkpoint at {self.path}")
+            yield where.path
+            return
+        folder = os.path.join(_cache(), hashlib.blake2b(self.path.encode(), digest_size=10).hexdigest())
+        with open(f"{folder}.lock", "a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            while not os.path.isdir(folder):  # again after each change of the lock, which lets others in between
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not os.path.isdir(folder):
+                    self._download(folder)
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            try:
+                yield folder
+            finally:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass  # somebody else reads it, and will remove it
+                else:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _download(self, folder: str) -> None:
+        aside = f"{folder}.{os.getpid()}"
+        try:
+            self.to_directory(aside)
+            os.rename(aside, folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def verify(self) -> None:
+        """Read every file and compare its hash; CheckpointError for what is missing or torn."""
+        where = place(self.path)
+        manifest = self._manifest(where)
+        if manifest is not None and where.local:
+            _compare(self.path, manifest, where.path)
+
+    def _manifest(self, where: Place) -> Manifest | None:
+        """None for a directory that is somebody's own and not one of ours."""
+        if self.info is None and where.beside(_MARKER).read() is None and where.beside(_MANIFEST).read() is None:
+            return None
+        return committed(self.path)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.path!r})"
+
+
+Source = str | os.PathLike[str] | Checkpoint | Callable[[str], Any]
+"""What may be passed to `tuner.report`: a directory, or a callable that fills the directory it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    files: Mapping[str, tuple[int, str]]  # relative path -> (bytes, SHA-256)
+    about: Mapping[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for size, _ in self.files.values())
+
+
+def digest(folder: str) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of every file below a local directory."""
+    files = {}
+    for name in walk(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            sha = hashlib.file_digest(file, "sha256").hexdigest()
+            files[name] = (file.tell(), sha)
+    return files
+
+
+def commit(uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> None:
+    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker."""
+    where = place(uri)
+    wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
+    if wrong is not None:
+        raise CheckpointError(
+            f"the checkpoint at {uri} is not whole: {wrong}. With ranks on several nodes the storage must be a shared "
+            "directory or a URI"
+        )
+    manifest = json.dumps({"version": 1, "about": dict(about), "files": files}, sort_keys=True).encode()
+    where.beside(_MANIFEST).write(manifest)
+    where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode())
+
+
+def committed(uri: str) -> Manifest:
+    """The manifest of a committed checkpoint whose files are all there in their sizes; else CheckpointError."""
+    where = place(uri)
+    marker = where.beside(_MARKER).read()
+    if marker is None:
+        raise CheckpointError(f"there is no committed checkpoint at {uri}")
+    content = where.beside(_MANIFEST).read()
+    if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
+        raise CheckpointError(f"the checkpoint at {uri} is torn: its manifest does not match its marker")
+    data = json.loads(content)
+    files = {name: (int(size), str(sha)) for name, (size, sha) in data["files"].items()}
+    wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
+    if wrong is not None:
+        raise CheckpointError(f"the checkpoint at {uri} is torn: {wrong}")
+    return Manifest(files, data["about"])
+
+
+def is_committed(uri: str) -> bool:
+    """Whether the checkpoint can be offered for a restore."""
+    try:
+        committed(uri)
+    except CheckpointError:
+        return False
+    return True
+
+
+def delete(uri: str) -> None:
+    """Remove a checkpoint, its marker first, so that half a deletion is never taken for a checkpoint."""
+    where = place(uri)
+    where.beside(_MARKER).unlink()
+    where.beside(_MANIFEST).unlink()
+    where.remove()
+
+
+def sweep(storage: str, keep: Callable[[str], bool] = lambda uri: False) -> list[str]:
+    """Delete what was begun below an experiment's storage and never committed, when no trial of it runs; the URIs.
+
+    `keep` says for a committed one whether it is still wanted; without it committed ones all stay.
+    """
+    root = place(storage)
+    removed = []
+    for trial in root.folders():
+        for name in (root / trial).folders():
+            where = root / trial / name
+            if trial.startswith(".") or (where.beside(_MARKER).read() is None and not keep(where.uri)):
+                where.remove()
+                removed.append(where.uri)
+    return removed
+
+
+def _compare(uri: str, manifest: Manifest, folder: str) -> None:
+    for name, (size, sha) in manifest.files.items():
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+                length = file.tell()
+        except FileNotFoundError:
+            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} is missing") from None
+        if length != size or found != sha:
+            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} does not match its hash")
+
+
+def _cache() -> str:
+    folder = os.path.join(tempfile.gettempdir(), f"tuner-cache-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder

@@ -1,0 +1,82 @@
+"""From what Ray and the ranks say about a failure to what a person wants to read."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from tuner.domain.events import Failure, FailureKind
+from tuner.trials.launch import Placed
+from tuner.trials.logs import EXIT_NOTE
+from tuner.trials.protocol import RankError
+
+_FATAL = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating-point exception": signal.SIGFPE,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is left of a dead rank on its node."""
+
+    log_tail: str = ""
+    oom_kills: int = 0  # of the node by now
+    node_alive: bool = True
+
+
+def from_error(error: RankError, place: Placed) -> Failure:
+    """A rank raised, or told on itself."""
+    message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
+    return Failure(
+        kind="spec" if error.cause == "spec" else "user",
+        cause="exception" if error.cause == "spec" else error.cause,
+        message=message,
+        rank=place.rank,
+        node=place.host,
+        pid=place.pid,
+        traceback=error.traceback,
+        log_tail=error.log_tail,
+    )
+
+
+def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
+    """A rank's process ended without a word: why, from what Ray says and what the process left in its log."""
+    kind, cause, message = _why(str(error), error, oom_kills_before, found)
+    return Failure(
+        kind=kind,
+        cause=cause,
+        message=message,
+        rank=place.rank,
+        node=place.host,
+        pid=place.pid,
+        log_tail=found.log_tail,
+    )
+
+
+def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings) -> tuple[FailureKind, str, str]:
+    lower = text.lower()
+    if getattr(error, "preempted", False):
+        return "system", "preempted", "its node was preempted"
+    if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
+        return "system", "node_lost", "its node was lost"
+    if "low on memory" in lower:
+        return "user", "oom", "killed by Ray because its node was running out of memory"
+    if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):
+        return "user", "exit", f"the process called os._exit({exited[1]})"
+    if fatal := re.search(r"^Fatal Python error: (.+)$", found.log_tail, re.MULTILINE):
+        number = _FATAL.get(fatal[1].strip())
+        name = f"{number.name} ({fatal[1].strip()})" if number else fatal[1].strip()
+        return "user", "signal", f"the process was killed by {name}"
+    if found.oom_kills > oom_kills_before:
+        return "user", "oom", "killed by the kernel for want of memory (SIGKILL, and its count of such kills went up)"
+    if "killed by `ray.kill`" in lower or "ray.kill" in lower:
+        return "system", "killed", "the process was killed from outside through Ray"
+    if "unexpectedly exits" in lower or "worker process has died" in lower:
+        return "user", "signal", "the process was killed by a signal that leaves no trace, most likely SIGKILL"
+    return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"

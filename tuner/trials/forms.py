@@ -1,0 +1,142 @@
+"""The forms in which people have their training code, made into one: a function of the configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.errors import EntrypointError, SpecError
+from tuner.trials.class_form import ClassForm, is_class_form
+from tuner.trials.datasets import Shards, pack, unpack
+from tuner.trials.objects import Parameterized
+
+TrainFunction = Callable[[dict[str, Any]], Any]
+LOOP_CONFIG = "train_loop_config"
+
+
+def as_function(trainable: Any) -> TrainFunction:
+    """From a function, a class with `setup` and `step`, a trainer of Ray Train, an Optuna objective, or any of them with
+    parameters. EntrypointError for anything else.
+    """
+    if is_objective(trainable):
+        from tuner.trials.optuna_compat import Objective
+
+        return Objective(trainable)
+    if isinstance(trainable, Parameterized):
+        return _ClassWithObjects(trainable) if isinstance(trainable.trainable, type) else trainable
+    if isinstance(trainable, type):
+        if not is_class_form(trainable):
+            raise EntrypointError(
+                f"the class {trainable.__name__} has no methods setup(config) and step(), which a class to be tuned needs",
+                "/trainable",
+            )
+        return ClassForm(trainable)
+    if is_trainer(trainable):
+        return TrainLoop.of(trainable)
+    if not callable(trainable):
+        raise EntrypointError(
+            f"expected a function of the configuration, a class with setup and step, a trainer of Ray Train, or an Optuna "
+            f"objective, got {trainable!r}",
+            "/trainable",
+        )
+    return trainable  # type: ignore[no-any-return]
+
+
+def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
+    """An objective is told under which names its values are reported; all others know that themselves."""
+    if getattr(function, "metrics", None) != ():
+        return function
+    return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
+
+
+def is_trainer(trainable: Any) -> bool:
+    """Whether this is a trainer of Ray Train, told by its public attributes."""
+    names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
+    return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
+
+
+def is_objective(function: Any) -> bool:
+    """Whether its first argument says that it is a trial of Optuna's: by its name, or by its annotation."""
+    if isinstance(function, Parameterized):
+        return is_objective(function.trainable)
+    if isinstance(function, type) or not callable(function) or type(function).__module__.startswith("tuner.trials."):
+        return False
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):
+        return False
+    if first is None:
+        return False
+    kind = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
+    return first.name == "trial" or kind.rpartition(".")[2] in ("Trial", "BaseTrial")
+
+
+@dataclass(frozen=True)
+class _ClassWithObjects:
+    given: Parameterized
+
+    @property
+    def __name__(self) -> str:
+        return self.given.__name__
+
+    @property
+    def inner(self) -> Any:
+        return self.given.trainable
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        cls: Any = self.given.trainable
+        ClassForm(cls, self.given.given())(config)
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    """The training loop of a Ray trainer. What the search found goes over the trainer's own `train_loop_config`."""
+
+    loop: Callable[..., Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    data_config: Any = None
+
+    @classmethod
+    def of(cls, trainer: Any) -> TrainLoop:
+        """SpecError for a trainer of another framework than PyTorch, whose backend ours does not set up."""
+        backend = type(trainer.backend_config).__name__
+        if backend not in ("TorchConfig", "BackendConfig"):
+            raise SpecError(
+                f"{type(trainer).__name__} sets up {backend.removesuffix('Config')}, which trials here do not have; "
+                "hand its training function to tuner.run instead",
+                "/trainable",
+            )
+        return cls(
+            trainer.train_loop_per_worker,
+            dict(trainer.train_loop_config or {}),
+            pack(getattr(trainer, "datasets", None) or {}),
+            getattr(trainer, "data_config", None),
+        )
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.loop, "__name__", type(self.loop).__name__)
+
+    @property
+    def inner(self) -> Callable[..., Any]:
+        return self.loop
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        whole = _merged(self.config, config.get(LOOP_CONFIG, config))
+        with Shards(unpack(self.datasets), self.data_config):
+            if not inspect.signature(self.loop).parameters:
+                return self.loop()
+            return self.loop(whole)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """As Ray Tune merges a trainer's configuration with a trial's: dicts within dicts too."""
+    out = dict(under)
+    for name, value in over.items():
+        mine = out.get(name)
+        out[name] = _merged(mine, value) if isinstance(mine, Mapping) and isinstance(value, Mapping) else value
+    return out

@@ -1,0 +1,183 @@
+"""Making a worker process as good as new between two trials, and telling when that is not possible.
+
+What is put back: environment, working directory, sys.path, the root logger, warning filters, random generators' seeds (by the
+next trial), torch's global switches. What is freed: process groups, compiled graphs, tracebacks that pin tensors, cycles. A
+process with leftover threads or GPU memory is dirty: the reason is returned and the group is not used again. Module-level
+state of the user's own modules stays, as in any process that imports once.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_HARMLESS = ("TMonitor", "ray_", "tuner-")
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+_GRACE_S = 0.3
+_POOL_THREADS = 64
+_GPU_SLACK = 32 << 20
+_LIBRARIES = tuple(
+    {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
+)
+
+
+class Baseline:
+    """The state of the process before the first trial; `restore` goes back to it."""
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._directory = os.getcwd()
+        self._path = list(sys.path)
+        self._argv = list(sys.argv)
+        root = logging.getLogger()
+        self._logging = (root.level, list(root.handlers))
+        self._filters = list(warnings.filters)
+        self._threads = {thread.ident for thread in threading.enumerate()}
+        self._torch: dict[str, Any] | None = None
+        self._stamps: dict[str, int] = {}
+        self._known_modules = 0
+        gc.collect()
+        gc.freeze()  # what is here to stay is not looked at again at each reset
+
+    def remember_torch(self) -> None:
+        """Call once torch is imported and before user code has touched it."""
+        torch = sys.modules.get("torch")
+        if torch is None or self._torch is not None:
+            return
+        self._torch = {
+            "threads": torch.get_num_threads(),
+            "dtype": torch.get_default_dtype(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "benchmark": torch.backends.cudnn.benchmark,
+            "cudnn_deterministic": torch.backends.cudnn.deterministic,
+            "precision": torch.get_float32_matmul_precision(),
+            "anomaly": torch.is_anomaly_enabled(),
+        }
+        gc.freeze()
+
+    def restore(self) -> str | None:
+        """A reason in words why this process should not be used again, None when it is clean."""
+        if os.environ != self._environment:
+            for name in os.environ.keys() - self._environment.keys():
+                del os.environ[name]
+            os.environ.update(self._environment)
+        os.chdir(self._directory)
+        sys.path[:] = self._path
+        sys.argv[:] = self._argv
+        root = logging.getLogger()
+        level, handlers = self._logging
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        warnings.filters[:] = self._filters  # type: ignore[index]
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        gc.collect()  # ends data loaders and pools that nobody holds any more
+        return self._leftovers() or self._restore_torch()
+
+    def note_modules(self) -> None:
+        """Remember the files of the user's modules that have been imported by now."""
+        modules = sys.modules
+        if len(modules) == self._known_modules:
+            return
+        self._known_modules = len(modules)
+        for module in list(modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file not in self._stamps and not file.startswith(_LIBRARIES):
+                self._stamps[file] = _modified(file)
+
+    def stale_module(self) -> str | None:
+        """A file of the user's that has changed since it was imported here."""
+        return next((file for file, stamp in self._stamps.items() if _modified(file) != stamp), None)
+
+    def _leftovers(self) -> str | None:
+        deadline = time.monotonic() + _GRACE_S
+        while True:
+            threads = [t for t in threading.enumerate() if t.ident not in self._threads and not _is_harmless(t)]
+            pools = [t for t in threads if _is_idle_pool(t)]
+            children = _children()
+            if len(threads) == len(pools) <= _POOL_THREADS and not children:
+                return None
+            if time.monotonic() >= deadline:
+                if children:
+                    return f"the process {children[0][0]} ({children[0][1][:60]}) outlived its trial"
+                return f"the thread {threads[0].name!r} outlived its trial"
+            time.sleep(0.02)
+
+    def _restore_torch(self) -> str | None:
+        torch = sys.modules.get("torch")
+        if torch is None or self._torch is None:
+            return None
+        was = self._torch
+        if torch.get_num_threads() != was["threads"]:
+            torch.set_num_threads(was["threads"])
+        if torch.get_default_dtype() != was["dtype"]:
+            torch.set_default_dtype(was["dtype"])
+        if torch.are_deterministic_algorithms_enabled() != was["deterministic"]:
+            torch.use_deterministic_algorithms(was["deterministic"])
+        torch.backends.cudnn.benchmark = was["benchmark"]
+        torch.backends.cudnn.deterministic = was["cudnn_deterministic"]
+        if torch.get_float32_matmul_precision() != was["precision"]:
+            torch.set_float32_matmul_precision(was["precision"])
+        if torch.is_anomaly_enabled() != was["anomaly"]:
+            torch.autograd.set_detect_anomaly(was["anomaly"])
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
+        if "torch.cuda" in sys.modules and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            held = torch.cuda.memory_allocated()
+            if held > _GPU_SLACK:
+                return f"{held / 2**20:.0f} MiB of GPU memory outlived their trial"
+        return None
+
+
+def _is_harmless(thread: threading.Thread) -> bool:
+    """Ours, Ray's and tqdm's, and threads of C++ (autograd's) that have once run Python code."""
+    return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
+
+
+def _is_idle_pool(thread: threading.Thread) -> bool:
+    """A worker of a concurrent.futures pool (many libraries keep one) that waits for work."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
+
+
+def _children() -> list[tuple[int, str]]:
+    """(pid, command line) of the child processes that are not helpers of Python's or torch's own."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []  # told by one system call, where reading /proc takes a millisecond
+    try:
+        pids = [
+            int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+        ]
+    except OSError:
+        pids = [process.pid for process in psutil.Process().children()]
+    found = []
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in _HELPERS):
+                found.append((pid, command))
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _modified(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0

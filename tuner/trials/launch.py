@@ -1,0 +1,125 @@
+"""What the driver host and the worker groups say to each other: plain data and two ports, no Ray and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from tuner.domain.events import CheckpointInfo, Failure
+from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
+
+Action = Literal["continue", "stop", "pause", "exploit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRef:
+    """The user's function: importable by name, or by value.
+
+    `hash` names its content: worker groups are only handed on between trials with equal hashes. `blob` is the function's
+    cloudpickle, or a Ray object reference to it.
+    """
+
+    hash: str
+    entrypoint: str | None = None  # "module:name"
+    blob: Any = None
+    sys_path: tuple[str, ...] = ()
+    working_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything that a worker group needs to know to run one segment."""
+
+    experiment_id: str
+    trial_id: str
+    segment_id: str
+    trial_number: int
+    segment: int = 1  # ordinal within the trial
+    params: Mapping[str, Any] = field(default_factory=dict)  # flat: "optimizer/lr" -> JSON value
+    seed: int = 0
+    start_iteration: int = 0
+    checkpoint: CheckpointInfo | None = None  # to start from
+    code: CodeRef
+    space: Mapping[str, Any] | None = None  # JSON form; None: params are nested by their slashes
+    space_blob: bytes | None = None  # choices that JSON cannot hold
+    scaling: Scaling = field(default_factory=Scaling)
+    limits: Limits = field(default_factory=Limits)
+    checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    storage: str  # path or URI under which this experiment's checkpoints lie
+    log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
+    first_milestone: int | None = 1  # report_no; None: never
+    checkpoint_every: int | None = None  # callables are asked every n reports
+    milestone_checkpoints: bool = False  # callables are asked at every milestone
+    metric: str | None = None  # the objective
+    env: Mapping[str, str] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to a milestone report. `next_milestone` counts reports within the segment; None: never again."""
+
+    action: Action = "continue"
+    next_milestone: int | None = None
+    save_checkpoint: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a segment ended. `left`: the function followed a verdict other than continue."""
+
+    kind: Literal["returned", "left", "failed"]
+    failure: Failure | None = None
+    reports: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportMsg:
+    """One report of the group on its way to the driver. `wait`: a milestone, its sender waits for the verdict."""
+
+    report_no: int
+    metrics: Mapping[str, float]
+    time: float  # seconds since the epoch
+    step: int | None = None  # as the user counts
+    checkpoint: CheckpointInfo | None = None
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where one rank runs."""
+
+    rank: int
+    node: str  # Ray's id of the node
+    host: str  # its name
+    ip: str
+    pid: int
+    gpus: tuple[str, ...] = ()
+
+
+class Inbox(Protocol):
+    """What a segment tells the driver about its way through the cluster. Called on the host's event loop; must not block."""
+
+    def waiting(self, segment_id: str, reason: str) -> None:
+        """The segment waits for resources, for this reason. Called again when the reason changes."""
+
+    def started(self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool) -> None:
+        """All ranks are about to enter the training function."""
+
+
+class Driver(Protocol):
+    """The Ray actor that ranks report to.
+
+    Both methods may be called again with the same arguments after a lost answer. Reports of a segment arrive in order.
+    """
+
+    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+        """Take a batch; where its last one has `wait`, answer with the verdict once it is committed.
+
+        None as an answer to a milestone means that the driver does not know this segment: its ranks leave.
+        """
+
+    async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
+        """A checkpoint is committed (or, with `ready` False, taken over and on its way)."""

@@ -1,0 +1,131 @@
+"""Which Lightning: `lightning.pytorch` and `pytorch_lightning` are the same code with different classes.
+
+Trainers check their parts with isinstance, so a class of ours must derive from the classes of the Lightning that the user
+imported, and the other one must not be imported for it. `Flavoured` classes are bound when they are instantiated.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from tuner.errors import SpecError
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback as _Lightning  # Any to mypy: what a bound class has from Lightning
+else:
+    _Lightning = object
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """The import names of one of the two."""
+
+    pytorch: str
+    fabric: str
+
+    def find(self, path: str) -> Any:
+        """``find("pytorch:callbacks.Callback")``: the object of this flavour."""
+        package, _, where = path.partition(":")
+        module, _, name = where.rpartition(".")
+        root = self.pytorch if package == "pytorch" else self.fabric
+        return getattr(importlib.import_module(f"{root}.{module}" if module else root), name)
+
+
+FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_lightning", "lightning_fabric"))
+
+
+def flavour_of(thing: object) -> Flavour:
+    """The flavour of an object of Lightning's, or of a class derived from one; TypeError for anything else."""
+    for kind in type(thing).__mro__:
+        for flavour in FLAVOURS:
+            if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
+                return flavour
+    raise TypeError(f"expected an object of Lightning's, got {thing!r}")
+
+
+def imported() -> tuple[Flavour, ...]:
+    """The flavours that this process has imported; where there are none yet, the first one installed."""
+    found = tuple(flavour for flavour in FLAVOURS if flavour.pytorch in sys.modules)
+    if found:
+        return found
+    for flavour in FLAVOURS:
+        if importlib.util.find_spec(flavour.pytorch.partition(".")[0]) is not None:
+            return (flavour,)
+    raise ModuleNotFoundError("Lightning is not installed: pip install lightning, or pip install pytorch-lightning")
+
+
+def wanted(name: str | None, depth: int = 2) -> Flavour:
+    """The one flavour that a caller means: the one named, the only one imported, or the only one that its module uses."""
+    if name is not None:
+        for flavour in FLAVOURS:
+            if name in (flavour.pytorch, flavour.pytorch.partition(".")[0]):
+                return flavour
+        raise SpecError(f"expected {' or '.join(f.pytorch for f in FLAVOURS)}, got {name!r}", "/lightning")
+    found = imported()
+    if len(found) == 1:
+        return found[0]
+    frame = sys._getframe(depth)
+    values = [*frame.f_globals.values(), *frame.f_locals.values()]
+    names = {
+        value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "") for value in values
+    }
+    used = [flavour for flavour in found if any(str(n).split(".")[0] == flavour.pytorch.split(".")[0] for n in names)]
+    if len(used) == 1:
+        return used[0]
+    raise SpecError(
+        "both lightning.pytorch and pytorch_lightning are imported; say which one the Trainer is from: "
+        'lightning="lightning.pytorch" or lightning="pytorch_lightning"'
+    )
+
+
+class Flavoured(_Lightning):
+    """A class whose Lightning base is found when it is instantiated. Subclasses and pickles work as usual."""
+
+    base: ClassVar[str]
+    one_flavour: ClassVar[bool] = False
+    _plain: ClassVar[type]
+    _flavours: ClassVar[tuple[Flavour, ...]]
+
+    def __new__(cls, *args: Any, lightning: str | None = None, **kwargs: Any) -> Self:
+        flavours = (wanted(lightning),) if cls.one_flavour or lightning else imported()
+        return cls.of(*flavours)
+
+    @classmethod
+    def of(cls, *flavours: Flavour) -> Self:
+        """An instance of these flavours, not yet initialised."""
+        made: Self = object.__new__(_bound(cls, flavours))
+        return made
+
+    @classmethod
+    def make(cls, flavour: Flavour, *args: Any, **kwargs: Any) -> Self:
+        """An instance of this flavour."""
+        made = cls.of(flavour)
+        made.__init__(*args, **kwargs)  # type: ignore[misc]
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _restore, (self._plain, self._flavours), self.__getstate__()
+
+
+_classes: dict[tuple[type, tuple[Flavour, ...]], type] = {}
+
+
+def _bound(cls: Any, flavours: tuple[Flavour, ...]) -> Any:
+    plain = cls.__dict__.get("_plain", cls)
+    known = _classes.get((plain, flavours))
+    if known is None:
+        bases = tuple(flavour.find(cls.base) for flavour in flavours)
+        body = {name: getattr(plain, name) for name in ("__module__", "__qualname__", "__doc__")}
+        body |= {"_plain": plain, "_flavours": flavours}
+        known = types.new_class(plain.__name__, (plain, *bases), exec_body=lambda namespace: namespace.update(body))
+        _classes[plain, flavours] = known
+    return known
+
+
+def _restore(cls: Any, flavours: tuple[Flavour, ...]) -> Any:
+    return cls.of(*flavours)

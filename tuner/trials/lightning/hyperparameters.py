@@ -1,0 +1,182 @@
+"""The hyperparameters of optimizers and learning-rate schedules after a restore.
+
+Restoring a checkpoint overwrites what the configuration says: an optimizer's state holds its learning rate, its weight decay
+and so on, a scheduler's holds its shape. After an exploit the new configuration must be in force all the same, and yet what
+training has made of the values (a decayed learning rate) must stay.
+
+So the values that `configure_optimizers` gave are kept with the checkpoint. After a restore they are compared with those it
+gives now. What is equal stays as restored. What differs was changed by the configuration, and is put in force:
+
+- a learning rate that the scheduler can tell from its position is what the new schedule says for that position;
+- another learning rate is scaled by new / old of what was configured, so a decay survives;
+- everything else takes the new value.
+
+A schedule that counts steps stands where a run of the new configuration would stand after as many epochs: with batches twice
+as large it has made half the steps.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer, lr_scheduler
+
+_POSITION = {"last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step"}
+_ABSENT = object()
+
+
+def configured(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> dict[str, Any]:
+    """What freshly made optimizers and schedulers say: plain data to be kept in a checkpoint."""
+    return {
+        "optimizers": [
+            [
+                {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+                for group in o.param_groups
+            ]
+            for o in optimizers
+        ],
+        "schedulers": [copy.deepcopy(scheduler.state_dict()) for scheduler in schedulers],
+    }
+
+
+def put_in_force(
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[Any],
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    paces: Sequence[float] = (),
+) -> list[str]:
+    """Change restored optimizers and schedulers where `before` and `now` differ, see above; what changed, in words.
+
+    `paces`: for each scheduler, how many of its steps are now made in the time of one before.
+    """
+    changes: list[str] = []
+    touched: set[int] = set()
+    for index, (optimizer, old, new) in enumerate(
+        zip(optimizers, before["optimizers"], now["optimizers"], strict=False)
+    ):
+        for number, group in enumerate(optimizer.param_groups):
+            if number < len(old) and number < len(new):
+                where = f"optimizer {index}, group {number}"
+                words = _group(group, old[number], new[number])
+                changes += [f"{where}: {word}" for word in words]
+                if words:
+                    touched.add(id(optimizer))
+    for index, (scheduler, old, new) in enumerate(
+        zip(schedulers, before["schedulers"], now["schedulers"], strict=False)
+    ):
+        restored = scheduler.state_dict()
+        words = []
+        merged = _merge(restored, old, new, words)
+        pace = paces[index] if index < len(paces) else 1.0
+        if pace != 1.0 and merged.get("last_epoch"):
+            merged = _stand_at(merged, round(merged["last_epoch"] * pace))
+            words.append(f"position {restored['last_epoch']} -> {merged['last_epoch']}")
+        if words:
+            scheduler.load_state_dict(merged)
+            changes += [f"scheduler {index}: {word}" for word in words]
+        if words or id(scheduler.optimizer) in touched:
+            _rates(scheduler)
+    return changes
+
+
+def _group(group: dict[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    words = []
+    base = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
+    if not _same(old[base], new[base]):
+        was = float(group["lr"])
+        rate = was * float(new[base]) / float(old[base]) if float(old[base]) else float(new["lr"])
+        _set(group, "lr", rate)
+        words.append(f"lr {was:g} -> {rate:g}")
+    for name, value in new.items():
+        if name != "lr" and not _same(old.get(name, _ABSENT), value):
+            if name not in ("initial_lr", "max_lr", "min_lr"):
+                words.append(f"{name} {group.get(name)} -> {value}")
+            _set(group, name, copy.deepcopy(value))
+    return words
+
+
+def _set(group: dict[str, Any], name: str, value: Any) -> None:
+    held = group.get(name)
+    if isinstance(held, torch.Tensor) and not isinstance(value, torch.Tensor):
+        held.fill_(value)  # a compiled or captured step reads this very tensor
+    else:
+        group[name] = value
+
+
+def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
+    """`restored`, with the parts of `new` that differ from `old`."""
+    if isinstance(restored, dict) and isinstance(old, dict) and isinstance(new, dict):
+        merged = dict(restored)
+        for key, value in new.items():
+            if key not in _POSITION:
+                merged[key] = _merge(restored.get(key, _ABSENT), old.get(key, _ABSENT), value, words, str(key))
+        return merged
+    if (
+        isinstance(restored, list)
+        and isinstance(old, list)
+        and isinstance(new, list)
+        and any(isinstance(item, dict) for item in new)
+        and len(restored) == len(old) == len(new)
+    ):
+        return [_merge(*parts, words, name) for parts in zip(restored, old, new, strict=True)]
+    if _same(old, new):
+        return restored
+    words.append(f"{name} {restored} -> {new}")
+    return copy.deepcopy(new)
+
+
+def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
+    """A scheduler's state at another position; schedules that follow each other share it among them."""
+    moved = {**state, "last_epoch": position}
+    if "_step_count" in state:
+        moved["_step_count"] = position + 1
+    if "_milestones" in state and "_schedulers" in state:
+        begins, ends = [0, *state["_milestones"]], [*state["_milestones"], None]
+        moved["_schedulers"] = [
+            _stand_at(inner, max(0, min(position, position if end is None else end - 1) - begin))
+            for inner, begin, end in zip(state["_schedulers"], begins, ends, strict=True)
+        ]
+    return moved
+
+
+def _rates(scheduler: Any) -> None:
+    """Bring the learning rates up to date with the scheduler, and the scheduler with them."""
+    groups = scheduler.optimizer.param_groups
+    told = _told(scheduler)
+    if told is not None:
+        for group, rate in zip(groups, told, strict=True):
+            _set(group, "lr", rate)
+    scheduler._last_lr = [float(group["lr"]) for group in groups]
+
+
+def _told(scheduler: Any) -> Sequence[Any] | None:
+    """The learning rates at a scheduler's position, where it can tell them from nothing else."""
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        return _told(scheduler._schedulers[bisect.bisect_right(scheduler._milestones, scheduler.last_epoch)])
+    if (closed_form := getattr(scheduler, "_get_closed_form_lr", None)) is not None:
+        rates: Sequence[Any] = closed_form()
+        return rates
+    if isinstance(scheduler, lr_scheduler.LambdaLR | lr_scheduler.OneCycleLR):
+        scheduler._get_lr_called_within_step = True  # else it warns that this is not the way to ask
+        try:
+            return list(scheduler.get_lr())
+        finally:
+            scheduler._get_lr_called_within_step = False
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return (
+            isinstance(one, torch.Tensor | float | int)
+            and isinstance(other, torch.Tensor | float | int)
+            and torch.equal(torch.as_tensor(one).cpu().double(), torch.as_tensor(other).cpu().double())
+        )
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)

@@ -1,0 +1,300 @@
+"""`Trainer(strategy=RayStrategy(num_workers=8))`: fit, validate, test and predict run on a Ray cluster, called from a script.
+
+The method of the Trainer that was called, with the Trainer and the model, is pickled to a group of ranks and runs there under
+Lightning's own DDP or FSDP strategy. `results` says what comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from tuner.domain.experiment import Scaling
+from tuner.errors import EntrypointError, SpecError
+from tuner.settings import Settings
+from tuner.trials.lightning.flavour import Flavoured, flavour_of
+from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
+from tuner.trials.lightning.trial import Ranks, take_seat
+from tuner.trials.protocol import Seat
+
+
+class RayStrategy(Flavoured):
+    """Lightning's DDP strategy on the workers of a Ray cluster.
+
+    num_workers: ranks, over as many nodes as it takes. The Trainer's `devices` and `num_nodes` do not count.
+    use_gpu: one GPU per worker. The script's machine needs none: leave the Trainer's `accelerator` away.
+    resources_per_worker: ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU unless told otherwise.
+    placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
+    backend: of torch.distributed; "auto" is nccl with a GPU per worker, else gloo.
+    ray_address: a Ray cluster, or RAY_ADDRESS; without either a private Ray on this machine. A Ray that the script is
+        connected to already is used.
+    runtime_env: Ray's, for the workers.
+    autoscaling: the cluster may grow, so wait for resources that it does not have now, up to `placement_timeout_s`.
+    keep_workers_s: how long the processes stay ready for the next call.
+    lightning: "lightning.pytorch" or "pytorch_lightning", where a script imports both.
+    options: those of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
+
+    Raises PlacementError where the cluster cannot hold the workers; EntrypointError for what cannot be pickled; an error on
+    a worker is raised as it is, with a note that says on which rank.
+    """
+
+    base: ClassVar[str] = "pytorch:strategies.DDPStrategy"
+    one_flavour: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        *,
+        use_gpu: bool = False,
+        resources_per_worker: Mapping[str, float] | None = None,
+        placement_strategy: str = "PACK",
+        backend: str = "auto",
+        ray_address: str | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        placement_timeout_s: float = 600.0,
+        autoscaling: bool = False,
+        keep_workers_s: float = 30.0,
+        lightning: str | None = None,
+        **options: Any,
+    ) -> None:
+        flavour = self._flavours[0]
+        self.scaling = Scaling(
+            num_workers=num_workers,
+            use_gpu=use_gpu,
+            resources_per_worker=dict(resources_per_worker or {}),
+            placement_strategy=placement_strategy,  # type: ignore[arg-type]
+            backend=backend,  # type: ignore[arg-type]
+        )
+        self.ray_address = ray_address
+        self.worker_options = {
+            "runtime_env": dict(runtime_env) if runtime_env else None,
+            "timeout_s": placement_timeout_s,
+            "autoscaling": autoscaling,
+        }
+        self.keep_workers_s = keep_workers_s
+        super().__init__(**options)
+        self.cluster_environment = Ranks.make(flavour, 0, num_workers, 0, 1, 0)
+        if use_gpu and not torch.cuda.is_available():
+            self._accelerator = CUDAElsewhere.make(flavour)
+
+    def _configure_launcher(self) -> None:
+        self._launcher = Launcher.make(self._flavours[0], self)
+
+    def release_workers(self) -> None:
+        """End the idle processes of this script now, and not after `keep_workers_s`."""
+        from tuner.trials.lightning.workers import release
+
+        release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        return {**state, "_launcher": None}
+
+
+class RayFSDPStrategy(RayStrategy):
+    """Lightning's FSDP strategy on the workers of a Ray cluster. Arguments as `RayStrategy`; `options` are FSDPStrategy's.
+
+    The whole model is gathered on rank 0 when training ends, and comes back to the script. SpecError without GPUs: torch has
+    this FSDP for none but accelerators. `RayModelParallelStrategy` (FSDP2) works on CPUs too.
+    """
+
+    base: ClassVar[str] = "pytorch:strategies.FSDPStrategy"
+
+    def __init__(self, num_workers: int = 1, **options: Any) -> None:
+        super().__init__(num_workers, **options)
+        if not self.scaling.bundle().get("GPU"):
+            raise SpecError("FSDP needs a GPU per worker: use_gpu=True", "/use_gpu")
+
+
+class RayModelParallelStrategy(RayStrategy):
+    """Lightning's strategy for FSDP2 and tensor parallelism on the workers of a Ray cluster.
+
+    The module shards itself in `configure_model`, over ``self.device_mesh["data_parallel"]`` and ``["tensor_parallel"]``. All
+    workers are data-parallel unless `data_parallel_size` and `tensor_parallel_size` say otherwise. The whole model is gathered
+    on rank 0 when training ends, and comes back to the script where its layers exist there.
+    """
+
+    base: ClassVar[str] = "pytorch:strategies.ModelParallelStrategy"
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        *,
+        data_parallel_size: int | None = None,
+        tensor_parallel_size: int = 1,
+        **options: Any,
+    ) -> None:
+        options["data_parallel_size"] = data_parallel_size or num_workers // tensor_parallel_size
+        super().__init__(num_workers, tensor_parallel_size=tensor_parallel_size, **options)
+
+
+class CUDAElsewhere(Flavoured):
+    """Lightning's CUDA accelerator on a machine that has none, for a Trainer that trains on another."""
+
+    base: ClassVar[str] = "pytorch:accelerators.CUDAAccelerator"
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def parse_devices(devices: Any) -> Any:
+        return devices
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        return [torch.device("cuda", 0)]
+
+
+class Launcher(Flavoured):
+    """Lightning's port for starting processes: runs the Trainer's method on a group of `Workers`."""
+
+    base: ClassVar[str] = "pytorch:strategies.launchers.launcher._Launcher"
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self._running: Any = None
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        return True
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        from tuner.driver.cluster import connect
+        from tuner.trials.lightning.workers import borrow, give_back
+
+        strategy = self._strategy
+        payload = _pickled(_Job(function, args, kwargs, trainer))
+        connect(strategy.ray_address or Settings.from_env().ray_address)
+        key, workers = borrow(strategy.scaling, **strategy.worker_options)
+        self._running = workers
+        try:
+            returned = workers.run(payload, _about())
+            if trainer is not None:
+                hand_back(trainer, returned[0])
+                _fetch_checkpoints(trainer, workers)
+        except BaseException:
+            workers.close()
+            raise
+        finally:
+            self._running = None
+        give_back(key, workers, strategy.keep_workers_s)
+        return results_of(returned) if trainer is not None else returned[0]
+
+    def kill(self, signum: Any) -> None:
+        if self._running is not None:
+            self._running.close()
+
+
+class _Job:
+    """What travels to every rank."""
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
+    ) -> None:
+        self.function, self.args, self.kwargs, self.trainer = function, args, kwargs, trainer
+        self.random = torch.random.get_rng_state()
+
+    def __call__(self, seat: Seat) -> Any:
+        torch.random.set_rng_state(self.random)
+        trainer = self.trainer
+        if trainer is None:
+            return self.function(*self.args, **self.kwargs)
+        where = seat.rank, seat.world_size, seat.local_rank, seat.local_world_size, seat.node_rank
+        device = torch.device("cuda", seat.devices[0]) if seat.devices else torch.device("cpu")
+        take_seat(trainer, Ranks.make(flavour_of(trainer), *where), device)
+        known = landmarks(trainer)
+        keeper = _KeepWeights(trainer)
+        run = flavour_of(trainer).find("pytorch:trainer.call._call_and_handle_interrupt")
+        results = run(trainer, self.function, *self.args, **self.kwargs)
+        returned: Returned = collect(trainer, known, results, keeper.weights())
+        return returned
+
+
+class _KeepWeights:
+    """The weights as training left them: after it where they are whole, before a sharded strategy is taken down where not."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._strategy = strategy = trainer.strategy
+        self._kept: Mapping[str, Any] | None = None
+        self._whole = {"_state_dict_type": "full", "_save_distributed_checkpoint": False}  # of FSDP, of FSDP2
+        self._sharded = [name for name in self._whole if hasattr(strategy, name)]
+        if self._sharded:
+            strategy.teardown = self._before_teardown
+
+    def weights(self) -> Mapping[str, Any] | None:
+        if self._sharded:
+            return self._kept
+        if self._trainer.state.fn != "fit" and self._trainer.ckpt_path is None:
+            return None
+        state: Mapping[str, Any] = self._trainer.lightning_module.state_dict()  # on every rank: metrics may gather
+        return state
+
+    def _before_teardown(self) -> None:
+        strategy, state = self._strategy, self._trainer.state
+        if state.status == "running" and state.fn == "fit":
+            was = {name: getattr(strategy, name) for name in self._sharded}
+            strategy.__dict__.update({name: self._whole[name] for name in self._sharded})
+            self._kept = strategy.lightning_module_state_dict()
+            strategy.__dict__.update(was)
+        type(strategy).teardown(strategy)
+
+
+def _about() -> dict[str, Any]:
+    from tuner.trials.lightning.workers import terminal
+
+    here = terminal()
+    # Lightning's seed_everything leaves what it did in variables of its own, for the processes that it starts.
+    seeds = {name: value for name, value in os.environ.items() if name.startswith("PL_")}
+    return {
+        "tty": here["tty"],
+        "environment": {**here["environment"], **seeds},
+        "sys_path": [os.path.abspath(entry or os.getcwd()) for entry in sys.path],
+        "directory": os.getcwd(),
+    }
+
+
+def _pickled(job: _Job) -> bytes:
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(job))
+    except Exception as error:
+        culprits = ", ".join(_culprits(job)) or "something that the Trainer refers to"
+        raise EntrypointError(f"{culprits} cannot be sent to the workers: {type(error).__name__}: {error}") from error
+
+
+def _culprits(job: _Job) -> list[str]:
+    import cloudpickle
+
+    parts = {f"argument {index} ({type(value).__name__})": value for index, value in enumerate(job.args)}
+    if job.trainer is not None:
+        parts |= {f"the callback {type(one).__name__}": vars(one) for one in job.trainer.callbacks}
+        parts |= {f"the logger {type(one).__name__}": one for one in job.trainer.loggers}
+    found = []
+    for name, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            found.append(name)
+    return found
+
+
+def _fetch_checkpoints(trainer: Any, workers: Any) -> None:
+    """Bring the checkpoint files home that callbacks name and that were written on another machine's disk."""
+    for callback in trainer.checkpoint_callbacks:
+        paths = {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
+        for path in paths | set(getattr(callback, "best_k_models", ())):
+            if path and "://" not in path and not os.path.exists(path) and (content := workers.read(path)) is not None:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(content)

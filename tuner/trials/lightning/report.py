@@ -1,0 +1,264 @@
+"""The callback through which a Lightning trial reports, saves, leaves and goes on.
+
+A report belongs to a validation, or to the end of a training epoch, but it is made between epochs where that is possible:
+after the hooks of all callbacks, after EarlyStopping, ModelCheckpoint and the learning-rate schedules have done their part.
+A checkpoint taken there is the same as one of a run that was never interrupted. Lightning's own restart in the middle of an
+epoch's end skips a plateau scheduler's step, and fails in EarlyStopping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from tuner.errors import CheckpointError, SpecError
+from tuner.trials import session
+from tuner.trials.lightning import hyperparameters
+from tuner.trials.lightning.flavour import Flavoured
+
+log = logging.getLogger(__name__)
+
+FILE = "checkpoint.ckpt"
+On = Literal["validation_end", "train_epoch_end", "train_batch_end"]
+_MOMENTS = ("validation_end", "train_epoch_end", "train_batch_end")
+_KEY = "tuner"  # in Lightning's checkpoint
+
+
+class ReportCallback(Flavoured):
+    """Reports what the module logged, with a checkpoint where one is wanted. Outside a trial it does nothing.
+
+    metrics: names of logged metrics to report; a name, a list of names, or {reported name: logged name}. None: everything in
+        `trainer.callback_metrics`, and `epoch`, which counts from 0.
+    on: "validation_end" (not at the sanity check), "train_epoch_end" or "train_batch_end", or several of these. What happens
+        at the end of an epoch is reported once, between that epoch and the next, training metrics of the epoch included.
+    checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in `checkpoint.ckpt`.
+        A function ``save(trainer, folder)`` saves something else; it is called on every rank, each with a folder of its own,
+        and restoring is then yours. False: trials cannot be paused or exploited. Nothing is written when nobody wants one.
+    after_restore: ``after_restore(trainer, module)`` is called when a trial goes on from a checkpoint, when the optimizers
+        and schedules have the hyperparameters of the new configuration already; for what only you can know.
+    lightning: "lightning.pytorch" or "pytorch_lightning"; only needed by exotic code.
+
+    Every rank reports equally often; rank 0's metrics count (log with ``sync_dist=True`` to average). SpecError names a
+    metric that was not logged, and those that were.
+    """
+
+    base: ClassVar[str] = "pytorch:callbacks.Callback"
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+        *,
+        on: On | Sequence[On] = "validation_end",
+        checkpoint: bool | Callable[[Any, str], Any] = True,
+        after_restore: Callable[[Any, Any], Any] | None = None,
+        lightning: str | None = None,
+    ) -> None:
+        super().__init__()
+        names = [metrics] if isinstance(metrics, str) else metrics
+        self.metrics = names if names is None or isinstance(names, Mapping) else {name: name for name in names}
+        self.on = (on,) if isinstance(on, str) else tuple(on)
+        for moment in self.on:
+            if moment not in _MOMENTS:
+                raise SpecError(f"expected some of {', '.join(_MOMENTS)}, got {moment!r}", "/on")
+        self.checkpoint = checkpoint
+        self.after_restore = after_restore
+        self.opened = contextlib.ExitStack()  # keeps the checkpoint that is being restored at hand
+        self._due = False
+        self._saving = False
+        self._configured: dict[str, Any] | None = None
+        self._restored: dict[str, Any] | None = None
+
+    # Lightning's hooks, in the order of a run
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        running = session.current()
+        if running is not None and trainer.world_size != running.context.world_size:
+            raise SpecError(
+                f"this trial has {running.context.world_size} ranks, the Trainer counts {trainer.world_size}: "
+                "pass it through tuner.lightning.prepare_trainer(trainer) before fit"
+            )
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self._restored = checkpoint.get(_KEY)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self._due = False
+        self._configured = hyperparameters.configured(trainer.optimizers, _schedulers(trainer))
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if session.current() is None:
+            return
+        if "validation_end" in self.on and not trainer.enable_validation and len(self.on) == 1:
+            raise SpecError('there is no validation to report on; pass on="train_epoch_end" to ReportCallback', "/on")
+        self._check_restored()
+        restored, self._restored = self._restored, None
+        if restored is None:
+            return
+        self.opened.close()
+        trainer.ckpt_path = None  # a later test or predict is not to load it again
+        if restored["between_epochs"]:
+            _begin_an_epoch(trainer)
+        assert self._configured is not None
+        for change in hyperparameters.put_in_force(
+            trainer.optimizers,
+            _schedulers(trainer),
+            restored["configured"],
+            self._configured,
+            _paces(trainer, restored["steps_per_epoch"]),
+        ):
+            log.info("new configuration: %s", change)
+        if self.after_restore is not None:
+            self.after_restore(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._report_if_due(trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if "train_batch_end" in self.on:
+            self._arrive(trainer)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if "validation_end" in self.on and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._arrive(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if "train_epoch_end" in self.on:
+            self._due = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._report_if_due(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.opened.close()
+        if isinstance(exception, session.LeaveTrial):
+            # Lightning is about to finalize every logger as "failed"; a trial that is stopped or paused has not failed.
+            for logger in trainer.loggers:
+                _finalize_as_success(logger)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        if not self._saving:
+            return
+        progress = trainer.fit_loop.epoch_progress.current
+        between = progress.started == progress.processed == progress.completed
+        if between:
+            _forget_next_epoch(checkpoint["loops"]["fit_loop"])
+        checkpoint[_KEY] = {
+            "configured": self._configured,
+            "between_epochs": between,
+            "steps_per_epoch": _steps_per_epoch(trainer),
+        }
+
+    # Reports
+
+    def _arrive(self, trainer: Any) -> None:
+        if trainer.is_last_batch:
+            self._due = True
+        else:
+            self._report(trainer, trainer.fit_loop.epoch_progress.current.processed)
+
+    def _report_if_due(self, trainer: Any) -> None:
+        if self._due:
+            self._due = False
+            self._report(trainer, trainer.fit_loop.epoch_progress.current.processed - 1)
+
+    def _report(self, trainer: Any, epoch: int) -> None:
+        running = session.current()
+        if running is None:
+            return
+        values = self._values(trainer, epoch) if running.context.world_rank == 0 else {}
+        source = (lambda folder: self._save(trainer, folder)) if self.checkpoint else None
+        running.report(values, step=trainer.global_step, checkpoint=source)
+
+    def _values(self, trainer: Any, epoch: int) -> dict[str, float]:
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if self.metrics is None:
+            return {"epoch": epoch, **logged}
+        missing = [name for name in self.metrics.values() if name not in logged]
+        if missing:
+            have = ", ".join(sorted(logged)) or "none"
+            raise SpecError(f"{', '.join(missing)} was not logged by self.log; logged so far: {have}", "/metrics")
+        return {name: logged[source] for name, source in self.metrics.items()}
+
+    def _save(self, trainer: Any, folder: str) -> None:
+        if callable(self.checkpoint):
+            self.checkpoint(trainer, folder)
+            return
+        self._saving = True
+        try:
+            save_everywhere(trainer, folder)
+        finally:
+            self._saving = False
+
+    def _check_restored(self) -> None:
+        running = session.current()
+        if running is None or running.checkpoint is None or self._restored is not None or self.checkpoint is not True:
+            return
+        if running.count == 0:
+            raise CheckpointError(
+                f"this trial goes on from {running.checkpoint}, but Lightning was told to start elsewhere: pass the Trainer "
+                "through tuner.lightning.prepare_trainer(trainer), and no ckpt_path to fit"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, opened=contextlib.ExitStack())
+
+
+def save_everywhere(trainer: Any, folder: str) -> None:
+    """`trainer.save_checkpoint` on all ranks, each of which has a folder of its own.
+
+    Lightning uses rank 0's path on every rank. A sharded checkpoint therefore has, on other nodes, its files in a folder that
+    is not the one handed out there: they are moved.
+    """
+    path = os.path.join(folder, FILE)
+    trainer.save_checkpoint(path, weights_only=False)
+    used = trainer.strategy.broadcast(path)
+    if used == path or not os.path.isdir(used) or os.path.exists(os.path.join(used, ".metadata")):
+        return
+    if trainer.strategy.local_rank == 0:
+        os.rename(used, path)
+
+
+def _schedulers(trainer: Any) -> list[Any]:
+    return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
+def _steps_per_epoch(trainer: Any) -> float:
+    """Optimizer steps in an epoch; infinite where a loader does not tell its length."""
+    batches = float(trainer.num_training_batches)
+    return math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else batches
+
+
+def _paces(trainer: Any, before: float) -> list[float]:
+    now = _steps_per_epoch(trainer)
+    pace = now / before if before and math.isfinite(now) and math.isfinite(before) else 1.0
+    return [pace if config.interval == "step" else 1.0 for config in trainer.lr_scheduler_configs]
+
+
+def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
+    """Between two epochs the next one counts as ready already; in a checkpoint it has not been thought of."""
+    for part in ("total", "current"):
+        progress = fit_loop["epoch_progress"][part]
+        progress["ready"] = progress["completed"]
+
+
+def _begin_an_epoch(trainer: Any) -> None:
+    """Training restored between epochs does not restart anything; with `max_steps` Lightning believes that it does."""
+    trainer.fit_loop._restarting = False
+    trainer.fit_loop.epoch_loop.restarting = False
+
+
+def _finalize_as_success(logger: Any) -> None:
+    finalize = logger.finalize
+
+    def once(status: str) -> None:
+        del logger.finalize
+        finalize("success" if status == "failed" else status)
+
+    logger.finalize = once

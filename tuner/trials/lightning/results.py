@@ -1,0 +1,249 @@
+"""What a Trainer on a worker hands back to the Trainer in the script, so that the script cannot tell the difference.
+
+Weights, metrics, progress of the loops, and the attributes of callbacks, loggers and the module. An attribute may refer to
+the trainer, to another callback or to a layer of the model: such things exist on both sides, and are sent as their names.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+
+log = logging.getLogger(__name__)
+
+_LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
+_METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """Of one rank; only rank 0 fills more than `results`."""
+
+    results: bytes  # what the Trainer's method returned
+    shards: tuple[int | None, ...] = ()  # batch size of each predict loader that was divided among the ranks
+    weights: bytes | None = None
+    state: bytes = b""
+    metrics: bytes = b""
+    loops: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, bytes]] = field(
+        default_factory=dict
+    )  # name of a thing -> attribute -> pickle
+
+
+def landmarks(trainer: Any) -> dict[str, Any]:
+    """name -> object, for what exists in the script and on the worker alike."""
+    module = trainer.lightning_module
+    found = {"trainer": trainer, "strategy": trainer.strategy, "datamodule": trainer.datamodule}
+    found |= {f"callback {index}": callback for index, callback in enumerate(trainer.callbacks)}
+    found |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
+    found |= {f"module {name}": part for name, part in module.named_modules(remove_duplicate=False)}
+    found |= {f"parameter {name}": part for name, part in module.named_parameters(remove_duplicate=False)}
+    return {name: thing for name, thing in found.items() if thing is not None}
+
+
+def collect(trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None) -> Returned:
+    """On a worker, after the method has returned. `known`: the landmarks from before it ran."""
+    if not trainer.is_global_zero:
+        return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
+    return Returned(
+        results=_dump(results),
+        shards=_shards(trainer),
+        weights=_dump(dict(weights)) if weights is not None else None,
+        state=pickle.dumps(trainer.state),
+        metrics=_dump({name: dict(getattr(trainer, name)) for name in _METRICS}),
+        loops={
+            "should_stop": trainer.should_stop,
+            **{name: getattr(trainer, name).state_dict() for name in _LOOPS},
+        },
+        attributes={
+            name: _attributes(thing, known, public=name == "module ")
+            for name, thing in known.items()
+            if name.startswith(("callback ", "logger ")) or name == "module "
+        },
+    )
+
+
+def hand_back(trainer: Any, returned: Returned) -> None:
+    """In the script: make `trainer` and its model what they would be had they trained here."""
+    known = landmarks(trainer)
+    module = trainer.lightning_module
+    if returned.weights is not None:
+        weights = _load(returned.weights)
+        if weights.keys() - module.state_dict().keys():
+            _configure(module)
+        module.load_state_dict(weights, strict=False)
+    trainer.strategy.connect(module)
+    for name, attributes in returned.attributes.items():
+        _set_attributes(known[name], attributes, known)
+    for name, values in _load(returned.metrics).items():
+        mine = getattr(trainer, name)
+        mine.clear()
+        mine.update(values)
+    for name in _LOOPS:
+        _set_progress(getattr(trainer, name), returned.loops[name])
+    trainer.should_stop = returned.loops["should_stop"]
+    trainer.state = pickle.loads(returned.state)
+
+
+def _configure(module: Any) -> None:
+    """Make the layers that are otherwise only made where training happens."""
+    try:
+        module.configure_model()
+    except Exception as error:  # it may need the devices of the workers
+        log.warning("configure_model cannot be called here, so not all weights come back: %s", error)
+
+
+def results_of(returned: Sequence[Returned]) -> Any:
+    """What the Trainer's method returns in the script: rank 0's, and for predictions those of all ranks in order."""
+    if not returned[0].shards:
+        return _load(returned[0].results)
+    by_rank = [_load(one.results) for one in returned]
+    if by_rank[0] is None or len(by_rank) == 1:
+        return by_rank[0]
+    shards = returned[0].shards
+    if len(shards) == 1:
+        return in_order(by_rank, shards[0])
+    return [in_order([loaders[index] for loaders in by_rank], size) for index, size in enumerate(shards)]
+
+
+def in_order(by_rank: Sequence[Sequence[Any]], batch_size: int | None) -> list[Any]:
+    """Predictions of all ranks as one process would have made them.
+
+    Rank r of w predicted samples r, r + w, r + 2w, ... in batches of `batch_size`. Batches made of tensors with one row per
+    sample are taken apart and put together in the order of the data set; others are returned whole, rank by rank in turn.
+    None as the batch size: the loader was not divided, and each rank's batches are its own.
+    """
+    if batch_size is not None:
+        rows = [[row for batch in batches for row in _rows(batch)] for batches in by_rank]
+        sizes = [len(row) for row in rows]
+        if all(_sliceable(batch) for batches in by_rank for batch in batches) and max(sizes) - min(sizes) <= 1:
+            flat = [rank[index] for index in range(max(sizes)) for rank in rows if index < len(rank)]
+            return [_stack(flat[begin : begin + batch_size]) for begin in range(0, len(flat), batch_size)]
+    longest = max(len(batches) for batches in by_rank)
+    return [batches[index] for index in range(longest) for batches in by_rank if index < len(batches)]
+
+
+def _shards(trainer: Any) -> tuple[int | None, ...]:
+    loader = getattr(trainer.predict_loop, "_combined_loader", None)
+    if trainer.state.fn != "predict" or loader is None:
+        return ()
+    return tuple(
+        getattr(one.batch_sampler, "batch_size", None)
+        if type(getattr(one.batch_sampler, "sampler", None)).__name__ == "UnrepeatedDistributedSamplerWrapper"
+        else None
+        for one in loader.flattened
+    )
+
+
+def _sliceable(batch: Any) -> bool:
+    if isinstance(batch, torch.Tensor):
+        return bool(batch.dim())
+    if not isinstance(batch, dict | tuple | list) or not batch:
+        return False
+    values = batch.values() if isinstance(batch, dict) else batch
+    return all(_sliceable(value) for value in values) and len({_length(value) for value in values}) == 1
+
+
+def _length(batch: Any) -> int:
+    """Rows of something sliceable."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch)
+    return _length(next(iter(batch.values() if isinstance(batch, dict) else batch)))
+
+
+def _rows(batch: Any) -> list[Any]:
+    if not _sliceable(batch):
+        return []
+    if isinstance(batch, torch.Tensor):
+        return list(batch)
+    if isinstance(batch, dict):
+        columns = [_rows(value) for value in batch.values()]
+        return [type(batch)(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = [_rows(value) for value in batch]
+    made = batch._make if hasattr(batch, "_make") else type(batch)
+    return [made(row) for row in zip(*columns, strict=True)]
+
+
+def _stack(rows: Sequence[Any]) -> Any:
+    first = rows[0]
+    if isinstance(first, torch.Tensor):
+        return torch.stack(list(rows))
+    if isinstance(first, dict):
+        return type(first)((name, _stack([row[name] for row in rows])) for name in first)
+    made = first._make if hasattr(first, "_make") else type(first)
+    return made(_stack(column) for column in zip(*rows, strict=True))
+
+
+def _attributes(thing: Any, known: Mapping[str, Any], *, public: bool) -> dict[str, bytes]:
+    """The attributes that can be sent; the others stay behind, as open files and threads must."""
+    state = vars(thing) if public else thing.__getstate__()
+    if not isinstance(state, dict):
+        return {}
+    names = {id(landmark): name for name, landmark in known.items()}
+    sent = {}
+    for attribute, value in state.items():
+        if public and attribute.startswith("_"):
+            continue
+        try:
+            file = io.BytesIO()
+            _Pickler(file, names).dump(_on_cpu(value))
+            sent[attribute] = file.getvalue()
+        except Exception as error:
+            log.debug("%s.%s stays on the worker: %s", type(thing).__name__, attribute, error)
+    return sent
+
+
+def _set_attributes(thing: Any, attributes: Mapping[str, bytes], known: Mapping[str, Any]) -> None:
+    state = {name: _Unpickler(io.BytesIO(data), known).load() for name, data in attributes.items()}
+    if hasattr(thing, "__setstate__") and not isinstance(thing, torch.nn.Module):
+        thing.__setstate__({**vars(thing), **state})
+    else:
+        vars(thing).update(state)
+
+
+def _set_progress(loop: Any, state: Mapping[str, Any], prefix: str = "") -> None:
+    """As a loop's `load_state_dict`, which besides makes the loop believe that it restarts."""
+    loop._load_from_state_dict(dict(state), prefix)
+    for name, inner in list(vars(loop).items()):
+        if hasattr(inner, "_load_from_state_dict") and hasattr(inner, "restarting"):
+            _set_progress(inner, state, f"{prefix}{name}.")
+
+
+def _on_cpu(value: Any) -> Any:
+    return apply_to_collection(value, torch.Tensor, lambda tensor: tensor.detach().cpu() if tensor.is_cuda else tensor)
+
+
+def _dump(value: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(_on_cpu(value), file, pickle_module=cloudpickle)
+    return file.getvalue()
+
+
+def _load(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: Any, names: Mapping[int, str]) -> None:
+        super().__init__(file)
+        self._names = names
+
+    def persistent_id(self, thing: Any) -> str | None:
+        return self._names.get(id(thing))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, known: Mapping[str, Any]) -> None:
+        super().__init__(file)
+        self._known = known
+
+    def persistent_load(self, name: str) -> Any:
+        return self._known[name]

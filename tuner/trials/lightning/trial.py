@@ -1,0 +1,184 @@
+"""A Lightning Trainer inside a trial: its process is a rank already, so it is to use that and to start nothing."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import socket
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from tuner.errors import TunerError
+from tuner.trials import session
+from tuner.trials.lightning.flavour import Flavoured, flavour_of
+from tuner.trials.lightning.report import FILE, On, ReportCallback
+
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy as _Strategy
+else:
+    _Strategy = object
+
+log = logging.getLogger(__name__)
+
+
+def prepare_trainer(
+    trainer: Any,
+    metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+    *,
+    on: On | Sequence[On] = "validation_end",
+    checkpoint: bool | Callable[[Any, str], Any] = True,
+) -> Any:
+    """Make `trainer` train on the ranks of this trial; the line that turns a Lightning script into a trial.
+
+    The Trainer's strategy takes over the process group, the ranks and the device of the trial: its `devices` and `num_nodes`
+    do not count, its strategy (DDP, FSDP) and its options do. A Trainer for one device becomes a DDP one where the trial has
+    several ranks. A `ReportCallback` with the given arguments is added unless the Trainer has one. Where the trial goes on
+    from a checkpoint, the next `fit` restores it.
+
+    Returns the same trainer. Outside a trial nothing is changed, so the script still runs alone.
+    """
+    running = session.current()
+    if running is None:
+        return trainer
+    context = running.context
+    ranks = Ranks.make(
+        flavour_of(trainer),
+        context.world_rank,
+        context.world_size,
+        context.local_rank,
+        context.local_world_size,
+        context.node_rank,
+    )
+    on_cpu = not context.devices or type(trainer.accelerator).__name__ == "CPUAccelerator"
+    take_seat(trainer, ranks, torch.device("cpu") if on_cpu else torch.device("cuda", context.devices[0]))
+    callback = next((c for c in trainer.callbacks if isinstance(c, ReportCallback)), None)
+    if callback is None:
+        callback = ReportCallback.make(flavour_of(trainer), metrics, on=on, checkpoint=checkpoint)
+        trainer.callbacks.append(callback)
+    if running.checkpoint is not None:
+        folder = callback.opened.enter_context(running.checkpoint.as_directory())
+        if os.path.exists(path := os.path.join(folder, FILE)):
+            trainer.ckpt_path = path
+    return trainer
+
+
+class Ranks(Flavoured):
+    """Lightning's ClusterEnvironment for processes that somebody else has started, numbered and connected."""
+
+    base: ClassVar[str] = "fabric:plugins.environments.ClusterEnvironment"
+
+    def __init__(self, rank: int, world_size: int, local_rank: int, local_world_size: int, node_rank: int) -> None:
+        super().__init__()
+        self._rank, self._world_size = rank, world_size
+        self._local_rank, self._local_world_size, self._node_rank = local_rank, local_world_size, node_rank
+        self._port = 0
+
+    @property
+    def local_world_size(self) -> int:
+        return self._local_world_size
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        """Only asked for where there is no process group yet, which is a world of one."""
+        if not self._port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self._port = free.getsockname()[1]
+        return self._port
+
+    @staticmethod
+    def detect() -> bool:
+        return False
+
+    def world_size(self) -> int:
+        return self._world_size
+
+    def global_rank(self) -> int:
+        return self._rank
+
+    def local_rank(self) -> int:
+        return self._local_rank
+
+    def node_rank(self) -> int:
+        return self._node_rank
+
+    def set_world_size(self, size: int) -> None:
+        """Lightning computes nodes times devices here, which is wrong for uneven nodes."""
+
+    def set_global_rank(self, rank: int) -> None:
+        """Likewise."""
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """`devices` and `num_nodes` do not count here."""
+
+    def teardown(self) -> None:
+        """The process group belongs to who made it."""
+
+
+class Seated(_Strategy):
+    """Mixed into the class of a strategy whose process is a rank already."""
+
+    def _configure_launcher(self) -> None:
+        self._launcher = None
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        if self.__dict__.get("_device_mesh") is not None:  # ranks of one tensor-parallel group see the same samples
+            kwargs: dict[str, Any] = super().distributed_sampler_kwargs
+            return kwargs
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Checkpoints of our own hold more than tensors (hyperparameters, states of callbacks)."""
+        inherited = super().load_checkpoint
+        if os.path.basename(checkpoint_path) == FILE and "weights_only" in inspect.signature(inherited).parameters:
+            return inherited(checkpoint_path, weights_only=False)
+        return inherited(checkpoint_path, *args, **kwargs)
+
+
+_seated: dict[type, type] = {}
+
+
+def take_seat(trainer: Any, ranks: Ranks, device: torch.device) -> None:
+    """Give the trainer's strategy these ranks and this device. The one place that needs Lightning's accelerator connector."""
+    flavour = flavour_of(trainer)
+    strategy = trainer.strategy
+    if not isinstance(strategy, flavour.find("pytorch:strategies.ParallelStrategy")):
+        if ranks.world_size() == 1:
+            return
+        strategy = flavour.find("pytorch:strategies.DDPStrategy")()
+    if not isinstance(strategy, Seated):
+        kind = type(strategy)
+        if kind not in _seated:
+            body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            _seated[kind] = types.new_class(kind.__name__, (Seated, kind), exec_body=lambda names: names.update(body))
+        attributes = strategy.__dict__
+        strategy = object.__new__(_seated[kind])
+        strategy.__dict__ = attributes  # shared with the object that the user may still hold
+    devices = [device] * ranks.local_world_size
+    try:
+        connector = trainer._accelerator_connector
+        accelerator = "CUDAAccelerator" if device.type == "cuda" else "CPUAccelerator"
+        if type(connector.accelerator).__name__ != accelerator:
+            connector.accelerator = flavour.find(f"pytorch:accelerators.{accelerator}")()
+        connector.strategy = connector._strategy_flag = strategy
+        connector.cluster_environment = strategy.cluster_environment = ranks
+        connector._parallel_devices = strategy.parallel_devices = devices
+        connector._num_nodes_flag = max(1, ranks.world_size() // ranks.local_world_size)
+        connector._lazy_init_strategy()
+    except AttributeError as error:
+        raise TunerError(
+            f"this version of {flavour.pytorch} keeps its strategy elsewhere than the versions known to tuner: {error}"
+        ) from error

@@ -1,0 +1,329 @@
+"""The processes behind a `RayStrategy`: a placement group with one rank per bundle, driven from a plain script.
+
+Nothing of a search is here, no reports and no verdicts: a payload goes in, the ranks run it together, and what each returns
+comes back. What rank 0 prints appears where the script prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tuner.domain.experiment import Scaling
+from tuner.errors import PlacementError, TrialError
+from tuner.trials import rendezvous
+from tuner.trials.figures import oom_kills
+from tuner.trials.placement import lacking, seats
+from tuner.trials.protocol import Member, Seat
+
+log = logging.getLogger(__name__)
+
+_ECHO_S = 3.0  # how long after an error that looks like an echo its origin is waited for
+_POLL_S = 0.5
+
+
+class Worker:
+    """One rank. `output` answers while `run` runs."""
+
+    def __init__(self) -> None:
+        self._tee = {"stdout": _Tee(sys.stdout), "stderr": _Tee(sys.stderr)}
+        sys.stdout, sys.stderr = self._tee["stdout"], self._tee["stderr"]
+        self._store: Any = None
+
+    def hello(self) -> Member:
+        return Member(
+            node=ray.get_runtime_context().get_node_id(),
+            host=socket.gethostname(),
+            ip=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+            gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
+            hub=None,
+            token=b"",
+            oom_kills=oom_kills(),
+        )
+
+    def open(self, ip: str, world_size: int) -> int:
+        """Rank 0: the port of a store for a new process group."""
+        import torch.distributed as dist
+
+        self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
+        return int(self._store.port)
+
+    def run(self, payload: Any, seat: Seat, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
+        """Join the process group, run ``payload(seat)``, leave. `payload` is pickled."""
+        import cloudpickle
+
+        self._sit(seat, about)
+        talks = seat.rank == 0
+        for tee in self._tee.values():
+            tee.heard, tee.tty = talks, about["tty"]
+        try:
+            self._join(seat, address)
+            return cloudpickle.loads(payload)(seat)
+        finally:
+            rendezvous.leave()
+            self._store = None
+            for tee in self._tee.values():
+                tee.heard = False
+
+    @ray.method(concurrency_group="control")
+    def output(self, wait_s: float) -> list[tuple[str, str]]:
+        """What was written since the last call: (stream, text). Waits a little where there is nothing."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            found = [(name, text) for name, tee in self._tee.items() if (text := tee.take())]
+            if found or time.monotonic() >= deadline:
+                return found
+            time.sleep(0.02)
+
+    @ray.method(concurrency_group="control")
+    def read(self, path: str) -> bytes | None:
+        """The content of a file of this node."""
+        if not os.path.isfile(path):
+            return None
+        with open(path, "rb") as file:
+            return file.read()
+
+    def _sit(self, seat: Seat, about: Mapping[str, Any]) -> None:
+        environment = {
+            "RANK": seat.rank,
+            "WORLD_SIZE": seat.world_size,
+            "LOCAL_RANK": seat.local_rank,
+            "LOCAL_WORLD_SIZE": seat.local_world_size,
+            "NODE_RANK": seat.node_rank,
+            "GROUP_RANK": seat.node_rank,
+            **about["environment"],
+        }
+        if seat.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+        os.environ.update({name: str(value) for name, value in environment.items()})
+        sys.path[:0] = [entry for entry in about["sys_path"] if entry not in sys.path]
+        if os.path.isdir(about["directory"]):
+            os.chdir(about["directory"])
+
+    def _join(self, seat: Seat, address: tuple[str, int]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if seat.devices:
+            torch.cuda.set_device(seat.devices[0])
+        if seat.nodes > 1:
+            rendezvous.choose_interface(ray.util.get_node_ip_address())
+        store = self._store if seat.rank == 0 else dist.TCPStore(*address, seat.world_size, False)
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address[0], str(address[1])
+        dist.init_process_group(
+            seat.backend, store=dist.PrefixStore("world", store), rank=seat.rank, world_size=seat.world_size
+        )
+
+
+class Workers:
+    """A group of `Worker`s, formed by the constructor. One `run` at a time; unusable after one that failed."""
+
+    def __init__(
+        self,
+        scaling: Scaling,
+        *,
+        runtime_env: Mapping[str, Any] | None = None,
+        timeout_s: float = 600.0,
+        autoscaling: bool = False,
+    ) -> None:
+        if not autoscaling and (reason := lacking(scaling)) is not None:
+            raise PlacementError(reason)
+        bundle = scaling.bundle()
+        self._placement = placement_group([bundle] * scaling.num_workers, strategy=scaling.placement_strategy)
+        try:
+            if not self._placement.wait(timeout_s):
+                raise PlacementError(
+                    f"{scaling.num_workers} x {bundle} did not become free within {timeout_s:g} s; other work holds them"
+                )
+            kind = ray.remote(concurrency_groups={"control": 1})(Worker)
+            extra = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+            actors = [
+                kind.options(
+                    num_cpus=bundle.get("CPU", 0),
+                    num_gpus=bundle.get("GPU", 0),
+                    resources=extra or None,
+                    runtime_env=dict(runtime_env) if runtime_env else None,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(
+                        self._placement, placement_group_bundle_index=index
+                    ),
+                ).remote()
+                for index in range(scaling.num_workers)
+            ]
+            members = ray.get([actor.hello.remote() for actor in actors])
+        except BaseException:
+            remove_placement_group(self._placement)
+            raise
+        order, self.seats = seats(members, scaling)
+        self.members = [members[index] for index in order]
+        self._actors = [actors[index] for index in order]
+
+    def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
+        """What each rank returned, by rank. An error is raised as it was on its rank, with a note that says where."""
+        leader, ip = self._actors[0], self.members[0].ip
+        shared = ray.put(payload)
+        port = ray.get(leader.open.remote(ip, len(self._actors)))
+        refs = [
+            actor.run.remote(shared, seat, (ip, port), about)
+            for actor, seat in zip(self._actors, self.seats, strict=True)
+        ]
+        heard = leader.output.remote(_POLL_S)
+        pending = set(refs)
+        failures: list[tuple[int, BaseException]] = []
+        give_up = float("inf")
+        while pending and time.monotonic() < give_up:
+            ready, _ = ray.wait([*pending, heard], timeout=min(1.0, max(0.0, give_up - time.monotonic())))
+            for ref in ready:
+                if ref == heard:
+                    with contextlib.suppress(ray.exceptions.RayError):  # the leader's end is told by its run
+                        _say(ray.get(heard))
+                    heard = leader.output.remote(_POLL_S)
+                    continue
+                pending.discard(ref)
+                error = _error(ref)
+                if error is not None:
+                    failures.append((refs.index(ref), error))
+                    give_up = min(give_up, time.monotonic() + (_ECHO_S if _is_echo(error) else 0.0))
+        with contextlib.suppress(ray.exceptions.RayError):
+            _say(ray.get(heard))
+            _say(ray.get(leader.output.remote(0.0)))
+        if failures:
+            rank, error = next(((rank, error) for rank, error in failures if not _is_echo(error)), failures[0])
+            raise self._located(rank, error)
+        return list(ray.get(refs))
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file on rank 0's node."""
+        content: bytes | None = ray.get(self._actors[0].read.remote(path))
+        return content
+
+    def close(self) -> None:
+        """End the processes and give the resources back; safe to repeat."""
+        with contextlib.suppress(Exception):  # the Ray that they lived in may be gone
+            for actor in self._actors:
+                ray.kill(actor)
+            remove_placement_group(self._placement)
+
+    def _located(self, rank: int, error: BaseException) -> BaseException:
+        member = self.members[rank]
+        where = f"rank {rank} on {member.host} (pid {member.pid})"
+        if isinstance(error, ray.exceptions.RayTaskError):
+            cause = error.cause
+            if isinstance(cause, BaseException):
+                cause.add_note(f"raised on {where}:\n{error}")
+                return cause
+            return TrialError(f"{where}: {error}")
+        return TrialError(f"{where} is gone: {error}")
+
+
+_idle: dict[str, tuple[Workers, threading.Timer]] = {}
+_idle_lock = threading.Lock()
+
+
+def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
+    """(key, workers): idle ones of the same kind where this process has some, else new ones.
+
+    Idle ones of other kinds are ended first: they may hold what is needed.
+    """
+    key = repr((ray.get_runtime_context().get_node_id(), scaling, options))
+    with _idle_lock:
+        found = _idle.pop(key, None)
+    if found is not None:
+        found[1].cancel()
+        return key, found[0]
+    release()
+    return key, Workers(scaling, **options)
+
+
+def give_back(key: str, workers: Workers, keep_s: float) -> None:
+    """Keep the workers for the next `borrow`, for so many seconds."""
+    timer = threading.Timer(keep_s, release, (key,))
+    timer.daemon = True
+    with _idle_lock:
+        _idle[key] = workers, timer
+    timer.start()
+
+
+def release(key: str | None = None) -> None:
+    """End the idle workers of this kind, or of all kinds."""
+    with _idle_lock:
+        ended = [_idle.pop(name) for name in list(_idle) if key is None or name == key]
+    for workers, timer in ended:
+        timer.cancel()
+        workers.close()
+
+
+def _error(ref: Any) -> BaseException | None:
+    try:
+        ray.get(ref)
+    except ray.exceptions.RayError as error:
+        found: BaseException = error
+        return found
+    return None
+
+
+def _is_echo(error: BaseException) -> bool:
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return isinstance(cause, BaseException) and rendezvous.is_echo(cause)
+
+
+def _say(output: Sequence[tuple[str, str]]) -> None:
+    for name, text in output:
+        stream = sys.stdout if name == "stdout" else sys.stderr
+        stream.write(text)
+        stream.flush()
+
+
+def terminal() -> dict[str, Any]:
+    """What a progress bar on a worker must know about the terminal here."""
+    size = shutil.get_terminal_size()
+    return {"tty": sys.stdout.isatty(), "environment": {"COLUMNS": size.columns, "LINES": size.lines}}
+
+
+class _Tee(io.TextIOBase):
+    """A standard stream that also keeps what is written while somebody listens."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._kept: list[str] = []
+        self._lock = threading.Lock()
+        self.heard = False
+        self.tty = False
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        if self.heard:
+            with self._lock:
+                self._kept.append(text)
+        return len(text)
+
+    def take(self) -> str:
+        with self._lock:
+            text, self._kept = "".join(self._kept), []
+        return text
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self.heard and self.tty
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"

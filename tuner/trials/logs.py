@@ -1,0 +1,89 @@
+"""What a rank prints, kept in one file per segment and rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import traceback
+from typing import NoReturn
+
+_NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
+"""What Ray's C++ and faulthandler add when a process crashes, dozens of lines that say nothing about the user's code."""
+EXIT_NOTE = "tuner: os._exit"
+
+
+class Capture:
+    """From `begin` to `end`, file descriptors 1 and 2 of the process go to `path`: what C code and children print included."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._saved: tuple[int, int] | None = None
+
+    def begin(self) -> None:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        _flush()
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._saved = (os.dup(1), os.dup(2))
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+
+    def end(self) -> None:
+        if self._saved is None:
+            return
+        _flush()
+        for saved, standard in zip(self._saved, (1, 2), strict=True):
+            os.dup2(saved, standard)
+            os.close(saved)
+        self._saved = None
+
+    def tail(self, lines: int) -> str:
+        _flush()
+        return tail(self.path, lines)
+
+    def read(self, offset: int, limit: int) -> bytes:
+        _flush()
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+
+
+def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
+    """The last lines of a file as a terminal would show them, "" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    shown = [
+        line.rstrip("\r").rpartition("\r")[2]  # progress bars write over themselves
+        for line in text.split("\n")
+        if not _NOISE.match(line)
+    ]
+    while shown and not shown[-1]:
+        shown.pop()
+    return "\n".join(shown[-lines:])
+
+
+def note_exits() -> None:
+    """Have `os._exit` leave a line and a stack in the log: nothing else could tell it from a kill."""
+    real, owner = os._exit, os.getpid()
+
+    def noted(status: int) -> NoReturn:
+        if os.getpid() == owner:
+            with contextlib.suppress(Exception):
+                _flush()
+                where = "".join(traceback.format_stack(limit=12)[:-1])
+                os.write(2, f"{where}{EXIT_NOTE}({status}) was called\n".encode())
+        real(status)
+
+    os._exit = noted
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,293 @@
+"""Which worker group runs a segment: a warm one where there is one, else one that is formed as soon as there is room.
+
+Waiting is first come, first served: a group that comes free goes to the oldest waiter where it fits, and is given back to the
+cluster where the oldest waiter needs another kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tuner.errors import PlacementError
+from tuner.trials import nodes
+from tuner.trials.launch import Launch, Placed
+from tuner.trials.placement import lacking, seats
+from tuner.trials.protocol import Member, Seat
+from tuner.trials.worker import Rank
+
+log = logging.getLogger(__name__)
+
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The processes of one placement group, in the order of their ranks once formed."""
+
+    key: Key
+    placement: PlacementGroup
+    actors: list[Any] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    seats: list[Seat] = field(default_factory=list)
+    seated: bool = False  # whether its ranks know their seats
+    codes: set[str] = field(default_factory=set)  # hashes of what its ranks hold
+    runs: int = 0
+
+    def placed(self) -> list[Placed]:
+        return [
+            Placed(rank=seat.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus)
+            for seat, member in zip(self.seats, self.members, strict=True)
+        ]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    key: Key
+    group: asyncio.Future[Group]
+
+
+class NoRoom(PlacementError):
+    """The cluster could hold it, but for too long others held the cluster. Another try may find room."""
+
+
+class Pool:
+    def __init__(self, driver: Any, *, name: str, autoscaling: bool, idle_timeout_s: float) -> None:
+        self._driver = driver
+        self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
+        self._numbers = itertools.count(1)
+        self._autoscaling = autoscaling
+        self._idle_timeout_s = idle_timeout_s
+        self._rank = ray.remote(concurrency_groups={"control": 2})(Rank)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._idle: list[Group] = []  # the longest idle first
+        self._waiters: deque[_Waiter] = deque()
+        self._background: set[asyncio.Future[Any]] = set()
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
+        """A group of the launch's kind, and whether it is warm. May be cancelled.
+
+        NoRoom: the cluster had none within `limits.placement_timeout_s`. PlacementError: it can never hold the group.
+        """
+        key = group_key(launch)
+        if launch.scaling.reuse_workers:
+            for group in reversed(self._idle):
+                if group.key == key:
+                    self._idle.remove(group)
+                    return group, True
+        if not self._autoscaling and (reason := await self.blocking(lacking, launch.scaling)):
+            raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
+        waiter = _Waiter(key, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        forming = asyncio.ensure_future(self._form(launch, key, waiting))
+        taken = False
+        try:
+            await asyncio.wait({forming, waiter.group}, return_when=asyncio.FIRST_COMPLETED)
+            taken = True
+            return (waiter.group.result(), True) if waiter.group.done() else (forming.result(), False)
+        finally:
+            self._waiters.remove(waiter)
+            if not forming.done():
+                forming.cancel()  # it disposes of what it has
+                self._track(forming)
+            elif (not taken or waiter.group.done()) and not forming.cancelled() and forming.exception() is None:
+                self.release(forming.result(), launch.scaling.reuse_workers)
+            if waiter.group.done() and not taken:
+                self.release(waiter.group.result(), launch.scaling.reuse_workers)
+
+    def release(self, group: Group, reusable: bool) -> None:
+        """Hand the group on, keep it for a while, or end it."""
+        if not reusable or self._closed:
+            self._spawn(self._dispose(group))
+            return
+        if group.runs:
+            for actor in group.actors:
+                actor.reset.remote()
+        for waiter in self._waiters:
+            if waiter.group.done():
+                continue
+            if waiter.key == group.key:
+                waiter.group.set_result(group)
+            else:
+                self._spawn(self._dispose(group))
+            return
+        self._idle.append(group)
+        asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group, group.runs)
+
+    async def close(self) -> None:
+        """End all groups that are here and wait until they are gone."""
+        self._closed = True
+        while self._idle:
+            self._spawn(self._dispose(self._idle.pop()))
+        await self.settle()
+        self._threads.shutdown(wait=False)
+
+    async def settle(self) -> None:
+        """Wait until the groups that are being ended are gone."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run something that blocks beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run one of the functions of `nodes` on a machine of the cluster."""
+        if node == self._node:
+            return await self.blocking(function, *args)
+        return await nodes.on_node(node, function, *args)
+
+    # Forming
+
+    async def _form(self, launch: Launch, key: Key, waiting: Callable[[str], None]) -> Group:
+        scaling, bundle = launch.scaling, launch.scaling.bundle()
+        others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+        wants_torch = scaling.backend != "none" and (scaling.num_workers > 1 or bundle.get("GPU", 0) > 0)
+        title = f"{self._name}/{next(self._numbers)}" if self._name else ""
+        group = await self._reserve(key, [bundle] * scaling.num_workers, scaling.placement_strategy, title)
+        hellos: asyncio.Future[list[Any]] | None = None
+        try:
+            # The actors are created before the placement group is there, so that nothing waits for an answer in between.
+            for index in range(scaling.num_workers):
+                group.actors.append(
+                    self._rank.options(
+                        num_cpus=bundle.get("CPU", 0),
+                        num_gpus=bundle.get("GPU", 0),
+                        memory=bundle.get("memory"),
+                        resources=others or None,
+                        runtime_env=dict(launch.runtime_env) or None,
+                        scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
+                    ).remote(self._driver, wants_torch)
+                )
+            hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
+            await self._placed(launch, group, hellos, waiting)
+            try:
+                members = await hellos
+            except ray.exceptions.RayError as error:
+                raise PlacementError(f"the workers could not be started: {_last_line(error)}") from error
+            order, group.seats = seats(members, scaling)
+            group.members = [members[index] for index in order]
+            group.actors = [group.actors[index] for index in order]
+            return group
+        except BaseException:
+            if hellos is not None:  # its actors are about to be ended, which nobody needs to hear of
+                hellos.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._spawn(self._dispose(group))
+            raise
+
+    async def _reserve(self, key: Key, bundles: list[dict[str, float]], strategy: str, title: str) -> Group:
+        """Ask for a placement group. One that is asked for when this is cancelled is given back."""
+        asked = asyncio.ensure_future(self.blocking(placement_group, bundles, strategy, title))
+        try:
+            return Group(key, await asyncio.shield(asked))
+        except asyncio.CancelledError:
+            self._spawn(self._give_back(key, asked))
+            raise
+
+    async def _give_back(self, key: Key, asked: asyncio.Future[PlacementGroup]) -> None:
+        with contextlib.suppress(Exception):  # then nothing was reserved
+            await self._dispose(Group(key, await asked))
+
+    async def _placed(
+        self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
+    ) -> None:
+        """Until the placement group is there, giving idle groups back for it; NoRoom when that takes too long."""
+        limit = launch.limits.placement_timeout_s
+        deadline = time.monotonic() + limit
+        pause, told = 0.05, False
+        while not hellos.done():
+            await asyncio.wait({hellos}, timeout=pause)
+            if hellos.done() or await self.blocking(group.placement.wait, 0):
+                return
+            if self._idle:
+                await self._dispose(self._idle.pop(0))
+                pause = 0.05
+                continue
+            if not told:
+                told = True
+                waiting(f"waits for room for {demand(launch)}")
+            if time.monotonic() >= deadline:
+                raise NoRoom(f"there was no room for {demand(launch)} within {limit:g} s")
+            pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
+
+    # Ending
+
+    def _expire(self, group: Group, runs: int) -> None:
+        if group in self._idle and group.runs == runs:
+            self._idle.remove(group)
+            self._spawn(self._dispose(group))
+
+    async def _dispose(self, group: Group) -> None:
+        """Kill the processes, give the placement group back, and see that nothing of them is left."""
+        for actor in group.actors:
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+        with contextlib.suppress(Exception):
+            await self.blocking(remove_placement_group, group.placement)
+        by_node: dict[str, list[int]] = {}
+        for member in group.members:
+            by_node.setdefault(member.node, []).append(member.pid)
+        for node, pids in by_node.items():
+            try:
+                left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
+            except Exception as error:
+                log.info("node %s does not answer; its ranks went with it: %s", node[:8], error)
+                continue
+            if left:
+                log.warning("processes %s on node %s could not be ended", left, node[:8])
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._track(asyncio.ensure_future(work))
+
+    def _track(self, task: asyncio.Future[Any]) -> None:
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def group_key(launch: Launch) -> Key:
+    """What two launches must have in common to run in the same processes."""
+    scaling, code = launch.scaling, launch.code
+    return (
+        scaling.num_workers,
+        tuple(sorted(scaling.bundle().items())),
+        scaling.placement_strategy,
+        scaling.backend,
+        code.hash,
+        code.sys_path,
+        code.working_dir,
+        repr(sorted(launch.runtime_env.items())),
+        tuple(sorted(launch.env.items())),
+    )
+
+
+def demand(launch: Launch) -> str:
+    bundle = ", ".join(f"{amount:g} {name}" for name, amount in launch.scaling.bundle().items())
+    workers = launch.scaling.num_workers
+    return f"{workers} workers with {bundle} each" if workers > 1 else f"a worker with {bundle}"
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+async def _get(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,275 @@
+"""How a rank's checkpoints get from the training thread to storage.
+
+The training thread only hands a directory over (a rename, where it lies in the temp directory). A thread of the saver hashes
+and places the files; rank 0's then asks every other rank for its shard of the same report, and commits. Where several ranks
+save a file of the same name, rank 0's is kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.keys import checkpoint_id
+from tuner.errors import CheckpointError
+from tuner.trials import checkpoints
+from tuner.trials.channel import Hub, PeerLost, Spoke
+from tuner.trials.checkpoints import Checkpoint, Source
+from tuner.trials.storage import add_into, join, move_into, place, walk
+
+Files = dict[str, tuple[int, str]]
+Moment = tuple[int, bool]
+"""(report_no, whether after the last report and not at it): what ranks name a checkpoint by among themselves."""
+
+_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to get to the report that a checkpoint belongs to
+
+
+@dataclass(slots=True)
+class _Job:
+    moment: Moment
+    iteration: int
+    uri: str
+    staging: str
+    elsewhere: str | None = None  # the content waits on another filesystem and is still to be copied to `staging`
+
+
+class Saver:
+    """One per rank and segment. `take` and `drain` belong to the training thread."""
+
+    def __init__(
+        self,
+        *,
+        storage: str,
+        segment_id: str,
+        trial_number: int,
+        rank: int,
+        world_size: int,
+        hub: Hub | None = None,
+        spoke: Spoke | None = None,
+        committed: Callable[[CheckpointInfo], None],
+    ) -> None:
+        self._storage = storage
+        self._segment = segment_id
+        self._trial = f"trial_{trial_number:05d}"
+        self._rank, self._world_size = rank, world_size
+        self._hub, self._spoke = hub, spoke
+        self._committed = committed
+        self.patience_s = _SHARD_TIMEOUT_S
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._progress = threading.Condition()
+        self._passed: Moment = (0, False)  # up to here this rank takes no more checkpoints
+        self._shards: dict[Moment, Files | str | None] = {}  # files, an error, or None while under way
+        self._finished = False
+
+    def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
+        """Take the content over before returning; what goes wrong later is raised by the next call."""
+        self._raise()
+        name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
+        uri = join(self._storage, self._trial, name)
+        target = place(uri)
+        home = place(join(self._storage, ".staging")).path if target.local else _spool()
+        moment = (report_no, at_end)
+        job = _Job(moment, iteration, uri, os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}"))
+        shutil.rmtree(job.staging, ignore_errors=True)
+        os.makedirs(job.staging)
+        self._note(moment, None)
+        try:
+            if isinstance(source, Checkpoint):
+                source = source.path
+            if callable(source):
+                source(job.staging)
+            else:
+                job.elsewhere = take_over(os.fspath(source), job.staging)
+            lies = job.elsewhere or job.staging
+            size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
+        except BaseException as error:
+            self._note(moment, f"{type(error).__name__}: {error}")
+            raise
+        with self._progress:
+            self._passed = moment
+            self._progress.notify_all()
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tuner-saver", daemon=True)
+            self._thread.start()
+        if self._rank != 0:
+            return None
+        return CheckpointInfo(
+            id=checkpoint_id(self._segment, report_no), uri=uri, step=iteration, bytes=size, ready=False
+        )
+
+    def passed(self, report_no: int) -> None:
+        """This rank has no checkpoint at this report."""
+        if self._world_size > 1:
+            with self._progress:
+                self._passed = (report_no, False)
+                self._progress.notify_all()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until everything that was taken is committed, and raise what went wrong on the way."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(timeout)
+            self._thread = None
+        with self._progress:
+            self._finished = True
+            self._progress.notify_all()
+        self._raise()
+
+    # Rank 0's committing and the answers of the others
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._save(job)
+            except BaseException as error:
+                self._note(job.moment, f"{type(error).__name__}: {error}")
+                if self._rank == 0:
+                    self._error = error
+                shutil.rmtree(job.staging, ignore_errors=True)
+
+    def _save(self, job: _Job) -> None:
+        if job.elsewhere is not None:
+            shutil.copytree(job.elsewhere, job.staging, dirs_exist_ok=True)
+            shutil.rmtree(job.elsewhere)
+        files: Files = checkpoints.digest(job.staging)
+        target = place(job.uri)
+        if not target.local:
+            target.upload(job.staging)
+        elif self._rank == 0:
+            os.makedirs(target.path, exist_ok=True)
+            move_into(job.staging, target.path)
+        else:
+            os.makedirs(target.path, exist_ok=True)
+            files = {name: files[name] for name in add_into(job.staging, target.path)}
+        self._note(job.moment, files)
+        if self._rank == 0:
+            merged = self._collect(job.moment)
+            if not target.local and any(merged.get(name, own) != own for name, own in files.items()):
+                target.upload(job.staging)  # over what other ranks saved under the same names
+            merged.update(files)
+            checkpoints.commit(
+                job.uri,
+                merged,
+                {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size},
+            )
+            size = sum(length for length, _ in merged.values())
+            self._committed(
+                CheckpointInfo(
+                    id=checkpoint_id(self._segment, job.moment[0]), uri=job.uri, step=job.iteration, bytes=size
+                )
+            )
+        shutil.rmtree(job.staging, ignore_errors=True)
+
+    def _note(self, moment: Moment, shard: Files | str | None) -> None:
+        with self._progress:
+            self._shards[moment] = shard
+            self._progress.notify_all()
+
+    def _collect(self, moment: Moment) -> Files:
+        """The shards of all other ranks for this report."""
+        merged: Files = {}
+        if self._hub is None:
+            return merged
+        for link in self._hub.notes.values():
+            link.send(("want", self._segment, moment))
+        for rank, link in sorted(self._hub.notes.items(), reverse=True):
+            patience: float | None = self.patience_s
+            try:
+                while True:
+                    segment, which, answer = link.receive(patience)
+                    if (segment, which) != (self._segment, moment):
+                        continue
+                    if answer is not None:
+                        break
+                    patience = None  # it is at it, and as with this rank's own part that takes as long as it takes
+            except TimeoutError:
+                raise CheckpointError(
+                    f"rank {rank} has not reached report {moment[0]} within {self.patience_s:g} s to add its part "
+                    "to the checkpoint"
+                ) from None
+            if isinstance(answer, str):
+                raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
+            for name in merged.keys() & answer.keys():
+                if merged[name] != answer[name]:
+                    raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
+            merged.update(answer)
+        return merged
+
+    def answer(self, moment: Moment, under_way: Callable[[], None]) -> Files | str:
+        """On ranks other than 0: this rank's files for a checkpoint, or why there are none, once that can be said.
+
+        `under_way` is called before, where this rank has come to that report and takes its time to save.
+        """
+        with self._progress:
+            self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)
+            shard = self._shards.get(moment, {})
+        if shard is None:
+            under_way()
+            with self._progress:
+                self._progress.wait_for(lambda: self._shards[moment] is not None)
+                shard = self._shards[moment]
+        assert shard is not None
+        return shard
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
+
+
+def answer_notes(spoke: Spoke, saver: Callable[[str], Saver | None]) -> None:
+    """On ranks other than 0, in a thread for the life of the group: tell rank 0 what it needs to commit."""
+    try:
+        while True:
+            _, segment, moment = spoke.notes.receive()
+            own = saver(segment)
+            under_way = functools.partial(spoke.notes.send, (segment, moment, None))
+            spoke.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else {}))
+    except (PeerLost, OSError):
+        return
+
+
+def take_over(source: str, staging: str) -> str | None:
+    """Get the content of `source` out of its owner's hands: moved out of the temp directory, copied from anywhere else.
+
+    `source` itself stays, empty, for whoever wants to delete it. Returns a directory that the content lies in for now where
+    `staging` is on another filesystem, to be copied in the background.
+    """
+    if not os.path.isdir(source):
+        raise CheckpointError(
+            f"a checkpoint must be a directory, or a callable that fills one; there is none at {source}"
+        )
+    real = os.path.realpath(source)
+    if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
+        shutil.copytree(source, staging, dirs_exist_ok=True)
+        return None
+    target, aside = staging, None
+    for entry in os.listdir(source):
+        origin = os.path.join(source, entry)
+        try:
+            os.rename(origin, os.path.join(target, entry))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            if aside is None:
+                target = aside = tempfile.mkdtemp(prefix=".tuner-taken-", dir=os.path.dirname(real))
+            shutil.move(origin, os.path.join(target, entry))
+    return aside
+
+
+def _spool() -> str:
+    """Where content waits for its upload."""
+    folder = os.path.join(tempfile.gettempdir(), f"tuner-spool-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder

@@ -1,0 +1,197 @@
+"""Directories on a local path or any `pyarrow.fs` URI, with the few operations that checkpoints need."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One directory: `path` is local where `remote` is None, else a path on that pyarrow filesystem."""
+
+    uri: str
+    path: str
+    remote: Any = None
+
+    def __truediv__(self, name: str) -> Place:
+        return Place(join(self.uri, name), f"{self.path.rstrip('/')}/{name}", self.remote)
+
+    @property
+    def local(self) -> bool:
+        return self.remote is None
+
+    def beside(self, suffix: str) -> Place:
+        """The neighbour whose name has this suffix added."""
+        base, mark, query = self.uri.partition("?") if self.remote is not None else (self.uri, "", "")
+        return Place(base.rstrip("/") + suffix + mark + query, self.path.rstrip("/") + suffix, self.remote)
+
+    def read(self) -> bytes | None:
+        """The content, where this is a small file; None where there is nothing."""
+        target = self.path
+        try:
+            if self.remote is None:
+                return Path(target).read_bytes()
+            with self.remote.open_input_stream(target) as stream:
+                content: bytes = stream.read()
+                return content
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def write(self, content: bytes) -> None:
+        """Make this a small file, whole or not at all."""
+        target = self.path
+        if self.remote is None:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            aside = f"{target}.tmp{os.getpid()}"
+            Path(aside).write_bytes(content)
+            os.replace(aside, target)
+            return
+        self.remote.create_dir(os.path.dirname(target), recursive=True)
+        with self.remote.open_output_stream(target) as stream:
+            stream.write(content)
+
+    def sizes(self) -> dict[str, int]:
+        """Every file below, by its path relative to here."""
+        if self.remote is None:
+            return {name: os.path.getsize(os.path.join(self.path, name)) for name in walk(self.path)}
+        from pyarrow import fs
+
+        found = self.remote.get_file_info(fs.FileSelector(self.path, recursive=True, allow_not_found=True))
+        prefix = len(self.path.rstrip("/")) + 1
+        return {info.path[prefix:]: info.size for info in found if info.type == fs.FileType.File}
+
+    def folders(self) -> list[str]:
+        """Names of the directories right below."""
+        if self.remote is None:
+            if not os.path.isdir(self.path):
+                return []
+            return sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        from pyarrow import fs
+
+        found = self.remote.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def upload(self, source: str) -> None:
+        """Copy the files of a local directory to here. Those of others that are here already stay."""
+        from pyarrow import fs
+
+        self.remote.create_dir(self.path, recursive=True)
+        fs.copy_files(source, self.path, source_filesystem=fs.LocalFileSystem(), destination_filesystem=self.remote)
+
+    def download(self, target: str) -> None:
+        """Copy everything below to a local directory."""
+        if self.remote is None:
+            shutil.copytree(self.path, target, dirs_exist_ok=True)
+            return
+        from pyarrow import fs
+
+        os.makedirs(target, exist_ok=True)
+        fs.copy_files(self.path, target, source_filesystem=self.remote, destination_filesystem=fs.LocalFileSystem())
+
+    def remove(self) -> None:
+        """Delete the directory with everything below; nothing happens where there is none."""
+        if self.remote is None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        from pyarrow import fs
+
+        if self.remote.get_file_info(self.path).type == fs.FileType.Directory:
+            self.remote.delete_dir(self.path)
+
+    def unlink(self) -> None:
+        """Delete a file; nothing happens where there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.remote is None:
+                os.unlink(self.path)
+            else:
+                self.remote.delete_file(self.path)
+
+
+def place(uri: str | os.PathLike[str]) -> Place:
+    """A local path, ``file://`` or any URI that `pyarrow.fs.FileSystem.from_uri` knows. CheckpointError names a bad one."""
+    text = os.fspath(uri)
+    if "://" not in text:
+        return Place(text, os.path.abspath(os.path.expanduser(text)))
+    if text.startswith("file://"):
+        return Place(text, "/" + text.removeprefix("file://").lstrip("/"))
+    base, path = _filesystem(text)
+    return Place(text, path, base)
+
+
+def join(uri: str, *names: str) -> str:
+    """The URI or path of something below; a query such as ``?endpoint_override=...`` stays at the end."""
+    base, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
+    return "/".join([base.rstrip("/"), *names]) + mark + query
+
+
+@lru_cache(maxsize=64)
+def _filesystem(uri: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except Exception as error:
+        raise CheckpointError(f"{uri} cannot be used as storage: {error}") from error
+    return filesystem, path
+
+
+def walk(folder: str) -> list[str]:
+    """Paths of all files below a local directory, relative to it, sorted."""
+    found: list[str] = []
+    for where, _, names in os.walk(folder):
+        for name in names:
+            found.append(os.path.relpath(os.path.join(where, name), folder))
+    return sorted(found)
+
+
+def move_into(source: str, target: str) -> None:
+    """Move the content of `source` into `target`, file by file, where files of others may lie already. Same filesystem."""
+    for name in walk(source):
+        destination = os.path.join(target, name)
+        os.makedirs(os.path.dirname(destination), exist_ok=True)
+        os.replace(os.path.join(source, name), destination)
+
+
+def add_into(source: str, target: str) -> list[str]:
+    """Like `move_into`, but what is there already stays as it is; the paths of the files that were added."""
+    added = []
+    for name in walk(source):
+        destination = os.path.join(target, name)
+        os.makedirs(os.path.dirname(destination), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            _rename_new(os.path.join(source, name), destination)
+            added.append(name)
+    return added
+
+
+def _rename_new(source: str, destination: str) -> None:
+    try:
+        os.link(source, destination)
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without hard links
+        if os.path.exists(destination):
+            raise FileExistsError(destination) from None
+        os.rename(source, destination)
+    else:
+        os.unlink(source)
+
+
+def difference(expected: Mapping[str, int], found: Mapping[str, int]) -> str | None:
+    """What is wrong with the files found, in words; None where each expected one is there in its size."""
+    missing = sorted(name for name in expected if name not in found)
+    if missing:
+        return f"{missing[0]} is missing" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+    for name, size in expected.items():
+        if found[name] != size:
+            return f"{name} has {found[name]} bytes instead of {size}"
+    return None

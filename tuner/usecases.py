@@ -1,0 +1,207 @@
+"""What one can do with the service, whoever asks: the API's routes and the command line call these."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import Parts
+from tuner.entrypoints import EntrypointChecker
+from tuner.errors import Conflict, EntrypointError
+from tuner.spec import parse_spec
+from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
+
+#: where one of these is in the runtime_env, the workers have packages that this process does not
+_ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
+
+
+def create_experiment(
+    store: Store, data: Mapping[str, Any], checker: EntrypointChecker, *, idempotency_key: str | None = None
+) -> ExperimentRecord:
+    """Check a spec whole, its entrypoint included, and store it; a driver takes it up from there.
+
+    SpecError lists everything that is wrong with the spec, EntrypointError says why its function cannot be imported.
+    """
+    spec = parse_spec(data)
+    code = entrypoint_code(spec, checker)
+    return store.create_experiment(spec, code=code, source="api", idempotency_key=idempotency_key)
+
+
+def create_from_python(store: Store, data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> ExperimentRecord:
+    """As `create_experiment`, for a script that drives what it creates: its function travels by value in `code`, and so do
+    the `parts` that JSON cannot say. Where `data` names an entrypoint instead, it is checked as well.
+    """
+    if data.get("entrypoint") is None:
+        spec = parse_spec(data, space_blob=code.space_blob, code=code.hash, parts=parts)
+        return store.create_experiment(spec, code=code, source="python")
+    spec = parse_spec(data, space_blob=code.space_blob, parts=parts)
+    checker = EntrypointChecker()
+    try:
+        found = entrypoint_code(spec, checker)
+    finally:
+        checker.close()
+    both = f"{found.hash}-{code.hash}"
+    whole = dataclasses.replace(found, hash=both, space_blob=code.space_blob, parts_blob=code.parts_blob)
+    return store.create_experiment(spec, code=whole, source="python")
+
+
+def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
+    """The record of a function that workers import: where to look for it, and a hash that changes with its files.
+
+    EntrypointError where it cannot be imported, unless the workers' environment differs from this process's.
+    """
+    assert spec.entrypoint is not None
+    paths = search_path(spec.runtime_env)
+    try:
+        content = checker.check(spec.entrypoint, paths, spec.runtime_env.get("env_vars")).hash
+    except EntrypointError:
+        if not differs(spec.runtime_env):
+            raise
+        text = json.dumps([spec.entrypoint, spec.runtime_env], sort_keys=True)
+        content = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    packages = {name: metadata.version(name) for name in ("torch", "ray")}
+    return CodeRecord(hash=content, python=python_version(), packages=packages, sys_path=paths, working_dir=os.getcwd())
+
+
+def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
+    """Where an entrypoint is looked for before the installed packages: the runtime_env's own folders, then this process's."""
+    own = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
+    folders = [str(Path(place).absolute()) for place in own if isinstance(place, str) and Path(place).is_dir()]
+    modules = [str(Path(folder).parent) for folder in folders if (Path(folder) / "__init__.py").is_file()]
+    return list(dict.fromkeys([*folders, *modules, os.getcwd()]))
+
+
+def differs(runtime_env: Mapping[str, Any]) -> bool:
+    """Whether workers may be able to import what this process cannot."""
+    places = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
+    remote = any(isinstance(place, str) and not Path(place).is_dir() for place in places)
+    return remote or any(runtime_env.get(name) for name in _ELSEWHERE)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# -- commands: rows that the driver carries out; repeating one is harmless --------------------------------------------
+
+
+def cancel(store: Store, experiment: str) -> ExperimentRecord:
+    """End the experiment and all its trials. Conflict where it has ended otherwise."""
+    record = store.get_experiment(experiment)
+    match record.state:
+        case ExperimentState.CANCELLED | ExperimentState.CANCELLING:
+            return record
+        case ExperimentState.COMPLETED | ExperimentState.FAILED:
+            raise Conflict(f"{experiment} is {record.state}; there is nothing to cancel")
+    store.add_command(record.id, "cancel", None, "asked for by a user")
+    return store.get_experiment(experiment)
+
+
+def pause(store: Store, experiment: str) -> ExperimentRecord:
+    """Let every trial pause at its next report. Conflict where the experiment has ended or is being cancelled."""
+    record = store.get_experiment(experiment)
+    if record.state in (ExperimentState.PAUSED, ExperimentState.PAUSING) and not _wanted(store, record, "resume"):
+        return record
+    _refuse_ended(record, "paused")
+    store.add_command(record.id, "pause", None, "asked for by a user")
+    return store.get_experiment(experiment)
+
+
+def resume(store: Store, experiment: str) -> ExperimentRecord:
+    """Go on with a paused experiment. Conflict where it has ended or is being cancelled."""
+    record = store.get_experiment(experiment)
+    running = record.state in (ExperimentState.PENDING, ExperimentState.RUNNING)
+    if running and not _wanted(store, record, "pause"):
+        return record
+    _refuse_ended(record, "resumed")
+    store.add_command(record.id, "resume", None, "asked for by a user")
+    return store.get_experiment(experiment)
+
+
+def stop_trial(store: Store, trial: str) -> TrialRecord:
+    """End one trial at its next report; the experiment goes on. A trial that has ended stays as it is."""
+    record = store.get_trial(trial)
+    if not record.state.ended:
+        store.add_command(record.experiment_id, "stop", record.number, "asked for by a user")
+    return store.get_trial(trial)
+
+
+def _wanted(store: Store, record: ExperimentRecord, command: str) -> bool:
+    return any(c.command == command and c.trial is None for c in store.pending_commands([record.id]))
+
+
+def _refuse_ended(record: ExperimentRecord, what: str) -> None:
+    if record.state.ended or record.state is ExperimentState.CANCELLING:
+        raise Conflict(f"{record.public_id} is {record.state} and cannot be {what}")
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+def trial_logs(
+    store: Store,
+    home: Path,
+    trial: str,
+    *,
+    rank: int | None = None,
+    segment: int | None = None,
+    tail: int | None = None,
+) -> list[LogChunk]:
+    """What the ranks of a trial printed, one item per segment and rank; the last `tail` lines of each.
+
+    Ranks write files under the home of the machine that they run on; what a driver has put into the database comes from there.
+    """
+    if stored := store.logs(trial, rank=rank, segment=segment, tail=tail):
+        return stored
+    record = store.get_trial(trial)
+    items = []
+    for part in record.segments:
+        if segment is not None and part.ordinal != segment:
+            continue
+        for number, path in _rank_files(home / "logs" / record.experiment / part.public_id):
+            if rank is None or number == rank:
+                text, written = _last_lines(path, tail)
+                items.append(
+                    LogChunk(
+                        trial=record.number,
+                        segment=part.ordinal,
+                        rank=number,
+                        stream="output",
+                        chunk_no=0,
+                        time=written,
+                        text=text,
+                    )
+                )
+    return items
+
+
+def _rank_files(folder: Path) -> list[tuple[int, Path]]:
+    found = []
+    for path in folder.glob("rank*.log"):
+        number = path.stem.removeprefix("rank")
+        if number.isdecimal():
+            found.append((int(number), path))
+    return sorted(found)
+
+
+MAX_LOG_BYTES = 1_000_000
+
+
+def _last_lines(path: Path, lines: int | None) -> tuple[str, float]:
+    """(the end of the file, when it was written)."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        file.seek(max(0, status.st_size - MAX_LOG_BYTES))
+        text = file.read().decode(errors="replace")
+    if lines is not None:
+        text = "".join(text.splitlines(keepends=True)[-lines:]) if lines > 0 else ""
+    return text, status.st_mtime

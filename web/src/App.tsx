@@ -1,0 +1,91 @@
+import { ActionIcon, Anchor, Button, Group, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
+import { useQueryClient } from "@tanstack/react-query";
+import { useEffect, useSyncExternalStore } from "react";
+import { Link, NavLink, Outlet } from "react-router";
+import { ApiError } from "./api/client";
+import classes from "./App.module.css";
+
+export function App() {
+  return (
+    <>
+      <a className={classes.skip} href="#main">Skip to content</a>
+      <header className={classes.header}>
+        <Link to="/experiments" className={classes.brand}>
+          <img src="/favicon.svg" alt="" width={22} height={22} /> Tuner
+        </Link>
+        <nav className={classes.nav} aria-label="Main">
+          <NavLink to="/experiments">Experiments</NavLink>
+          <a href="/openapi.json">API</a>
+        </nav>
+        <SchemeButton />
+      </header>
+      <DownBanner />
+      <main id="main" className={classes.main}>
+        <Outlet />
+      </main>
+    </>
+  );
+}
+
+function SchemeButton() {
+  const { setColorScheme } = useMantineColorScheme();
+  const now = useComputedColorScheme("light");
+  const next = now === "dark" ? "light" : "dark";
+  return (
+    <Tooltip label={`Switch to ${next}`}>
+      <ActionIcon variant="subtle" color="gray" onClick={() => setColorScheme(next)} aria-label={`Switch to ${next} colours`}>
+        <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
+          <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
+          <path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" />
+        </svg>
+      </ActionIcon>
+    </Tooltip>
+  );
+}
+
+const RETRY_MS = 3000;
+
+/** Shown while the service does not answer; asks again by itself, and at once on demand. */
+function DownBanner() {
+  const client = useQueryClient();
+  const cache = client.getQueryCache();
+  const down = useSyncExternalStore(
+    (changed) => cache.subscribe(changed),
+    () => cache.getAll().some((query) => query.getObserversCount() > 0 && isDown(query.state.error ?? query.state.fetchFailureReason)),
+  );
+  useEffect(() => {
+    if (!down) return;
+    const timer = setInterval(() => void retry(), RETRY_MS);
+    return () => clearInterval(timer);
+  });
+  const retry = () => client.refetchQueries({ type: "active", predicate: (query) => isDown(query.state.error) });
+  if (!down) return null;
+  return (
+    <div role="alert" className={classes.down}>
+      <Group justify="space-between" gap="sm">
+        <span>
+          <b>The service does not answer.</b> What you see may be out of date; trials that run are not affected. Is{" "}
+          <code>tuner serve</code> running?
+        </span>
+        <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>Try again</Button>
+      </Group>
+    </div>
+  );
+}
+
+function isDown(error: unknown): boolean {
+  return error instanceof ApiError && error.unreachable;
+}
+
+export function Crumbs({ items }: { items: { label: string; to?: string }[] }) {
+  return (
+    <nav aria-label="Breadcrumb" className={classes.crumbs}>
+      {items.map(({ label, to }, i) => (
+        <span key={i}>
+          {to ? <Anchor component={Link} to={to} size="xs">{label}</Anchor> : label}
+          {i < items.length - 1 && <i aria-hidden>/</i>}
+        </span>
+      ))}
+    </nav>
+  );
+}

@@ -1,0 +1,29 @@
+/** Short names for what the HTTP API answers. schema.ts is generated from its OpenAPI document: `python web/build.py types`. */
+
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type Experiment = Schemas["Experiment"];
+export type Trial = Schemas["Trial"];
+export type TrialWithSegments = Schemas["TrialDetail"];
+export type Segment = Schemas["Segment"];
+export type Failure = Schemas["Failure"];
+export type Curves = Schemas["Curves"];
+export type Series = Schemas["Series"];
+export type CurveSegment = Schemas["CurveSegment"];
+export type BestSoFar = Schemas["BestSoFar"];
+export type Decision = Schemas["Decision"];
+export type LogPart = Schemas["LogItem"];
+export type Problem = Schemas["Problem"];
+
+export type ExperimentState = Experiment["state"];
+export type TrialState = Trial["state"];
+export type Mode = Experiment["mode"];
+export type XAxis = Curves["x"];
+export type Params = Trial["params"];
+
+export interface Page<T> {
+  items: T[];
+  next_page_token: string | null;
+}

@@ -1,0 +1,61 @@
+import { useComputedColorScheme } from "@mantine/core";
+import { useLayoutEffect, useRef } from "react";
+import uPlot from "uplot";
+import type { BestSoFar } from "../api/types";
+import { number } from "../format";
+import { colourAt } from "./colours";
+import { TIME_STEPS, timeTick } from "./ticks";
+
+interface BestChartProps {
+  best: BestSoFar;
+  metric: string;
+  /** Seconds since the start up to which the last best value holds. */
+  until: number | null;
+  height: number;
+}
+
+/** The best value that any trial had reported by then, as steps over time. */
+export function BestChart({ best, metric, until, height }: BestChartProps) {
+  const root = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const theme = useComputedColorScheme("light");
+
+  useLayoutEffect(() => {
+    const dark = theme === "dark";
+    const colour = colourAt(1, theme);
+    const font = `11px ${getComputedStyle(root.current!).fontFamily || "sans-serif"}`;
+    const axis = {
+      stroke: dark ? "#9aa3b2" : "#5c6470", font, grid: { stroke: dark ? "rgba(255,255,255,0.07)" : "rgba(20,30,50,0.07)", width: 1 }, ticks: { show: false },
+    };
+    const made = new uPlot(
+      {
+        width: Math.max(160, root.current!.clientWidth), height, padding: [10, 14, 0, 0],
+        legend: { show: false }, cursor: { show: false },
+        scales: { x: { time: false } },
+        series: [{}, { stroke: colour, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: false } }],
+        axes: [
+          { ...axis, size: 26, gap: 5, space: 60, incrs: TIME_STEPS, values: (_, splits) => splits.map(timeTick) },
+          { ...axis, size: 56, gap: 6, space: 26, values: (_, splits) => splits.map((v) => number(v)) },
+        ],
+      },
+      [[], []],
+      root.current!,
+    );
+    plot.current = made;
+    const observer = new ResizeObserver(([entry]) => made.setSize({ width: Math.floor(entry!.contentRect.width), height }));
+    observer.observe(root.current!);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+    };
+  }, [theme, height]);
+
+  useLayoutEffect(() => {
+    const last = best.x.length - 1;
+    const extend = last >= 0 && until !== null && until > best.x[last]!;
+    plot.current?.setData([extend ? [...best.x, until] : best.x, extend ? [...best.y, best.y[last]!] : best.y]);
+  }, [best, until, theme, height]);
+
+  const value = best.y[best.y.length - 1];
+  return <div ref={root} style={{ height }} role="img" aria-label={`Best ${metric} so far over time, now ${number(value)}`} />;
+}

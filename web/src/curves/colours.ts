@@ -1,0 +1,110 @@
+/**
+ * Colours of curves by rank. The scale is a path through OKLCH with evenly falling lightness, so equal steps in rank look
+ * like equal steps; the best end is the one that stands out most from the background, dark on light and light on dark.
+ */
+
+export type Theme = "light" | "dark";
+
+interface Stop {
+  lightness: number;
+  chroma: number;
+  hue: number;
+}
+
+const WORST_TO_BEST: Record<Theme, [Stop, Stop, Stop]> = {
+  light: [
+    { lightness: 0.86, chroma: 0.07, hue: 105 },
+    { lightness: 0.62, chroma: 0.12, hue: 190 },
+    { lightness: 0.38, chroma: 0.2, hue: 280 },
+  ],
+  dark: [
+    { lightness: 0.4, chroma: 0.11, hue: 285 },
+    { lightness: 0.66, chroma: 0.12, hue: 200 },
+    { lightness: 0.92, chroma: 0.17, hue: 108 },
+  ],
+};
+
+/** How many shades are told apart; curves of one shade are drawn with one stroke. */
+export const SHADES = 64;
+
+/** Share in [0, 1], 1 for the best, as an sRGB colour. */
+export function colourAt(share: number, theme: Theme): string {
+  const [worst, middle, best] = WORST_TO_BEST[theme];
+  const t = Math.min(1, Math.max(0, share)) * 2;
+  return t <= 1 ? toHex(between(worst, middle, t)) : toHex(between(middle, best, t - 1));
+}
+
+export function shade(share: number): number {
+  return Math.round(Math.min(1, Math.max(0, share)) * (SHADES - 1));
+}
+
+const palettes = new Map<Theme, string[]>();
+
+export function palette(theme: Theme): string[] {
+  let colours = palettes.get(theme);
+  if (!colours) {
+    colours = Array.from({ length: SHADES }, (_, i) => colourAt(i / (SHADES - 1), theme));
+    palettes.set(theme, colours);
+  }
+  return colours;
+}
+
+export interface Ranked {
+  number: number;
+  best_value: number | null;
+}
+
+/** 1-based rank by best value; equal values share a rank; trials without a value have none. */
+export function ranks(trials: readonly Ranked[], mode: "min" | "max"): Map<number, number> {
+  const sign = mode === "max" ? -1 : 1;
+  const valued = trials.filter((t) => t.best_value !== null && Number.isFinite(t.best_value));
+  valued.sort((a, b) => sign * (a.best_value! - b.best_value!) || a.number - b.number);
+  const rank = new Map<number, number>();
+  valued.forEach((trial, i) => {
+    const before = valued[i - 1];
+    rank.set(trial.number, before && before.best_value === trial.best_value ? rank.get(before.number)! : i + 1);
+  });
+  return rank;
+}
+
+/** Rank 1 of n is 1, rank n of n is 0, each doubling of the rank one equal step down: the best are to be told apart. */
+export function shareOfRank(rank: number | undefined, n: number): number {
+  if (rank === undefined) return 0;
+  return n <= 1 ? 1 : 1 - Math.log(rank) / Math.log(n);
+}
+
+function between(a: Stop, b: Stop, t: number): Stop {
+  return {
+    lightness: a.lightness + (b.lightness - a.lightness) * t,
+    chroma: a.chroma + (b.chroma - a.chroma) * t,
+    hue: a.hue + (b.hue - a.hue) * t,
+  };
+}
+
+/** Björn Ottosson's OKLab, https://bottosson.github.io/posts/oklab/; what is out of gamut loses chroma until it fits. */
+function toHex(stop: Stop): string {
+  let chroma = stop.chroma;
+  let rgb = toLinear({ ...stop, chroma });
+  while (chroma > 0 && rgb.some((v) => v < -1e-4 || v > 1 + 1e-4)) {
+    chroma = Math.max(0, chroma - 0.005);
+    rgb = toLinear({ ...stop, chroma });
+  }
+  return `#${rgb.map((v) => Math.round(255 * encode(Math.min(1, Math.max(0, v)))).toString(16).padStart(2, "0")).join("")}`;
+}
+
+function toLinear({ lightness, chroma, hue }: Stop): [number, number, number] {
+  const a = chroma * Math.cos((hue * Math.PI) / 180);
+  const b = chroma * Math.sin((hue * Math.PI) / 180);
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  return [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+}
+
+function encode(v: number): number {
+  return v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055;
+}

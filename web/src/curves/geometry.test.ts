@@ -1,0 +1,102 @@
+import { describe, expect, it } from "vitest";
+import type { Series } from "../api/types";
+import { fold, nothing, story } from "../test/run";
+import { extent, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
+
+function series(number: number, ...segments: [number[], (number | null)[]][]): Series {
+  return {
+    trial_id: `trl_${number}`, number, state: "running", best_value: null,
+    segments: segments.map(([x, y], i) => ({ ordinal: i + 1, cause: i ? "resume" : "start", x, y })),
+  };
+}
+
+const X: Axis = { range: { min: 0, max: 10 }, log: false, from: 0, to: 100 };
+const Y: Axis = { range: { min: 0, max: 1 }, log: false, from: 100, to: 0 };
+
+describe("layOut", () => {
+  it("lifts the pen at gaps and between segments", () => {
+    const [line] = layOut([series(0, [[1, 2, 3], [0, null, 1]], [[3], [0.5]])], X, Y);
+    expect([...line!.points]).toEqual([10, 100, 20, NaN, 30, 0, NaN, NaN, 30, 50, NaN, NaN]);
+  });
+
+  it("leaves out what a log axis cannot show", () => {
+    const log: Axis = { range: { min: 0.01, max: 1 }, log: true, from: 100, to: 0 };
+    expect(pixel(log, 0.1)).toBeCloseTo(50);
+    expect(pixel(log, 0)).toBeNaN();
+  });
+
+  it("gives indexes that pointAt takes back to the reported point", () => {
+    const curves = fold(nothing(), story(20, 3)).byStep.series;
+    layOut(curves, X, Y).forEach((line, i) => {
+      for (let at = 0; at < line.points.length / 2; at++) {
+        const point = pointAt(curves[i]!, at);
+        if (point === null || point.y === null) expect(line.points[2 * at + 1]).toBeNaN();
+        else expect([line.points[2 * at], line.points[2 * at + 1]]).toEqual([pixel(X, point.x), pixel(Y, point.y)]);
+      }
+    });
+  });
+});
+
+describe("nearest", () => {
+  const lines = layOut([series(0, [[0, 10], [0, 0]]), series(1, [[0, 10], [0.5, 0.5]]), series(2, [[2, 8], [1, null]])], X, Y);
+
+  it("finds the line that passes closest, between its points too", () => {
+    expect(nearest(lines, 48, 60, 24)).toMatchObject({ number: 1, at: 0 });
+    expect(nearest(lines, 90, 95, 24)).toMatchObject({ number: 0, at: 1, distance: 5 });
+  });
+
+  it("finds single points, and nothing out of reach", () => {
+    expect(nearest(lines, 22, 3, 24)?.number).toBe(2);
+    expect(nearest(lines, 50, 25, 20)).toBeNull();
+    expect(nearest(lines, 80, 0, 24)).toBeNull();
+  });
+
+  it("prefers the line that is drawn on top", () => {
+    const same = layOut([series(3, [[0, 10], [0.5, 0.5]]), series(4, [[0, 10], [0.5, 0.5]])], X, Y);
+    expect(nearest(same, 50, 50, 24)?.number).toBe(4);
+  });
+});
+
+describe("extent", () => {
+  const many = Array.from({ length: 30 }, (_, i) => series(i, [[1, 2], [0.6 + 0.001 * i, 0.7]]));
+  const diverged = [...many, series(99, [[1, 2], [0.5, 1e9]])];
+
+  it("shows everything with a little room", () => {
+    const view = extent(many, { log: false, trim: null })!;
+    expect(view.y.min).toBeLessThan(0.6);
+    expect(view.y.max).toBeGreaterThan(0.7);
+    expect(view.x.min).toBeLessThan(1);
+    expect(view.outside).toBe(0);
+  });
+
+  it("leaves diverged values outside where small is good, and says how many", () => {
+    const view = extent(diverged, { log: false, trim: "min" })!;
+    expect(view.y.max).toBeLessThan(1);
+    expect(view.outside).toBe(1);
+    expect(extent(diverged, { log: false, trim: null })!.y.max).toBeGreaterThan(1e8);
+  });
+
+  it("never leaves out the better side", () => {
+    expect(extent(diverged, { log: false, trim: "max" })!.y.max).toBeGreaterThan(1e8);
+  });
+
+  it("does not trim for a little", () => {
+    const close = Array.from({ length: 80 }, (_, i) => series(i, [[1], [0.9 + 0.00025 * i]]));
+    expect(extent([...close, series(98, [[1], [0.8]])], { log: false, trim: "max" })!.outside).toBe(1);
+    const wider = [...close, series(97, [[1], [0.865]])];
+    expect(extent([...wider, series(98, [[1], [0.82]])], { log: false, trim: "max" })!.outside).toBe(0);
+  });
+
+  it("can leave out both sides, for a metric that is no objective", () => {
+    const view = extent([...diverged, series(98, [[1], [-1e9]])], { log: false, trim: "both" })!;
+    expect(view.outside).toBe(2);
+  });
+
+  it("is positive on a log axis, has some height for one value, and is nothing without points", () => {
+    const view = extent([series(0, [[1, 2, 3], [-1, 0, 0.5]])], { log: true, trim: null })!;
+    expect(view.y.min).toBeGreaterThan(0);
+    expect(view.y.max).toBeGreaterThan(view.y.min);
+    expect(extent([series(0, [[4], [0]])], { log: false, trim: "max" })!.y).toEqual({ min: -0.5, max: 0.5 });
+    expect(extent([series(0, [[1], [null]])], { log: false, trim: "max" })).toBeNull();
+  });
+});

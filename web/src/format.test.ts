@@ -1,0 +1,47 @@
+import { describe, expect, it } from "vitest";
+import { timeTick } from "./curves/ticks";
+import { ago, bytes, config, duration, elapsed, number, param } from "./format";
+
+describe("numbers", () => {
+  it.each([
+    [0.123456, "0.1235"], [12345.678, "12350"], [3, "3"], [-0.5, "-0.5"], [0, "0"], [0.00012, "1.2e-4"], [1e-5, "1e-5"],
+    [2_500_000, "2.5e6"], [1234567.8, "1.23e6"], [1e20, "1e20"], [null, "–"], [undefined, "–"], [NaN, "–"],
+  ])("%s is written %s", (value, text) => expect(number(value)).toBe(text));
+
+  it("writes configurations", () => {
+    expect(config({ lr: 0.000123, act: "relu", dims: [1, 2], flag: true })).toBe("lr=1.23e-4, act=relu, dims=[1,2], flag=true");
+    expect(param(undefined)).toBe("");
+  });
+
+  it("writes sizes", () => {
+    expect(bytes(512)).toBe("512 B");
+    expect(bytes(1536)).toBe("1.5 KiB");
+    expect(bytes(104_857_600)).toBe("100 MiB");
+  });
+});
+
+describe("times", () => {
+  it.each([
+    [0.04, "0.0 s"], [9.96, "10.0 s"], [42.4, "42 s"], [60, "1 min"], [200, "3 min 20 s"], [3600, "1 h 0 min"], [18_720, "5 h 12 min"],
+    [273_600, "3 d 4 h"], [null, "–"], [-1, "–"],
+  ])("%s s is written %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+
+  it("counts from the start to the end or to now", () => {
+    const start = "2026-03-01T10:00:00Z";
+    expect(elapsed(start, "2026-03-01T10:01:30Z", 0)).toBe(90);
+    expect(elapsed(start, null, Date.parse(start) + 5000)).toBe(5);
+    expect(elapsed(start, null, Date.parse(start) - 5000)).toBe(0);
+    expect(elapsed(null, null, 0)).toBeNull();
+  });
+
+  it("says how long ago", () => {
+    const now = Date.parse("2026-03-01T10:00:00Z");
+    expect(ago("2026-03-01T09:59:58Z", now)).toBe("just now");
+    expect(ago("2026-03-01T09:59:18Z", now)).toBe("42 s ago");
+    expect(ago("2026-03-01T07:30:00Z", now)).toBe("2 h ago");
+  });
+
+  it("labels axes shortly", () => {
+    expect([0, 0.5, 10, 60, 90, 3600, 5400, 86_400].map(timeTick)).toEqual(["0", "0.5 s", "10 s", "1 min", "1 min 30 s", "1 h", "1 h 30 min", "1 d"]);
+  });
+});

@@ -1,0 +1,66 @@
+/** Numbers, times and configurations as people read them. */
+
+import type { Params } from "./api/types";
+
+/** Four significant digits; powers of ten where the plain form gets long. */
+export function number(value: number | null | undefined): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+export function param(value: unknown): string {
+  if (value === undefined) return "";
+  if (typeof value === "number") return number(value);
+  if (typeof value === "string") return value;
+  return JSON.stringify(value) ?? "";
+}
+
+/** One line, for tooltips and titles. */
+export function config(params: Params): string {
+  return Object.entries(params).map(([name, value]) => `${name}=${param(value)}`).join(", ");
+}
+
+/** "42 s", "3 min 20 s", "5 h 12 min", "3 d 4 h". */
+export function duration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds) || seconds < 0) return "–";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const s = Math.round(seconds);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 ? ` ${s % 60} s` : ""}`;
+  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
+}
+
+/** Seconds from start to end, or to now where it has not ended. */
+export function elapsed(start: string | null, end: string | null, now: number): number | null {
+  if (start === null) return null;
+  return Math.max(0, ((end === null ? now : Date.parse(end)) - Date.parse(start)) / 1000);
+}
+
+export function ago(time: string | null, now: number): string {
+  if (time === null) return "–";
+  const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
+  if (seconds < 5) return "just now";
+  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ago`;
+  return new Date(time).toLocaleDateString(undefined, { year: "numeric", month: "short", day: "numeric" });
+}
+
+export function clock(time: string): string {
+  return new Date(time).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+}
+
+export function moment(time: string | null): string {
+  return time === null ? "–" : new Date(time).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+export function bytes(size: number): string {
+  if (size < 1024) return `${size} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB"];
+  const power = Math.min(units.length, Math.floor(Math.log2(size) / 10));
+  return `${Number((size / 1024 ** power).toPrecision(3))} ${units[power - 1]}`;
+}

@@ -1,0 +1,114 @@
+import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
+import { useDebouncedCallback } from "@mantine/hooks";
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearchParams } from "react-router";
+import { api } from "../api/client";
+import type { Experiment, ExperimentState } from "../api/types";
+import { ago, config, duration, elapsed, moment, number } from "../format";
+import { experimentEnded, keys } from "../live/useExperiment";
+import { FirstExperiment } from "../parts/FirstExperiment";
+import { Panel } from "../parts/Panel";
+import { ProblemBox } from "../parts/Problem";
+import { Progress } from "../parts/Progress";
+import { StateBadge } from "../parts/StateBadge";
+import { useNow } from "../parts/useNow";
+import { useTitle } from "../parts/useTitle";
+import classes from "./pages.module.css";
+
+const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
+
+export function ExperimentsPage() {
+  useTitle("Experiments");
+  const [search, setSearch] = useSearchParams();
+  const state = search.get("state") ?? "";
+  const name = search.get("name") ?? "";
+  const filter = (key: string, value: string) =>
+    setSearch((old) => {
+      const next = new URLSearchParams(old);
+      if (value) next.set(key, value);
+      else next.delete(key);
+      return next;
+    }, { replace: true });
+  const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
+
+  const query = useInfiniteQuery({
+    queryKey: [...keys.experiments, state, name],
+    queryFn: ({ pageParam, signal }) =>
+      api.experiments({ page_size: 50, ...(state ? { state } : {}), ...(name ? { name } : {}), ...(pageParam ? { page_token: pageParam } : {}) }, signal),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
+    refetchInterval: 2000,
+    placeholderData: (old) => old,
+  });
+  const experiments = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
+
+  const empty = query.isSuccess && experiments.length === 0;
+  if (empty && !state && !name) return <FirstExperiment />;
+  return (
+    <>
+      <div className={classes.titleRow}>
+        <h1>Experiments</h1>
+        <div className={classes.filters}>
+          <TextInput size="xs" placeholder="Filter by name" aria-label="Filter by name" defaultValue={name} onChange={(e) => filterName(e.currentTarget.value)} />
+          <Select
+            size="xs" placeholder="Any state" aria-label="Filter by state" clearable data={STATES} value={state || null}
+            onChange={(value) => filter("state", value ?? "")} w={130}
+          />
+        </div>
+      </div>
+      {query.isError && !query.data && <ProblemBox error={query.error} what="list of experiments" retry={() => void query.refetch()} />}
+      {query.isLoading && <Skeleton height={240} />}
+      {empty && <Panel>No experiment matches. <Anchor component="button" size="sm" onClick={() => setSearch({})}>Show all</Anchor></Panel>}
+      {experiments.length > 0 && (
+        <Panel flush>
+          <div className={classes.scroll}>
+            <table className={`${classes.table} ${classes.cards}`}>
+              <thead>
+                <tr>
+                  <th scope="col">State</th>
+                  <th scope="col">Name</th>
+                  <th scope="col" style={{ minWidth: 130 }}>Trials</th>
+                  <th scope="col">Best</th>
+                  <th scope="col" className={classes.wide}>Best configuration</th>
+                  <th scope="col" className={classes.wide}>Method</th>
+                  <th scope="col" className={classes.right}>Started</th>
+                  <th scope="col" className={classes.right}>Duration</th>
+                </tr>
+              </thead>
+              <tbody>
+                {experiments.map((one) => <Row key={one.id} experiment={one} now={now} />)}
+              </tbody>
+            </table>
+          </div>
+        </Panel>
+      )}
+      {query.hasNextPage && (
+        <Button mt="sm" size="xs" variant="default" loading={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>Older experiments</Button>
+      )}
+    </>
+  );
+}
+
+function Row({ experiment, now }: { experiment: Experiment; now: number }) {
+  const navigate = useNavigate();
+  const to = `/experiments/${experiment.id}`;
+  const { best } = experiment;
+  return (
+    <tr className={classes.clickable} onClick={(event) => !(event.target as Element).closest("a") && navigate(to)}>
+      <td><StateBadge state={experiment.state} /></td>
+      <td className={classes.name}><Anchor component={Link} to={to} size="sm" fw={600}>{experiment.name}</Anchor></td>
+      <td><Progress experiment={experiment} /></td>
+      <td><b>{number(best?.value)}</b> <span className={classes.dimmed}>{experiment.mode} {experiment.metric}</span></td>
+      <td className={`${classes.wide} ${classes.clip}`} title={best ? config(best.params) : undefined}>{best ? config(best.params) : "–"}</td>
+      <td className={classes.wide}>{method(experiment)}</td>
+      <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>{ago(experiment.started_at ?? experiment.created_at, now)}</td>
+      <td className={classes.right}>{duration(elapsed(experiment.started_at, experiment.ended_at, now))}</td>
+    </tr>
+  );
+}
+
+export function method(experiment: Pick<Experiment, "search" | "scheduler">): string {
+  const [search, scheduler] = [experiment.search["type"], experiment.scheduler["type"]].map((type) => (typeof type === "string" ? type : ""));
+  return [...new Set([search, scheduler])].filter(Boolean).join(" + ") || "–";
+}

@@ -1,0 +1,52 @@
+import { Anchor, Skeleton } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { Link, useNavigate, useParams } from "react-router";
+import { api } from "../api/client";
+import type { TrialWithSegments } from "../api/types";
+import { Crumbs } from "../App";
+import { ranks } from "../curves/colours";
+import { keys, useExperiment } from "../live/useExperiment";
+import { Panel } from "../parts/Panel";
+import { ProblemBox } from "../parts/Problem";
+import { TrialDetails, TrialTitle } from "../parts/TrialDetails";
+import { useTitle } from "../parts/useTitle";
+
+/** One trial on a page of its own, to share or to keep open. */
+export function TrialPage() {
+  const { id = "" } = useParams();
+  const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
+  useTitle(query.data ? `Trial ${query.data.number} · ${query.data.state}` : "Trial");
+  if (query.data) return <Loaded key={query.data.experiment_id} trial={query.data} />;
+  if (query.isError) return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
+  return <Skeleton height={400} />;
+}
+
+function Loaded({ trial }: { trial: TrialWithSegments }) {
+  const live = useExperiment(trial.experiment_id);
+  const navigate = useNavigate();
+  const experiment = live.experiment.data;
+  const trials = live.trials.data;
+  const rank = useMemo(() => (trials && experiment ? ranks(trials, experiment.mode) : new Map<number, number>()), [trials, experiment]);
+  if (live.experiment.isError) return <ProblemBox error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
+  if (!experiment) return <Skeleton height={400} />;
+  const open = (number: number) => {
+    const other = trials?.find((one) => one.number === number);
+    if (other) void navigate(`/trials/${other.id}`);
+  };
+  const to = `/experiments/${experiment.id}`;
+  return (
+    <div style={{ maxWidth: 860, margin: "0 auto" }}>
+      <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: experiment.name, to }, { label: `trial ${trial.number}` }]} />
+      <div style={{ display: "flex", justifyContent: "space-between", alignItems: "center", margin: "4px 0 12px" }}>
+        <h1 style={{ margin: 0, fontSize: 20 }}><TrialTitle trial={trial} /></h1>
+        <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">Among the others</Anchor>
+      </div>
+      <Panel>
+        <TrialDetails
+          id={trial.id} experiment={experiment} rank={rank.get(trial.number)} of={rank.size} onSelect={open}
+        />
+      </Panel>
+    </div>
+  );
+}

@@ -1,0 +1,112 @@
+import { Button, Group, Modal, Text } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api, type Action } from "../api/client";
+import type { Experiment, ExperimentState, Trial } from "../api/types";
+import { hasEnded } from "../live/events";
+import { keys } from "../live/useExperiment";
+
+const OFFERED: Record<ExperimentState, Action[]> = {
+  pending: ["pause", "cancel"], running: ["pause", "cancel"], pausing: ["resume", "cancel"], paused: ["resume", "cancel"],
+  cancelling: [], cancelled: [], completed: [], failed: [],
+};
+
+const WORDS: Record<Action, { verb: string; question: string; effect: string; keep: string }> = {
+  pause: {
+    verb: "Pause", question: "Pause this experiment?", keep: "Keep it running",
+    effect: "Every running trial leaves at its next report, keeps its newest checkpoint and gives its resources back. You can resume it at any time.",
+  },
+  resume: {
+    verb: "Resume", question: "Resume this experiment?", keep: "Leave it paused",
+    effect: "Its trials go on from their newest checkpoints as resources allow.",
+  },
+  cancel: {
+    verb: "Cancel", question: "Cancel this experiment for good?", keep: "Keep it",
+    effect: "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
+  },
+};
+
+interface Question {
+  question: string;
+  subject: string;
+  effect: string;
+  verb: string;
+  keep: string;
+  final: boolean;
+}
+
+interface ConfirmProps {
+  asked: Question | null;
+  pending: boolean;
+  error: Error | null;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
+  return (
+    <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
+      {asked && (
+        <>
+          <Text size="sm" mb="md"><b>{asked.subject}</b>: {asked.effect}</Text>
+          {error && <Text size="sm" c="red" mb="sm" role="alert">{error.message}</Text>}
+          <Group justify="flex-end" gap="xs">
+            <Button size="sm" variant="default" onClick={onClose}>{asked.keep}</Button>
+            <Button size="sm" {...(asked.final ? { color: "red" } : {})} loading={pending} onClick={onConfirm} data-autofocus>{asked.verb}</Button>
+          </Group>
+        </>
+      )}
+    </Modal>
+  );
+}
+
+/** Pause, resume and cancel, each after a question. */
+export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "state"> }) {
+  const client = useQueryClient();
+  const [asked, setAsked] = useState<Action | null>(null);
+  const act = useMutation({
+    mutationFn: (action: Action) => api.act(experiment.id, action),
+    onSuccess: (answer) => {
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      setAsked(null);
+    },
+  });
+  const close = () => {
+    setAsked(null);
+    act.reset();
+  };
+  return (
+    <Group gap={6}>
+      {OFFERED[experiment.state].map((action) => (
+        <Button key={action} size="compact-sm" variant="default" {...(action === "cancel" ? { c: "red" } : {})} onClick={() => setAsked(action)}>
+          {WORDS[action].verb}
+        </Button>
+      ))}
+      <Confirm
+        asked={asked && { ...WORDS[asked], subject: experiment.name, final: asked === "cancel" }}
+        pending={act.isPending} error={act.error} onConfirm={() => asked && act.mutate(asked)} onClose={close}
+      />
+    </Group>
+  );
+}
+
+const STOP = {
+  question: "Stop this trial?", verb: "Stop the trial", keep: "Let it run", final: true,
+  effect: "It ends at its next report and keeps its results and checkpoints; the experiment goes on without it.",
+};
+
+/** Ends one trial early, after a question. Once asked for, it says so until the trial has ended. */
+export function StopTrial({ trial }: { trial: Pick<Trial, "id" | "number" | "state"> }) {
+  const [asked, setAsked] = useState(false);
+  const stop = useMutation({ mutationFn: () => api.stopTrial(trial.id), onSuccess: () => setAsked(false) });
+  if (hasEnded(trial.state)) return null;
+  return (
+    <>
+      <Button size="compact-xs" variant="default" disabled={stop.isSuccess} onClick={() => setAsked(true)}>{stop.isSuccess ? "Stopping…" : "Stop"}</Button>
+      <Confirm
+        asked={asked ? { ...STOP, subject: `Trial ${trial.number}` } : null} pending={stop.isPending} error={stop.error}
+        onConfirm={() => stop.mutate()} onClose={() => setAsked(false)}
+      />
+    </>
+  );
+}

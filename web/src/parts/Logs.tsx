@@ -1,0 +1,61 @@
+import { Group, Select, Skeleton } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useLayoutEffect, useRef, useState } from "react";
+import { api } from "../api/client";
+import type { TrialWithSegments } from "../api/types";
+import { hasEnded } from "../live/events";
+import { ProblemBox } from "./Problem";
+import classes from "./TrialDetails.module.css";
+
+const TAIL = 500;
+
+/** The last lines that the ranks wrote; follows the end while it is in view. */
+export function Logs({ trial }: { trial: TrialWithSegments }) {
+  const last = trial.segments[trial.segments.length - 1]?.ordinal;
+  const [chosen, setChosen] = useState<number | null>(null);
+  const [rank, setRank] = useState("");
+  const segment = chosen ?? last;
+  const query = useQuery({
+    queryKey: ["trial", trial.id, "logs", segment, rank],
+    queryFn: ({ signal }) => api.logs(trial.id, { tail: TAIL, ...(segment ? { segment } : {}), ...(rank ? { rank: Number(rank) } : {}) }, signal),
+    refetchInterval: hasEnded(trial.state) ? false : 2000,
+  });
+  const pre = useRef<HTMLPreElement>(null);
+  const atEnd = useRef(true);
+  const parts = query.data?.items.filter((part) => part.text) ?? [];
+  useLayoutEffect(() => {
+    if (pre.current && atEnd.current) pre.current.scrollTop = pre.current.scrollHeight;
+  });
+  return (
+    <>
+      <Group gap="xs" mb="xs">
+        <Select
+          size="xs" w={140} aria-label="Segment" allowDeselect={false} value={String(segment ?? "")}
+          data={trial.segments.map(({ ordinal }) => ({ value: String(ordinal), label: `segment ${ordinal}` }))}
+          onChange={(value) => setChosen(value ? Number(value) : null)}
+        />
+        <Select
+          size="xs" w={120} aria-label="Rank" allowDeselect={false} value={rank} onChange={(value) => setRank(value ?? "")}
+          data={[{ value: "", label: "all ranks" }, ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` }))]}
+        />
+      </Group>
+      {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
+      {query.isLoading && <Skeleton height={120} />}
+      {query.isSuccess && parts.length === 0 && <p className={classes.none}>Nothing has been written{rank && ` by rank ${rank}`}.</p>}
+      {parts.length > 0 && (
+        <pre
+          ref={pre} className={classes.pre} tabIndex={0} aria-label="Log lines" style={{ maxHeight: 520 }}
+          onScroll={({ currentTarget: box }) => (atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 30)}
+        >
+          {parts.map((part) => `── rank ${part.rank} · ${part.stream}\n${part.text.replace(/\n?$/, "\n")}`).join("")}
+        </pre>
+      )}
+    </>
+  );
+}
+
+function ranksOf(parts: readonly { rank: number }[], chosen: string): number[] {
+  const all = new Set(parts.map((part) => part.rank));
+  if (chosen) all.add(Number(chosen));
+  return [...all].sort((a, b) => a - b);
+}

@@ -1,0 +1,40 @@
+import type { ReactNode } from "react";
+import classes from "./parts.module.css";
+
+interface PanelProps {
+  title?: ReactNode;
+  aside?: ReactNode;
+  children: ReactNode;
+  /** Without room around its content. */
+  flush?: boolean;
+  /** Takes the height that is left in a column, its content scrolls. */
+  fill?: boolean;
+}
+
+/** A titled box of the page. */
+export function Panel({ title, aside, children, flush, fill }: PanelProps) {
+  return (
+    <section className={classes.panel} data-fill={fill}>
+      {(title || aside) && (
+        <header className={classes.panelHead}>
+          <h2>{title}</h2>
+          {aside}
+        </header>
+      )}
+      <div className={flush ? undefined : classes.panelBody}>{children}</div>
+    </section>
+  );
+}
+
+export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?: boolean }) {
+  return (
+    <dl className={classes.facts} data-scroll={scroll}>
+      {items.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}

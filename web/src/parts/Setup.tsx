@@ -1,0 +1,47 @@
+import type { Experiment } from "../api/types";
+import { moment, param } from "../format";
+import { Facts } from "./Panel";
+import classes from "./parts.module.css";
+
+/** What was asked for: the space and every section of the spec. */
+export function Setup({ experiment }: { experiment: Experiment }) {
+  const longest = experiment.max_t ?? experiment.scheduler["max_t"] ?? null;
+  const sections: [string, Record<string, unknown>][] = [
+    ["Search", experiment.search], ["Scheduler", experiment.scheduler], ["Scaling", experiment.scaling], ["Limits", experiment.limits],
+  ];
+  return (
+    <div className={classes.setup}>
+      <section>
+        <h3>Experiment</h3>
+        <Facts
+          items={[
+            ["Objective", `${experiment.mode} ${experiment.metric}`],
+            ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
+            ["Samples", experiment.num_samples ?? "as many as the time allows"],
+            ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
+            ["Seed", experiment.seed],
+            ["Created", moment(experiment.created_at)],
+            ["Id", <code>{experiment.id}</code>],
+          ]}
+        />
+      </section>
+      <section>
+        <h3>Space</h3>
+        <Facts items={Object.entries(experiment.space).map(([name, domain]) => [name, <code>{domainWords(domain)}</code>])} />
+      </section>
+      {sections.map(([title, section]) => (
+        <section key={title}>
+          <h3>{title}</h3>
+          <Facts items={Object.entries(section).filter(([, value]) => value !== null).map(([name, value]) => [name, param(value)])} />
+        </section>
+      ))}
+    </div>
+  );
+}
+
+/** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */
+export function domainWords(domain: unknown): string {
+  if (domain === null || typeof domain !== "object" || !("type" in domain) || typeof domain.type !== "string") return param(domain);
+  const { type, ...rest } = domain;
+  return `${type}(${Object.values(rest).filter((value) => value !== null).map(param).join(", ")})`;
+}

@@ -1,0 +1,181 @@
+import { Anchor, Skeleton, Tabs } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useState, type ReactNode } from "react";
+import { Link } from "react-router";
+import { api } from "../api/client";
+import type { Experiment, Failure, Segment, TrialWithSegments } from "../api/types";
+import { bytes, config, duration, elapsed, moment, number, param } from "../format";
+import { hasEnded } from "../live/events";
+import { keys } from "../live/useExperiment";
+import { StopTrial } from "./Actions";
+import { DecisionLog } from "./DecisionLog";
+import { Logs } from "./Logs";
+import { Facts } from "./Panel";
+import { ProblemBox } from "./Problem";
+import { StateBadge } from "./StateBadge";
+import classes from "./TrialDetails.module.css";
+
+interface TrialDetailsProps {
+  id: string;
+  experiment: Pick<Experiment, "metric" | "mode" | "time_attr">;
+  rank: number | undefined;
+  of: number;
+  onSelect: (number: number) => void;
+}
+
+/** Everything known of one trial: what it is, how it went, why it ended. */
+export function TrialDetails({ id, experiment, rank, of, onSelect }: TrialDetailsProps) {
+  const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
+  const [tab, setTab] = useState<string | null>("overview");
+  if (query.isError && !query.data) return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={300} />;
+  const trial = query.data;
+  return (
+    <div className={classes.details}>
+      <Outcome trial={trial} />
+      <Tabs value={tab} onChange={setTab} classNames={{ tab: classes.tab! }}>
+        <Tabs.List mb="sm">
+          <Tabs.Tab value="overview">Overview</Tabs.Tab>
+          <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
+          <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
+          <Tabs.Tab value="logs">Logs</Tabs.Tab>
+        </Tabs.List>
+        <Tabs.Panel value="overview"><Overview trial={trial} experiment={experiment} rank={rank} of={of} /></Tabs.Panel>
+        <Tabs.Panel value="segments"><Segments trial={trial} onSelect={onSelect} /></Tabs.Panel>
+        <Tabs.Panel value="decisions">{tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}</Tabs.Panel>
+        <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} />}</Tabs.Panel>
+      </Tabs>
+    </div>
+  );
+}
+
+function OwnDecisions({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+  const query = useQuery({
+    queryKey: keys.trialDecisions(trial.id),
+    queryFn: ({ signal }) => api.decisions(trial.experiment_id, { trial: trial.number, page_size: 500 }, signal),
+  });
+  if (query.isError && !query.data) return <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={120} />;
+  return <DecisionLog decisions={query.data.items} onSelect={onSelect} height={460} />;
+}
+
+function Outcome({ trial }: { trial: TrialWithSegments }) {
+  return (
+    <>
+      {trial.reason && !(trial.state === "failed" && trial.error) && <p className={classes.reason}><b>Why {trial.state}:</b> {trial.reason}</p>}
+      {trial.waiting && !hasEnded(trial.state) && <p className={classes.waiting}><b>Waiting:</b> {trial.waiting}</p>}
+      {trial.error && <FailureBox failure={trial.error} over={trial.state !== "failed"} />}
+    </>
+  );
+}
+
+function FailureBox({ failure, over }: { failure: Failure; over: boolean }) {
+  const where = [failure.rank !== null && `rank ${failure.rank}`, failure.node && `on ${failure.node}`].filter(Boolean).join(" ");
+  const stacks = Object.entries(failure.stacks ?? {});
+  return (
+    <section className={classes.failure} aria-label="Failure" data-over={over}>
+      <p>
+        <b>{over ? "An earlier failure" : "Failure"}{where && `, ${where}`}</b> <span>{failure.cause.replaceAll("_", " ")} · {failure.kind}</span>
+      </p>
+      <p>{failure.message}</p>
+      {failure.traceback && <Fold title="Traceback" text={failure.traceback} open />}
+      {failure.log_tail && <Fold title="Last log lines" text={failure.log_tail} />}
+      {stacks.map(([rank, stack]) => <Fold key={rank} title={`Stack of rank ${rank}`} text={stack} />)}
+    </section>
+  );
+}
+
+function Fold({ title, text, open = false }: { title: string; text: string; open?: boolean }) {
+  return (
+    <details open={open}>
+      <summary>{title}</summary>
+      <pre className={classes.pre} tabIndex={0}>{text}</pre>
+    </details>
+  );
+}
+
+interface OverviewProps {
+  trial: TrialWithSegments;
+  experiment: TrialDetailsProps["experiment"];
+  rank: number | undefined;
+  of: number;
+}
+
+function Overview({ trial, experiment, rank, of }: OverviewProps) {
+  return (
+    <div className={classes.overview}>
+      <h3>Parameters</h3>
+      <Facts items={Object.entries(trial.params).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
+      <h3>Result</h3>
+      <Facts
+        items={[
+          [`Best ${experiment.metric}`, <><b>{number(trial.best_value)}</b>{trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}{rank !== undefined && `, rank ${rank} of ${of}`}</>],
+          ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, number(value)]),
+          ["Iteration", String(trial.iteration)],
+          ["Trained for", duration(trial.running_s)],
+          ["Started", moment(trial.started_at)],
+          ["Ended", moment(trial.ended_at)],
+          ...(trial.failures ? [["Failures", String(trial.failures)] as [string, string]] : []),
+          ...(trial.checkpoint
+            ? [["Checkpoint", <><code>{trial.checkpoint.uri}</code> (iteration {trial.checkpoint.step}, {bytes(trial.checkpoint.bytes)})</>] as [string, ReactNode]]
+            : []),
+          ["Id", <code>{trial.id}</code>],
+        ]}
+      />
+    </div>
+  );
+}
+
+const CAUSE: Record<Segment["cause"], string> = {
+  start: "Started", retry: "Run again after a failure", resume: "Resumed", exploit: "Took over",
+};
+
+/** Each uninterrupted execution, oldest first: the lineage of the trial's weights. */
+function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+  if (trial.segments.length === 0) return <p className={classes.none}>It has not run yet.</p>;
+  return (
+    <ol className={classes.segments}>
+      {trial.segments.map((segment, i) => {
+        const before = trial.segments[i - 1];
+        const changed = before ? Object.entries(segment.params).filter(([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value)) : [];
+        const donor = segment.source_trial_number;
+        return (
+          <li key={segment.id} data-cause={segment.cause}>
+            <p>
+              <b>{CAUSE[segment.cause]}</b>
+              {donor !== null && donor !== trial.number && <> the weights of <Anchor component="button" type="button" size="sm" onClick={() => onSelect(donor)}>trial {donor}</Anchor></>}
+              {segment.start_iteration > 0 ? ` at iteration ${segment.start_iteration}` : segment.cause === "start" ? "" : " from the beginning"}
+              {segment.outcome && <span> · {segment.outcome}</span>}
+            </p>
+            {changed.length > 0 && <p>now {config(Object.fromEntries(changed))}</p>}
+            <p className={classes.dimmed}>
+              {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, Date.now()))}
+              {places(segment)}
+              {segment.startup_s !== null && ` · up in ${duration(segment.startup_s)}${segment.warm ? ", warm" : ""}`}
+            </p>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}
+
+/** " · 2 ranks on node-a, node-b (2 GPUs)", from where the ranks were placed. */
+export function places(segment: Pick<Segment, "placement">): string {
+  const ranks = segment.placement["ranks"];
+  if (!Array.isArray(ranks) || ranks.length === 0) return "";
+  const placed = ranks as { host?: string; node?: string; gpus?: unknown[] }[];
+  const hosts = [...new Set(placed.map((rank) => rank.host ?? rank.node ?? "?"))];
+  const gpus = placed.reduce((n, rank) => n + (rank.gpus?.length ?? 0), 0);
+  return ` · ${placed.length} ${placed.length === 1 ? "rank" : "ranks"} on ${hosts.join(", ")}${gpus ? ` (${gpus} ${gpus === 1 ? "GPU" : "GPUs"})` : ""}`;
+}
+
+export function TrialTitle({ trial }: { trial: Pick<TrialWithSegments, "number" | "state" | "id"> }) {
+  return (
+    <span className={classes.title}>
+      <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">Trial {trial.number}</Anchor>
+      <StateBadge state={trial.state} size="lg" />
+      <StopTrial key={trial.id} trial={trial} />
+    </span>
+  );
+}

@@ -1,0 +1,29 @@
+import { describe, expect, it } from "vitest";
+import { fold, nothing, story } from "../test/run";
+import { columnsOf, sortTrials } from "./trialColumns";
+
+const TRIALS = [...fold(nothing(), story(30)).trials];
+TRIALS[3] = { ...TRIALS[3]!, params: { ...TRIALS[3]!.params, "optimizer/beta": 0.9, name: "adam" }, best_value: null };
+const COLUMNS = columnsOf(TRIALS, "accuracy", "training_iteration");
+
+describe("the columns of the trial table", () => {
+  it("has one for each parameter that any trial has", () => {
+    expect(COLUMNS.filter((column) => column.id.startsWith("param:")).map((column) => [column.label, column.numeric])).toEqual([
+      ["lr", true], ["width", true], ["optimizer/beta", true], ["name", false],
+    ]);
+  });
+
+  it.each([true, false])("sorts by value, what has none last (descending: %s)", (descending) => {
+    const sorted = sortTrials(TRIALS, COLUMNS, { column: "best", descending });
+    const values = sorted.map((trial) => trial.best_value);
+    expect(values[values.length - 1]).toBeNull();
+    const numbers = values.slice(0, -1).filter((value) => value !== null);
+    expect(numbers).toEqual([...numbers].sort((a, b) => (descending ? b - a : a - b)));
+    expect(sortTrials(TRIALS, COLUMNS, { column: "param:name", descending })[0]!.number).toBe(3);
+  });
+
+  it("falls back to the number", () => {
+    const sorted = sortTrials([...TRIALS].reverse(), COLUMNS, { column: "gone", descending: false });
+    expect(sorted.map((trial) => trial.number)).toEqual(TRIALS.map((trial) => trial.number));
+  });
+});

@@ -1,0 +1,58 @@
+/** The columns of the trial table: what they show, and how they sort. */
+
+import type { Trial } from "../api/types";
+
+export interface Column {
+  id: string;
+  label: string;
+  numeric: boolean;
+  value: (trial: Trial) => unknown;
+}
+
+const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
+
+/** Fixed columns, then one for each parameter that any trial has (conditional ones are empty elsewhere). */
+export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: string): Column[] {
+  const params = new Set<string>();
+  const numeric = new Map<string, boolean>();
+  for (const trial of trials) {
+    for (const [name, value] of Object.entries(trial.params)) {
+      params.add(name);
+      if (value !== null) numeric.set(name, (numeric.get(name) ?? true) && typeof value === "number");
+    }
+  }
+  return [
+    { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
+    { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
+    { id: "best", label: `Best ${metric}`, numeric: true, value: (trial) => trial.best_value },
+    { id: "last", label: "Last", numeric: true, value: (trial) => trial.last_value },
+    { id: "iteration", label: timeAttr === "training_iteration" ? "Iteration" : "Reports", numeric: true, value: (trial) => trial.iteration },
+    ...[...params].map((name): Column => ({
+      id: `param:${name}`, label: name, numeric: numeric.get(name) ?? false, value: (trial) => trial.params[name],
+    })),
+    { id: "running_s", label: "Ran for", numeric: true, value: (trial) => trial.running_s },
+    { id: "reason", label: "Why", numeric: false, value: (trial) => trial.reason },
+  ];
+}
+
+export interface Sort {
+  column: string;
+  descending: boolean;
+}
+
+/** Trials in order; what has no value comes last in either direction, ties by number. */
+export function sortTrials(trials: readonly Trial[], columns: readonly Column[], sort: Sort): Trial[] {
+  const column = columns.find((one) => one.id === sort.column) ?? columns[0]!;
+  const sign = sort.descending ? -1 : 1;
+  const keyed = trials.map((trial) => ({ trial, key: column.value(trial) ?? null }));
+  keyed.sort((a, b) => {
+    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || a.trial.number - b.trial.number;
+    return sign * compare(a.key, b.key) || a.trial.number - b.trial.number;
+  });
+  return keyed.map(({ trial }) => trial);
+}
+
+function compare(a: unknown, b: unknown): number {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), undefined, { numeric: true });
+}

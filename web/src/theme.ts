@@ -1,0 +1,17 @@
+import { createTheme, type MantineColorsTuple } from "@mantine/core";
+
+const indigo: MantineColorsTuple = [
+  "#eef0fc", "#dadef3", "#b2bae4", "#8793d6", "#6472ca", "#4e5ec3", "#4253c0", "#3444aa", "#2d3c98", "#233386",
+];
+
+export const theme = createTheme({
+  primaryColor: "tuner",
+  primaryShade: { light: 6, dark: 3 },
+  colors: { tuner: indigo },
+  defaultRadius: "sm",
+  fontFamily: "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'DejaVu Sans', sans-serif",
+  fontFamilyMonospace: "ui-monospace, SFMono-Regular, Menlo, 'Liberation Mono', 'DejaVu Sans Mono', monospace",
+  headings: { fontWeight: "600" },
+  fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "20px" },
+  cursorType: "pointer",
+});

@@ -1,0 +1,12 @@
+import react from "@vitejs/plugin-react";
+import { defineConfig } from "vitest/config";
+
+// `npm run dev` talks to a service on this machine: `tuner serve` in another terminal.
+const service = { target: "http://127.0.0.1:8000", changeOrigin: true };
+
+export default defineConfig({
+  plugins: [react()],
+  server: { host: "127.0.0.1", proxy: { "/api": service, "/openapi.json": service } },
+  build: { outDir: "../tuner/_web", emptyOutDir: true, chunkSizeWarningLimit: 900 },
+  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], setupFiles: ["src/test/setup.ts"] },
+});
