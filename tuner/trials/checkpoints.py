@@ -69,12 +69,13 @@ class Checkpoint:
             return
         folder = os.path.join(_cache(), hashlib.blake2b(self.path.encode(), digest_size=10).hexdigest())
         with open(f"{folder}.lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            while not os.path.isdir(folder):  # again after each change of the lock, which lets others in between
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not os.path.isdir(folder):
-                    self._download(folder)
-                fcntl.flock(lock, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_SH)  # while somebody holds this, nobody removes the folder
+            if not os.path.isdir(folder):
+                # A lock of its own: a reader that waits for a download must not wait for the other readers to leave.
+                with open(f"{folder}.download", "a+b") as one:
+                    fcntl.flock(one, fcntl.LOCK_EX)
+                    if not os.path.isdir(folder):
+                        self._download(folder)
             try:
                 yield folder
             finally:
