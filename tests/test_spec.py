@@ -141,6 +141,20 @@ def test_a_wrong_value_says_what_was_expected(change: dict[str, Any], pointer: s
     assert errors(**change) == {pointer: message}
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("CPUs", "CPU"), ("cpus", "CPU"), ("gpu", "GPU"), ("GPUS", "GPU"), ("num_gpus", "GPU"), ("Memory", "memory")],
+)
+def test_a_resource_that_is_nearly_one_of_rays_is_refused(name: str, meant: str) -> None:
+    wrong = errors(scaling={"resources_per_worker": {name: 1}})
+    assert wrong == {f"/scaling/resources_per_worker/{name}": f"unknown resource; did you mean {meant}?"}
+
+
+def test_a_custom_resource_is_taken() -> None:
+    own = {"CPU": 1.0, "memory": 1e9, "tpu": 4.0, "fast_disk": 1.0}
+    assert parse_spec({**SPEC, "scaling": {"resources_per_worker": own}}).scaling.resources_per_worker == own
+
+
 def test_fractions_above_one_and_gpus_that_are_none() -> None:
     wrong = errors(scaling={"use_gpu": True, "resources_per_worker": {"CPU": 1.5, "GPU": 0}})
     assert "whole numbers" in wrong["/scaling/resources_per_worker/CPU"]

@@ -9,7 +9,6 @@ child had needed (torch takes seconds), which makes the next child quick.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import importlib
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import EntrypointError
+from tuner.names import did_you_mean
 
 #: loaded by the helper itself as soon as one entrypoint has needed them
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
@@ -241,8 +241,7 @@ def _where(error: BaseException) -> str:
 
 def _near(name: str, owner: Any) -> str:
     names = [other for other in dir(owner) if not other.startswith("_") and callable(getattr(owner, other, None))]
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return did_you_mean(name, names, "'")
 
 
 def _heavy(before: set[str]) -> list[str]:

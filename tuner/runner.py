@@ -16,6 +16,7 @@ from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, plain_json
 from tuner.driver.virtual import scheduler_part, searcher_part, stopper_part
 from tuner.errors import Conflict, SpecError, TunerError
+from tuner.names import keywords_explained
 from tuner.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
@@ -31,6 +32,7 @@ __all__ = ["Result", "resume", "run"]
 POLL_S = 0.25
 
 
+@keywords_explained
 def run(
     trainable: Any,
     space: Mapping[str, Any] | None = None,
@@ -151,6 +153,7 @@ def run(
         return _drive(store, settings, record.public_id, ray_address, verbose)
 
 
+@keywords_explained
 def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int = 1) -> Result:
     """Take up an experiment that is paused, or whose driver is gone, and wait for the end.
 

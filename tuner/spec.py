@@ -5,7 +5,6 @@ Every mistake is found at once and comes with a JSON pointer, what was expected,
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
+from tuner.names import did_you_mean
 
 if TYPE_CHECKING:
     from tuner.driver.assemble import Parts
@@ -265,11 +265,8 @@ def _near(name: str, section: str) -> str:
         for other, model in _SECTIONS.items():
             if other and name in model.model_fields:
                 return f"; did you mean {other}.{name}?"
-    close = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(
-        name.lower(), known, n=1, cutoff=0.5
-    )
-    if close:
-        return f"; did you mean {close[0]}?"
+    if meant := did_you_mean(name, known):
+        return meant
     if name in SpecModel.model_fields:
         return "; it belongs to the top level"
     return f"; there are {', '.join(known)}" if known else ""
@@ -298,10 +295,8 @@ def _check_entrypoint(model: SpecModel, code: str | None, errors: Errors) -> Non
 def _check_resources(scaling: ScalingSection, errors: Errors) -> None:
     amounts = scaling.resources_per_worker
     for name, amount in amounts.items():
-        if name.lower() in ("cpu", "gpu") and name != name.upper():
-            errors.append(
-                (f"/scaling/resources_per_worker/{escape(name)}", f"unknown resource; did you mean {name.upper()}?")
-            )
+        if (meant := _resource_meant(name)) is not None:
+            errors.append((f"/scaling/resources_per_worker/{escape(name)}", f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
             errors.append(
                 (
@@ -313,6 +308,13 @@ def _check_resources(scaling: ScalingSection, errors: Errors) -> None:
         errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
         errors.append(("/scaling/backend", "nccl needs GPUs; set use_gpu"))
+
+
+def _resource_meant(name: str) -> str | None:
+    """Ray's own resource that this nearly is: other capitals, a plural, "num_gpus". None for that itself, and for custom ones."""
+    plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
+    meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
+    return None if meant == name else meant
 
 
 def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:

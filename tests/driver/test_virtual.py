@@ -137,7 +137,7 @@ def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> 
     result = search(evaluate, scheduler="asha")
     assert result.state is ExperimentState.FAILED
     assert result.error is not None
-    assert "'loss' is not among the reported metrics: 'accuracy', 'los'" in result.error
+    assert "'loss' is not among the reported metrics: 'accuracy', 'los'; did you mean 'los'?" in result.error
 
 
 def test_a_search_whose_every_trial_fails_gives_up_early() -> None:

@@ -60,7 +60,8 @@ def test_a_time_that_never_comes_is_an_error_that_names_what_came() -> None:
         search_alg="random",
     )
     assert {trial.state for trial in run.trials} == {TrialState.FAILED}
-    assert "the time attribute 'epochs' is not among the reported metrics: 'epoch', 'm'" in run.trials[0].reason
+    lacking = "the time attribute 'epochs' is not among the reported metrics: 'epoch', 'm'; did you mean 'epoch'?"
+    assert lacking in run.trials[0].reason
 
 
 def test_two_different_ones_are_refused() -> None:

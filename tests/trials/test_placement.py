@@ -80,3 +80,10 @@ NODES = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}]
 )
 def test_what_can_never_fit_and_why(scaling: Scaling, words: str | None) -> None:
     assert unmet(scaling, NODES) == words
+
+
+def test_a_custom_resource_that_no_node_has_names_the_one_that_was_meant() -> None:
+    nodes = [{"CPU": 4.0, "fast_disk": 1.0, "node:10.0.0.1": 1.0}]
+    assert unmet(Scaling(resources_per_worker={"CPU": 1, "fast_disk": 1}), nodes) is None
+    wrong = unmet(Scaling(resources_per_worker={"CPU": 1, "fastdisk": 1}), nodes)
+    assert wrong == "1 × 1 fastdisk are asked for, the whole cluster has 0 fastdisk; did you mean 'fast_disk'?"

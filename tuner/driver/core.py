@@ -26,6 +26,7 @@ from tuner.domain.trial import Segment, Trial
 from tuner.driver.actions import Ask, Fit, Interrupt, Verdict
 from tuner.driver.fold import Fold, Outcome
 from tuner.driver.milestones import next_milestone, save_is_due
+from tuner.names import did_you_mean
 from tuner.schedulers.base import Fact, Scheduler, TrialEnded, TrialReported
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -194,9 +195,7 @@ class Core(Fold):
         if segment.leaving:
             return ()
         if missing := [o.metric for o in spec.objectives if o.metric not in event.metrics]:
-            return [
-                self._wrong_report(trial, f"the objective {_names(missing)} is not among the reported metrics", event)
-            ]
+            return [self._wrong_report(trial, "the objective", missing, event)]
         if trial.diverged:
             value = event.metrics[self._objective.metric]
             return [
@@ -205,19 +204,17 @@ class Core(Fold):
                 )
             ]
         if math.isnan(trial.t):
-            return [
-                self._wrong_report(
-                    trial, f"the time attribute {spec.time_attr!r} is not among the reported metrics", event
-                )
-            ]
+            return [self._wrong_report(trial, "the time attribute", [spec.time_attr], event)]
         if spec.max_t is not None and trial.t >= spec.max_t:
             return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
         if self.stopper is not None and (reason := self.stopper.decide(event.trial, self.trials)):
             return [d.Complete(trial=number, reason=reason)]
         return ()
 
-    def _wrong_report(self, trial: Trial, what: str, event: e.Reported) -> Decision:
-        message = f"{what}: {_names(sorted(event.metrics))}"
+    def _wrong_report(self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported) -> Decision:
+        reported = sorted(event.metrics)
+        meant = "".join(did_you_mean(name, reported, "'") for name in missing)
+        message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}"
         trial.failure = Failure(kind="spec", cause="metric", message=message, rank=0)
         return d.Fail(trial=trial.number, reason=trial.failure.headline(trial.number))
 

@@ -30,6 +30,7 @@ from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, 
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
 from tuner.errors import SpecError
+from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -79,6 +80,7 @@ class Simulation:
         return [entry for _, entry in self.log if isinstance(entry, Decision)]
 
 
+@keywords_explained
 def simulate(
     evaluate: Evaluate,
     space: Mapping[str, Any] | Space,

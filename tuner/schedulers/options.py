@@ -7,7 +7,6 @@ spec before them (``/scheduler/grace_period``).
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import math
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from tuner.errors import SpecError
+from tuner.names import did_you_mean
 
 T = TypeVar("T")
 
@@ -24,10 +24,7 @@ OF_THE_EXPERIMENT = {"metric", "mode", "num_samples", "seed"}
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean max_t?"``, or the list of what is known where nothing is near."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or difflib.get_close_matches(
-        name.lower(), names, n=1, cutoff=0.5
-    )
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names) or 'none'}"
+    return did_you_mean(name, names) or f"; there are {', '.join(names) or 'none'}"
 
 
 def option_names(build: Callable[..., Any]) -> list[str]:

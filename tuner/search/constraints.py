@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tuner.errors import SpecError
+from tuner.names import did_you_mean
 from tuner.search.options import number
-from tuner.space.words import did_you_mean, escape, show
+from tuner.space.words import escape, show
 
 _UNKNOWN = 1e9  # the excess of a trial that did not report the metric: as far from feasible as can be
 

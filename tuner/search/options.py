@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from tuner.errors import SpecError
-from tuner.space.words import did_you_mean, show
+from tuner.names import did_you_mean
+from tuner.space.words import show
 
 T = TypeVar("T")
 

@@ -12,11 +12,12 @@ from optuna.samplers import BaseSampler
 
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
+from tuner.names import did_you_mean
 from tuner.search.base import Task
 from tuner.search.model_based import ModelBased
 from tuner.search.options import build
 from tuner.search.study import quiet
-from tuner.space.words import did_you_mean, show
+from tuner.space.words import show
 
 
 class OptunaSearch(ModelBased):

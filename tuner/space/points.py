@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.names import did_you_mean
 from tuner.space.nodes import Const, Dict, Function, Leaf, List, Node
 from tuner.space.parameter import Branch, Parameter
 from tuner.space.values import same
-from tuner.space.words import did_you_mean, escape, show
+from tuner.space.words import escape, show
 
 
 class Checker:

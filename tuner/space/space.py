@@ -9,13 +9,14 @@ from typing import Any
 
 from tuner.domain.keys import keyed_seed
 from tuner.errors import SpecError
+from tuner.names import did_you_mean
 from tuner.space.build import Builder
 from tuner.space.json_form import Reader, Writer, load
 from tuner.space.nodes import Dict, Opaque, count
 from tuner.space.parameter import Parameter
 from tuner.space.points import Checker
 from tuner.space.resolve import Unresolved, call, pending_functions, put, resolve, thaw
-from tuner.space.words import did_you_mean, escape, show
+from tuner.space.words import escape, show
 
 
 class Space:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import ray
 
 from tuner.domain.experiment import Scaling
+from tuner.names import did_you_mean
 from tuner.trials.protocol import Member, Seat
 
 
@@ -63,7 +64,8 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)
         if total < amount * count - 1e-9:
-            return f"{count} × {amount:g} {name} are asked for, the whole cluster has {total:g} {name}"
+            meant = "" if total else did_you_mean(name, _custom(nodes), "'")
+            return f"{count} × {amount:g} {name} are asked for, the whole cluster has {total:g} {name}{meant}"
     fits = [min((int(node.get(n, 0.0) / a + 1e-9) for n, a in bundle.items()), default=count) for node in nodes]
     what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
     if not any(fits):
@@ -75,3 +77,9 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
     if sum(fits) < count:
         return f"{count} × ({what}) are asked for; all nodes together hold {sum(fits)} of them"
     return None
+
+
+def _custom(nodes: Sequence[Mapping[str, float]]) -> set[str]:
+    """The names of resources that whoever started these nodes has given them."""
+    names = {name for node in nodes for name in node if not name.startswith("node:")}
+    return names - {"CPU", "GPU", "memory", "object_store_memory"}
