@@ -46,7 +46,7 @@ class Baseline:
         self._stamps: dict[str, int] = {}
         self._known_modules = 0
         gc.collect()
-        gc.freeze()  # what is here to stay is not looked at again at each reset
+        self._freeze()
 
     def remember_torch(self) -> None:
         """Call once torch is imported and before user code has touched it."""
@@ -62,7 +62,7 @@ class Baseline:
             "precision": torch.get_float32_matmul_precision(),
             "anomaly": torch.is_anomaly_enabled(),
         }
-        gc.freeze()
+        self._freeze()
 
     def restore(self) -> str | None:
         """A reason in words why this process should not be used again, None when it is clean."""
@@ -82,7 +82,14 @@ class Baseline:
             if hasattr(sys, name):
                 delattr(sys, name)
         gc.collect()  # ends data loaders and pools that nobody holds any more
+        if len(sys.modules) > self._frozen_modules:
+            self._freeze()
         return self._leftovers() or self._restore_torch()
+
+    def _freeze(self) -> None:
+        """What has come to stay, such as the libraries that a trial has imported, is not looked at again at each reset."""
+        gc.freeze()
+        self._frozen_modules = len(sys.modules)
 
     def note_modules(self) -> None:
         """Remember the files of the user's modules that have been imported by now."""
