@@ -28,6 +28,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 }
 STOPPERS: dict[str, dict[str, Any]] = {
     "threshold": {"m": 0.95, "training_iteration": 6},
+    "a metric that never comes": {"mm": 0.95, "training_iteration": 6},
     "plateau": {"type": "plateau", "std": 0.11, "num_results": 3, "grace_period": 3},
     "experiment plateau": {"type": "experiment_plateau", "std": 0.08, "top": 4, "patience": 3},
     "combined": {

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.schedulers.driving import SPACE, Drive, setting
 from tests.schedulers.oracles import ray_stoppers
+from tuner.domain.decisions import Note
+from tuner.domain.events import Reported
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.virtual import Step, simulate
@@ -162,6 +164,58 @@ def test_trials_end_where_they_should(stop: Any, iterations: int, says: str) -> 
     )
     assert [trial.iteration for trial in run.trials] == [iterations] * 3
     assert all(trial.state is TrialState.COMPLETED and says in trial.reason for trial in run.trials)
+
+
+@pytest.mark.parametrize(
+    ("stop", "name"),
+    [
+        ({"mm": 0.5}, "mm"),
+        ({"type": "plateau", "metric": "mm"}, "mm"),
+        ({"type": "experiment_plateau", "metric": "mm"}, "mm"),
+        ([{"training_iteration": 90, "time_total_s": 1e9, "m": 2.0}, {"mm": 2.0}], "mm"),
+    ],
+)
+def test_a_metric_that_never_comes_is_said_once_at_the_first_report_and_at_the_end(stop: Any, name: str) -> None:
+    run = simulate(
+        climb, SPACE, metric="m", mode="max", num_samples=3, scheduler="fifo", search_alg="random", stop=stop
+    )
+    notes = [(seq, entry) for seq, entry in run.log if isinstance(entry, Note)]
+    first = next(seq for seq, entry in run.log if isinstance(entry, Reported))
+    what = f"stop looks at '{name}', which is not among the reported metrics: 'm' (until it comes, it ends nothing)"
+    assert [(seq, note.reason) for seq, note in notes] == [(first + 1, f"{what}; did you mean 'm'?")]
+    finish: Any = run.decisions[-1]
+    assert finish.reason == f"all 3 trials ended; no report had '{name}', which stop looks at"
+
+
+def test_a_metric_that_comes_later_ends_trials_when_it_comes() -> None:
+    def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
+        for step in range(1, 20):
+            yield Step(metrics={"m": step / 10, **({"validated": 1.0} if step % 5 == 0 else {})})
+
+    options: dict[str, Any] = {
+        "metric": "m",
+        "mode": "max",
+        "num_samples": 3,
+        "scheduler": "fifo",
+        "search_alg": "random",
+    }
+    run = simulate(seldom, SPACE, stop={"validated": 1.0}, **options)
+    assert [trial.iteration for trial in run.trials] == [5, 5, 5]
+    finish: Any = run.decisions[-1]
+    assert finish.reason == "all 3 trials ended"
+    assert sum(isinstance(entry, Note) for entry in run.decisions) == 1
+
+
+def test_nothing_is_said_where_all_metrics_come() -> None:
+    options: dict[str, Any] = {
+        "metric": "m",
+        "mode": "max",
+        "num_samples": 3,
+        "scheduler": "fifo",
+        "search_alg": "random",
+    }
+    run = simulate(climb, SPACE, stop={"m": 0.5, "training_iteration": 90}, **options)
+    assert not any(isinstance(entry, Note) for entry in run.decisions)
 
 
 def test_a_search_ends_when_its_best_values_no_longer_move() -> None:

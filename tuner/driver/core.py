@@ -64,7 +64,10 @@ class Core(Fold):
             return out
         self._tick(event)
         self._log(event)
+        missed = len(self._missed)
         facts = deque(self._record(event))
+        if isinstance(event, e.Reported) and len(self._missed) > missed:
+            self._take(d.Note(reason=self._missing(self._missed[missed:], event.metrics)))
         for decision in self._judge(event):
             facts.extend(self._take(decision))
         while facts:
@@ -84,6 +87,14 @@ class Core(Fold):
             self._take(d.Finish(reason=why))
         self._fill()
         return out
+
+    @staticmethod
+    def _missing(names: Sequence[str], reported: Iterable[str]) -> str:
+        """About metrics that `stop` looks at and that nobody has reported yet: a slip of the pen, or they come later."""
+        known = sorted(reported)
+        meant = "".join(did_you_mean(name, known, "'") for name in names)
+        what = f"stop looks at {_names(names)}, which is not among the reported metrics: {_names(known)}"
+        return f"{what} (until it comes, it ends nothing){meant}"
 
     def _obey(self, trial: Trial) -> None:
         """A user wants the trial paused, and its report did not end it."""
@@ -407,6 +418,8 @@ class Core(Fold):
         return replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)
 
     def _finish(self, reason: str, failed: bool = False) -> None:
+        if never := [name for name in self._missed if name in self._unseen]:
+            reason += f"; no report had {_names(never)}, which stop looks at"
         self._stop_paused(reason)
         self._take(d.Finish(reason=reason, failed=failed))
 

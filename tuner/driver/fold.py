@@ -75,6 +75,10 @@ class Fold:
         self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next launch carries out
         self._deleting: set[str] = set()
         self._exhausted = False  # the searcher has nothing more to propose
+        self._unseen = (
+            stopper.metrics() if stopper is not None else frozenset()
+        )  # what it looks at, not reported so far
+        self._missed: tuple[str, ...] = ()  # those of them that a report has lacked, in the order of the notes about it
         self._out = Outcome()
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
@@ -164,6 +168,9 @@ class Fold:
         trial.iteration = event.iteration
         trial.reports += 1
         metrics = event.metrics
+        if self._unseen:
+            self._unseen -= metrics.keys()
+            self._missed += tuple(sorted(self._unseen.difference(self._missed)))
         trial.last = metrics if isinstance(metrics, dict) else dict(metrics)
         trial.t = self._time_of(trial)
         value = metrics.get(self._objective.metric)

@@ -63,6 +63,10 @@ class Stopper(ABC):
         if self.state is not None:
             self.state = restore(type(self.state), saved["state"])
 
+    def metrics(self) -> frozenset[str]:
+        """The reported metrics that it looks at, by name. One that never comes is said in the decision log."""
+        return frozenset()
+
     @abstractmethod
     def milestone(self, trial: Trial) -> float | None:
         """The smallest value of time_attr above the present one at which `decide` must be asked; None: never."""
@@ -105,7 +109,7 @@ class ThresholdStopper(Stopper):
     Ray Tune.
 
     Besides reported metrics, "training_iteration" and "time_total_s" (seconds for which the trial has run) may be
-    named. A metric that a report lacks says nothing at that report.
+    named. A metric that a report lacks says nothing at that report; the first time, a note in the decision log says so.
     """
 
     TYPE = "threshold"
@@ -116,6 +120,9 @@ class ThresholdStopper(Stopper):
         for metric, value in thresholds.items():
             check_number(f"thresholds/{metric}", value)
         self.thresholds = dict(thresholds)
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset(self.thresholds) - {ITERATION, TIME}
 
     def milestone(self, trial: Trial) -> float | None:
         if set(self.thresholds) == {self.setting.time_attr} and trial.t < self.thresholds[self.setting.time_attr]:
@@ -219,6 +226,9 @@ class TrialPlateauStopper(Stopper):
         self.mode = mode
         self.state = TrialPlateauStopper.State()
 
+    def metrics(self) -> frozenset[str]:
+        return frozenset() if self.metric is None else frozenset({self.metric})
+
     def milestone(self, trial: Trial) -> float | None:
         return next_report(trial)
 
@@ -285,6 +295,9 @@ class ExperimentPlateauStopper(Stopper):
         self.mode = mode
         self.patience = patience
         self.state = ExperimentPlateauStopper.State()
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset() if self.metric is None else frozenset({self.metric})
 
     def milestone(self, trial: Trial) -> float | None:
         return None
@@ -357,6 +370,9 @@ class CombinedStopper(Stopper):
         super().setup(setting)
         for stopper in self.stoppers:
             stopper.setup(setting)
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset().union(*(stopper.metrics() for stopper in self.stoppers))
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, "stoppers": [stopper.to_json() for stopper in self.stoppers]}
