@@ -7,11 +7,14 @@ import json
 from typing import Annotated, Any
 
 from fastapi import Query, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from tuner.api.schemas import Problem
 from tuner.errors import SpecError
+from tuner.names import did_you_mean
+from tuner.spec import escape
 
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the page before")]
@@ -28,6 +31,21 @@ def answer(model: BaseModel, status: int = 200, headers: dict[str, str] | None =
     return Response(
         body, status, {"ETag": f'"{tag}"', "Cache-Control": "no-cache", **(headers or {})}, "application/json"
     )
+
+
+async def only_known_parameters(request: Request) -> None:
+    """For every route: SpecError for query parameters that it does not take, each with the one that was most likely meant."""
+    known = _parameters(request.scope["route"].dependant)
+    unknown = dict.fromkeys(name for name in request.query_params if name not in known)
+    if unknown:
+        there_are = f"; there are {', '.join(known)}" if known else "; this takes none"
+        raise SpecError([(f"/{escape(n)}", f"unknown parameter{did_you_mean(n, known) or there_are}") for n in unknown])
+
+
+def _parameters(of: Dependant) -> list[str]:
+    """The query parameters of a route's function and of what it depends on."""
+    inner = [name for one in of.dependencies for name in _parameters(one)]
+    return [*(field.alias for field in of.query_params), *inner]
 
 
 async def json_body(request: Request) -> Any:

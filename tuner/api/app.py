@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from tuner import __version__
 from tuner.api import experiments, health, pages, problems, trials
+from tuner.api.answers import only_known_parameters
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
@@ -46,8 +47,8 @@ def create_app(
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
     app.include_router(health.router)
-    app.include_router(experiments.router, prefix="/api/v1")
-    app.include_router(trials.router, prefix="/api/v1")
+    for part in (experiments, trials):
+        app.include_router(part.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
     app.include_router(pages.router(web))
     problems.install(app)
     describe(app)

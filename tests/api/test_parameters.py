@@ -1,0 +1,84 @@
+"""Query parameters that a route does not take are refused, on every route, and the page uses only known ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.store.examples import begin
+from tuner.domain.keys import trial_id
+from tuner.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "message"),
+    [
+        ("/experiments", "page_sise", "unknown parameter; did you mean page_size?"),
+        ("/experiments/{id}/curves", "max_point", "unknown parameter; did you mean max_points?"),
+        ("/experiments/{id}/curves", "Metric", "unknown parameter; did you mean metric?"),
+        ("/experiments/{id}/curves", "zzz", "unknown parameter; there are metric, x, max_points"),
+        ("/experiments/{id}", "zzz", "unknown parameter; this takes none"),
+        ("/experiments/{id}/events", "afer", "unknown parameter; did you mean after?"),
+        ("/trials/{trial}/logs", "tali", "unknown parameter; did you mean tail?"),
+    ],
+)
+async def test_the_nearest_parameter_is_named(
+    client: httpx.AsyncClient, sqlite_store: Store, path: str, name: str, message: str
+) -> None:
+    made, _, _ = begin(sqlite_store)
+    url = "/api/v1" + path.format(id=made.public_id, trial=trial_id(made.public_id, 0))
+    response = await client.get(url, params={name: "100"})
+    assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
+    assert response.json()["errors"] == [{"pointer": f"/{name}", "message": message}]
+
+
+async def test_every_route_refuses_them_and_says_so_in_the_document(app: FastAPI, client: httpx.AsyncClient) -> None:
+    seen = 0
+    for path, operations in app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            if not path.startswith("/api/v1"):
+                continue
+            seen += 1
+            url = re.sub(r"\{\w+\}", "exp_x", path)
+            response = await client.request(method, url, params={"nonsense": "1", "more": "2"}, json={})
+            assert response.status_code == 422, (method, path)
+            assert [e["pointer"] for e in response.json()["errors"]] == ["/nonsense", "/more"], (method, path)
+            assert "application/problem+json" in operation["responses"]["422"]["content"], (method, path)
+    assert seen > 10
+
+
+async def test_a_parameter_given_twice_is_named_once(client: httpx.AsyncClient) -> None:
+    response = await client.get("/api/v1/experiments?a=1&a=2")
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/a"]
+
+
+def test_the_page_asks_for_nothing_unknown(app: FastAPI) -> None:
+    """The names in the objects of parameters that `web/src/api/client.ts` sends are those of some route."""
+    known = {
+        parameter["name"]
+        for operations in app.openapi()["paths"].values()
+        for operation in operations.values()
+        for parameter in operation.get("parameters", [])
+        if parameter["in"] == "query"
+    }
+    text = (ROOT / "web/src/api/client.ts").read_text()
+    asked: set[str] = set(re.findall(r"\?(\w+)=", text))
+    for fields in re.findall(r"query: \{([^}]*)\}", text) + re.findall(r"`, \{([^}]*)\}", text):
+        asked |= {re.split(r"[?:]", field.strip())[0] for field in re.split("[;,]", fields) if field.strip()}
+    assert {"page_size", "page_token", "metric", "x", "max_points", "after", "tail"} <= asked <= known
+
+
+def test_the_documents_table_has_every_parameter(app: FastAPI) -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    for path, operations in app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            names = [p["name"] for p in operation.get("parameters", []) if p["in"] == "query"]
+            missing: list[Any] = [n for n in names if not re.search(rf"[?&]{n}\b", text)]
+            assert not missing, (method, path)
