@@ -223,6 +223,43 @@ def test_system_failures_retry_by_themselves_and_user_failures_count() -> None:
     assert (trial.failures, trial.system_failures) == (2, 1)
 
 
+REFUSED = Failure(kind="placement", cause="placement", message="this cluster can never run 64 workers with 1 CPU each")
+
+
+def test_workers_that_the_cluster_can_never_hold_end_the_experiment_at_the_first_refusal() -> None:
+    bench = Bench(num_samples=100)
+    out = bench.ended(0, "failed", REFUSED)
+    assert launches(out) == []
+    assert interrupts(out) == [1]
+    bench.ended(1, "failed", REFUSED)  # its own refusal was on its way
+    assert bench.states == ["failed", "stopped"]
+    assert bench.core.state is ExperimentState.FAILED
+    assert bench.core.error == "trial 0: this cluster can never run 64 workers with 1 CPU each"
+    assert bench.core.finishing == f"every trial asks for the same workers, and {bench.core.error}"
+    assert bench.successor().core.state is ExperimentState.FAILED
+
+
+def test_a_refusal_ends_an_experiment_that_has_results_too() -> None:
+    bench = Bench(num_samples=100)
+    bench.started(0)
+    bench.reported(0)
+    out = bench.ended(1, "failed", REFUSED)
+    assert interrupts(out) == [0]
+    bench.ended(0)
+    assert (bench.states, bench.core.state) == (["stopped", "failed"], ExperimentState.FAILED)
+    assert bench.core.best_trial() is bench.core.trials[0]
+
+
+def test_workers_that_were_lost_while_they_started_are_started_again() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1, "max_system_failures": 2})
+    lost = Failure(kind="system", cause="lost_at_start", message="the workers were lost while they were started")
+    for ordinal in (2, 3):
+        assert launches(bench.ended(0, "failed", lost)) == [(0, ordinal)]
+    assert launches(bench.ended(0, "failed", lost)) == [(1, 1)]
+    assert bench.states == ["failed", "pending"]
+    assert bench.core.state is ExperimentState.RUNNING
+
+
 def test_old_checkpoints_go_but_never_the_best_the_newest_or_one_that_is_started_from() -> None:
     bench = Bench(limits={"max_concurrent_trials": 1})
     bench.started(0)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 from ray.util.placement_group import placement_group_table
 
-from tuner.domain.experiment import Scaling
+from tuner.domain.experiment import Limits, Scaling
+from tuner.errors import PlacementError
 from tuner.trials.launch import CodeRef, Launch
-from tuner.trials.pool import Pool
+from tuner.trials.pool import Pool, group_key
 
 pytestmark = pytest.mark.ray
 
@@ -24,19 +26,24 @@ def small_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
-    small_ray: None, tmp_path: Path
-) -> None:
-    launch = Launch(
+def asking_for(cpus: float, path: Path, **more: Any) -> Launch:
+    return Launch(
         experiment_id="exp",
         trial_id="trl",
         segment_id="seg",
         trial_number=1,
         code=CodeRef(hash="h", entrypoint="none:none"),
-        scaling=Scaling(resources_per_worker={"CPU": 1}),
-        storage=str(tmp_path),
-        log_dir=str(tmp_path),
+        scaling=Scaling(resources_per_worker={"CPU": cpus}),
+        storage=str(path),
+        log_dir=str(path),
+        **more,
     )
+
+
+def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
+    small_ray: None, tmp_path: Path
+) -> None:
+    launch = asking_for(1, tmp_path)
 
     async def scenario() -> None:
         pool = Pool(None, name="exp_1", autoscaling=True, idle_timeout_s=60.0)
@@ -51,3 +58,36 @@ def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
     asyncio.run(scenario())
     groups = list(placement_group_table().values())
     assert [(group["name"], group["state"]) for group in groups] == [("exp_1/1", "REMOVED")]
+
+
+def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: None, tmp_path: Path) -> None:
+    """Two CPUs that this cluster of one does not have: at once, and where a second node has gone away."""
+    launch = asking_for(2, tmp_path, limits=Limits(placement_timeout_s=0.5))
+    waits: list[str] = []
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_2", autoscaling=False, idle_timeout_s=60.0)
+        with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are asked for"):
+            await pool.acquire(launch, waits.append)
+        assert waits == []
+        pool._held.add(group_key(launch)[:3])
+        with pytest.raises(PlacementError, match=r"can no longer run .*: 1 × 2 CPU .* has 1 CPU, for 0.5 s now"):
+            await pool.acquire(launch, waits.append)
+        await pool.close()
+
+    asyncio.run(scenario())
+    assert waits == ["waits for room for a worker with 2 CPU: 1 × 2 CPU are asked for, the whole cluster has 1 CPU"]
+
+
+def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:
+    launch = asking_for(1, tmp_path)
+
+    async def scenario() -> set[tuple[Any, ...]]:
+        pool = Pool(None, name="exp_3", autoscaling=False, idle_timeout_s=60.0)
+        group, warm = await pool.acquire(launch, lambda reason: None)
+        pool.release(group, reusable=False)
+        await pool.close()
+        assert not warm
+        return pool._held
+
+    assert asyncio.run(scenario()) == {group_key(launch)[:3]}

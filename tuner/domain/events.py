@@ -18,8 +18,8 @@ FailureKind = Literal["user", "system", "placement", "spec"]
 class Failure:
     """Why a segment broke, in terms that a person can act on.
 
-    kind: "user" counts against max_failures; "system" (node lost, preempted, host lost) does not; "placement" and "spec"
-    are final.
+    kind: "user" counts against max_failures; "system" (node lost, preempted, host lost) does not; "spec" is final for its
+    trial, "placement" for the experiment, as every trial asks for the same workers.
     """
 
     kind: FailureKind

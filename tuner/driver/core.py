@@ -242,8 +242,19 @@ class Core(Fold):
             if segment.commanded == "pause" or self.state is _X.PAUSING:
                 return [d.Pause(trial=trial.number, reason="paused by a user before it reported", held=True)]
             return [d.Retry(trial=trial.number, reason="its worker group was taken back")]
+        failure = event.failure or Failure(kind="system", message="the worker group was lost")
+        if failure.kind == "placement":
+            return self._refused(trial, failure)
+        return [self._after_failure(trial, failure)]
+
+    def _refused(self, trial: Trial, failure: Failure) -> list[Decision]:
+        """The cluster cannot run this trial, and so none of them: every trial asks for the same workers."""
+        why = failure.headline(trial.number)
+        others = [t.number for t in self.trials if not t.state.ended and t is not trial]
         return [
-            self._after_failure(trial, event.failure or Failure(kind="system", message="the worker group was lost"))
+            d.Fail(trial=trial.number, reason=why),
+            *(d.Stop(trial=number, reason=f"every trial asks for the same workers, and {why}") for number in others),
+            d.Finish(reason=f"every trial asks for the same workers, and {why}", failed=True),
         ]
 
     def _after_failure(self, trial: Trial, failure: Failure) -> Decision:

@@ -19,7 +19,7 @@ from tuner.errors import PlacementError
 from tuner.trials import failures, nodes
 from tuner.trials.failures import Findings
 from tuner.trials.launch import Inbox, Launch, Outcome
-from tuner.trials.pool import Group, NoRoom, Pool
+from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool
 from tuner.trials.protocol import Progress, RankError, RankResult, Recycle
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ class GroupManager:
         except NoRoom as error:
             return _failed(Failure(kind="system", cause="placement_timeout", message=str(error)))
         except PlacementError as error:
+        except LostAtStart as error:
+            return _failed(Failure(kind="system", cause="lost_at_start", message=str(error)))
             return _failed(Failure(kind="placement", cause="placement", message=str(error)))
         except _Ended as ended:
             if ended.ending.how == "left":

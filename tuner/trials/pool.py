@@ -63,6 +63,10 @@ class NoRoom(PlacementError):
     """The cluster could hold it, but for too long others held the cluster. Another try may find room."""
 
 
+class LostAtStart(PlacementError):
+    """Workers died, or their node did, while they were being started. Another try may find them well."""
+
+
 class Pool:
     def __init__(self, driver: Any, *, name: str, autoscaling: bool, idle_timeout_s: float) -> None:
         self._driver = driver
@@ -70,9 +74,11 @@ class Pool:
         self._numbers = itertools.count(1)
         self._autoscaling = autoscaling
         self._idle_timeout_s = idle_timeout_s
-        self._rank = ray.remote(concurrency_groups={"control": 2})(Rank)
+        # Ray would keep a record of each call in its head: a megabyte for every forty trials.
+        self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(Rank)
         self._node = ray.get_runtime_context().get_node_id()
         self._idle: list[Group] = []  # the longest idle first
+        self._held: set[Key] = set()  # what the cluster has held at some time: (workers, bundle, strategy)
         self._waiters: deque[_Waiter] = deque()
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
@@ -85,7 +91,8 @@ class Pool:
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
         """A group of the launch's kind, and whether it is warm. May be cancelled.
 
-        NoRoom: the cluster had none within `limits.placement_timeout_s`. PlacementError: it can never hold the group.
+        NoRoom: the cluster had none within `limits.placement_timeout_s`. LostAtStart: there was, but the workers died.
+        PlacementError: the cluster can never hold the group, or its workers cannot be started.
         """
         key = group_key(launch)
         if launch.scaling.reuse_workers:
@@ -93,7 +100,8 @@ class Pool:
                 if group.key == key:
                     self._idle.remove(group)
                     return group, True
-        if not self._autoscaling and (reason := await self.blocking(lacking, launch.scaling)):
+        known = key[:3] in self._held  # then a node is away that may come back
+        if not known and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
         waiter = _Waiter(key, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
@@ -157,6 +165,11 @@ class Pool:
 
     # Forming
 
+    async def _lacking(self, launch: Launch) -> str | None:
+        """Why the cluster as it is now cannot hold this group even if it were empty; None where it can, or may grow."""
+        found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
+        return found
+
     async def _form(self, launch: Launch, key: Key, waiting: Callable[[str], None]) -> Group:
         scaling, bundle = launch.scaling, launch.scaling.bundle()
         others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
@@ -182,7 +195,8 @@ class Pool:
             try:
                 members = await hellos
             except ray.exceptions.RayError as error:
-                raise PlacementError(f"the workers could not be started: {_last_line(error)}") from error
+                raise start_error(error) from error
+            self._held.add(key[:3])
             order, group.seats = seats(members, scaling)
             group.members = [members[index] for index in order]
             group.actors = [group.actors[index] for index in order]
@@ -223,8 +237,13 @@ class Pool:
                 continue
             if not told:
                 told = True
-                waiting(f"waits for room for {demand(launch)}")
+                reason = await self._lacking(launch)
+                waiting(f"waits for room for {demand(launch)}" + (f": {reason}" if reason else ""))
             if time.monotonic() >= deadline:
+                if reason := await self._lacking(launch):
+                    raise PlacementError(
+                        f"this cluster can no longer run {demand(launch)}: {reason}, for {limit:g} s now"
+                    )
                 raise NoRoom(f"there was no room for {demand(launch)} within {limit:g} s")
             pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
 
@@ -282,6 +301,14 @@ def demand(launch: Launch) -> str:
     bundle = ", ".join(f"{amount:g} {name}" for name, amount in launch.scaling.bundle().items())
     workers = launch.scaling.num_workers
     return f"{workers} workers with {bundle} each" if workers > 1 else f"a worker with {bundle}"
+
+
+def start_error(error: ray.exceptions.RayError) -> PlacementError:
+    """Why workers did not come up. A runtime_env or an actor that fails would fail again; a process or a node need not."""
+    raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
+    if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+        return PlacementError(f"the workers could not be started: {_last_line(error)}")
+    return LostAtStart(f"the workers were lost while they were started: {_last_line(error)}")
 
 
 def _last_line(error: BaseException) -> str:
