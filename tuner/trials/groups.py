@@ -84,9 +84,9 @@ class GroupManager:
             return await self._run(running, inbox)
         except NoRoom as error:
             return _failed(Failure(kind="system", cause="placement_timeout", message=str(error)))
-        except PlacementError as error:
         except LostAtStart as error:
             return _failed(Failure(kind="system", cause="lost_at_start", message=str(error)))
+        except PlacementError as error:
             return _failed(Failure(kind="placement", cause="placement", message=str(error)))
         except _Ended as ended:
             if ended.ending.how == "left":
