@@ -7,11 +7,12 @@ import inspect
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 from tuner.errors import EntrypointError
+from tuner.pickling import culprits
 from tuner.store.records import CodeRecord
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
@@ -66,69 +67,11 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
         return bytes(cloudpickle.dumps(function))
     except Exception as error:
         name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
-        culprits = ", ".join(_culprits(function)) or "something it refers to"
+        because = ", ".join(culprits(function)) or "something it refers to"
         raise EntrypointError(
-            f"{name} cannot be sent to other processes because of {culprits}: {type(error).__name__}: {error}",
+            f"{name} cannot be sent to other processes because of {because}: {type(error).__name__}: {error}",
             "/trainable",
         ) from error
-
-
-def _culprits(function: Any) -> list[str]:
-    """The innermost things that a function, or what wraps it, refers to and that cannot be pickled by themselves."""
-    while hasattr(function, "inner"):
-        function = function.inner
-    found: list[str] = []
-    _search(function, "", set(), found)
-    return found
-
-
-def _search(value: Any, path: str, seen: set[int], found: list[str]) -> None:
-    """Go down to where pickling fails: into variables of functions, methods of classes, attributes, and items."""
-    if id(value) in seen or len(seen) > 1000 or _picklable(value):
-        return
-    seen.add(id(value))
-    before = len(found)
-    for name, part in _parts(value, path):
-        _search(part, name, seen, found)
-    if len(found) == before and path:
-        found.append(f"{path} ({type(value).__name__})")
-
-
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    of = f" of {path}" if path else ""
-    if inspect.isroutine(value):
-        try:
-            outside = inspect.getclosurevars(value)
-        except (TypeError, ValueError):
-            return
-        yield from ((f"the closure variable {name!r}{of}", part) for name, part in outside.nonlocals.items())
-        yield from ((f"the global variable {name!r}{of}", part) for name, part in outside.globals.items())
-        for parameter in inspect.signature(value).parameters.values():
-            if parameter.default is not parameter.empty:
-                yield f"the default of {parameter.name!r}{of}", parameter.default
-        if (bound := getattr(value, "__self__", None)) is not None:
-            yield "the object that it is a method of", bound
-    elif isinstance(value, type):
-        whole = of or f" of {value.__name__}"
-        own = ((name, part) for name, part in vars(value).items() if name not in ("__dict__", "__weakref__"))
-        yield from ((f"the attribute {name!r}{whole}", part) for name, part in own)
-    elif isinstance(value, Mapping):
-        yield from ((f"the item {key!r}{of}", part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"item {i}{of}", part) for i, part in enumerate(value))
-    elif hasattr(value, "__dict__"):
-        whole = of or f" of {type(value).__name__}"
-        yield from ((f"the attribute {name!r}{whole}", part) for name, part in vars(value).items())
-
-
-def _picklable(value: Any) -> bool:
-    import cloudpickle
-
-    try:
-        cloudpickle.dumps(value)
-    except Exception:
-        return False
-    return True
 
 
 def _versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from typing import Any
 
@@ -188,6 +189,31 @@ def test_python_objects_travel_in_the_blob() -> None:
     assert seen.to_json() == data
     with pytest.raises(SpecError):
         seen.blob()
+
+
+def test_what_cannot_be_pickled_is_named_with_its_parameter() -> None:
+    lock = threading.Lock()
+
+    def draws(config: dict[str, Any]) -> bool:
+        return lock.locked()
+
+    space = Space.from_python(
+        {
+            "optimizer": {"lr": sample_from(draws), "b/c": lock},
+            "act": choice([len, lock]),
+            "good": sample_from(lambda: 3),
+        }
+    )
+    with pytest.raises(SpecError) as caught:
+        space.blob()
+    found = dict(caught.value.errors)
+    assert list(found) == ["/space/optimizer/lr", "/space/optimizer/b~1c", "/space/act/categories/1"]
+    of_the_function = found["/space/optimizer/lr"]
+    assert (
+        "draws cannot be sent to other processes because of the closure variable 'lock' (lock): TypeError"
+        in of_the_function
+    )
+    assert found["/space/optimizer/b~1c"].startswith("lock <unlocked _thread.lock")
 
 
 def test_numpy_values_are_python_values() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
+from tuner.pickling import culprits
 from tuner.space.build import MAX_DEPTH
 from tuner.space.nodes import Opaque
 from tuner.space.primitives import OPTIONS, Domain, domain_of, grid_search
@@ -95,48 +96,76 @@ class Reader:
 
 
 class Writer:
-    """Primitives and constants -> JSON form, and the list of values that are not JSON."""
+    """Primitives and constants -> JSON form, and the list of values that are not JSON, with where each of them stands."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
+        self.places: list[str] = []  # a pointer for each of the values
 
-    def mapping(self, source: Mapping[str, Any]) -> dict[str, Any]:
+    def mapping(self, source: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         return {
-            key: {"type": "const", "value": item} if key == "type" and isinstance(item, str) else self.value(item)
+            key: {"type": "const", "value": item}
+            if key == "type" and isinstance(item, str)
+            else self.value(item, f"{pointer}/{escape(key)}")
             for key, item in source.items()
         }
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any, pointer: str) -> Any:
         value = domain_of(value)
         match value:
             case Domain(type="sample_from", options=options):
-                return self._object("sample_from", options["func"])
+                return self._object("sample_from", options["func"], pointer)
             case Domain(type="const", options=options):
                 return {"type": "const", "value": options["value"]}
             case Domain(type=kind, options=options):
-                return {"type": kind} | {name: self._option(option) for name, option in options.items()}
+                return {"type": kind} | {
+                    name: self._option(option, f"{pointer}/{name}") for name, option in options.items()
+                }
             case Mapping():
-                return self.mapping(value)
+                return self.mapping(value, pointer)
             case list() if type(value) is list:
-                return [self.value(item) for item in value]
+                return self._items(value, pointer)
             case tuple() if type(value) is tuple:
-                return {"type": "tuple", "items": [self.value(item) for item in value]}
+                return {"type": "tuple", "items": self._items(value, pointer)}
             case _ if is_scalar(value):
                 return plain_value(value)
             case _:
-                return self._object("python", value)
+                return self._object("python", value, pointer)
 
-    def _option(self, option: Any) -> Any:
+    def _option(self, option: Any, pointer: str) -> Any:
         if is_scalar(option):
             return plain_value(option)
         if is_number(option):
             return int(option) if isinstance(option, Integral) else float(option)
-        return [self.value(item) for item in option]
+        return self._items(option, pointer)
 
-    def _object(self, kind: str, value: Any) -> dict[str, Any]:
+    def _items(self, items: Iterable[Any], pointer: str) -> list[Any]:
+        return [self.value(item, f"{pointer}/{i}") for i, item in enumerate(items)]
+
+    def _object(self, kind: str, value: Any, pointer: str) -> dict[str, Any]:
         self.values.append(value)
+        self.places.append(pointer)
         text = value.text if isinstance(value, Opaque) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
         return {"type": kind, "index": len(self.values) - 1, "repr": text[:200]}
+
+
+def dump(writer: Writer) -> bytes:
+    """cloudpickle of the writer's values. SpecError points at those that cannot be pickled, and names what in them cannot."""
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        return bytes(cloudpickle.dumps(writer.values))
+    except Exception as whole:
+        errors = []
+        for pointer, value in zip(writer.places, writer.values, strict=True):
+            try:
+                cloudpickle.dumps(value)
+            except Exception as error:
+                because = f" because of {', '.join(found)}" if (found := culprits(value)) else ""
+                name = getattr(value, "__qualname__", None) or show(value)
+                what = f"{name} cannot be sent to other processes{because}"
+                errors.append((pointer, f"{what}: {type(error).__name__}: {error}"))
+        raise SpecError(errors or f"cannot be sent to other processes: {whole}", "/space") from whole
 
 
 def load(blob: bytes | None, pointer: str) -> list[Any] | None:

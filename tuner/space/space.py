@@ -11,7 +11,7 @@ from tuner.domain.keys import keyed_seed
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.space.build import Builder
-from tuner.space.json_form import Reader, Writer, load
+from tuner.space.json_form import Reader, Writer, dump, load
 from tuner.space.nodes import Dict, Opaque, count
 from tuner.space.parameter import Parameter
 from tuner.space.points import Checker
@@ -60,19 +60,20 @@ class Space:
         return cls(source, pointer=pointer)
 
     def to_json(self) -> dict[str, Any]:
-        return Writer().mapping(self._source)
+        return Writer().mapping(self._source, "")
 
     def blob(self) -> bytes | None:
-        """cloudpickle of the Python objects that the JSON form refers to; None where there are none."""
+        """cloudpickle of the Python objects that the JSON form refers to; None where there are none.
+
+        SpecError names the parameters whose objects or functions cannot be pickled, and what in them cannot.
+        """
         writer = Writer()
-        writer.mapping(self._source)
+        writer.mapping(self._source, "/space")
         if not writer.values:
             return None
         if any(isinstance(value, Opaque) for value in writer.values):
             raise SpecError("this space was read without its Python objects", "/space")
-        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-
-        return bytes(cloudpickle.dumps(writer.values))
+        return dump(writer)
 
     def __getitem__(self, path: str) -> Parameter:
         return self._by_path[path]

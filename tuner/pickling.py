@@ -1,0 +1,67 @@
+"""What in a Python object cannot be pickled, so that an error can name it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def culprits(function: Any) -> list[str]:
+    """The innermost things that a function, or what wraps it, refers to and that cannot be pickled by themselves, in words:
+    "the closure variable 'lock' (lock)".
+    """
+    while hasattr(function, "inner"):
+        function = function.inner
+    found: list[str] = []
+    _search(function, "", set(), found)
+    return found
+
+
+def _search(value: Any, path: str, seen: set[int], found: list[str]) -> None:
+    """Go down to where pickling fails: into variables of functions, methods of classes, attributes, and items."""
+    if id(value) in seen or len(seen) > 1000 or _picklable(value):
+        return
+    seen.add(id(value))
+    before = len(found)
+    for name, part in _parts(value, path):
+        _search(part, name, seen, found)
+    if len(found) == before and path:
+        found.append(f"{path} ({type(value).__name__})")
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    of = f" of {path}" if path else ""
+    if inspect.isroutine(value):
+        try:
+            outside = inspect.getclosurevars(value)
+        except (TypeError, ValueError):
+            return
+        yield from ((f"the closure variable {name!r}{of}", part) for name, part in outside.nonlocals.items())
+        yield from ((f"the global variable {name!r}{of}", part) for name, part in outside.globals.items())
+        for parameter in inspect.signature(value).parameters.values():
+            if parameter.default is not parameter.empty:
+                yield f"the default of {parameter.name!r}{of}", parameter.default
+        if (bound := getattr(value, "__self__", None)) is not None:
+            yield "the object that it is a method of", bound
+    elif isinstance(value, type):
+        whole = of or f" of {value.__name__}"
+        own = ((name, part) for name, part in vars(value).items() if name not in ("__dict__", "__weakref__"))
+        yield from ((f"the attribute {name!r}{whole}", part) for name, part in own)
+    elif isinstance(value, Mapping):
+        yield from ((f"the item {key!r}{of}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"item {i}{of}", part) for i, part in enumerate(value))
+    elif hasattr(value, "__dict__"):
+        whole = of or f" of {type(value).__name__}"
+        yield from ((f"the attribute {name!r}{whole}", part) for name, part in vars(value).items())
+
+
+def _picklable(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
