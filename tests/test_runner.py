@@ -252,6 +252,34 @@ class TestRun:
         assert [str(t.state) for t in result.trials] == ["failed", "completed"]
         assert "rank 1" in (result.trials[0].error or "")
 
+    def test_what_every_rank_uses_is_kept_over_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNER_USAGE_EVERY_S", "0.2")
+        monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+        url = f"sqlite:///{tmp_path / 'tuner.db'}"
+
+        def train(config: dict[str, Any]) -> None:
+            """Busy until there are two samples of each rank."""
+            with Store.open(url) as store:
+                end = time.monotonic() + 60
+                while time.monotonic() < end:
+                    found = store.usage(tuner.get_context().get_trial_id())
+                    if len(found) == 2 and all(len(series.x) >= 2 for series in found):
+                        break
+            tuner.report({"loss": 1.0})
+
+        result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=1)
+        assert result.state == "completed", result.error
+        with Store.open(url) as store:
+            found = store.usage(result.trials[0].id)
+            kinds = {item.event for item in store.events_after(store.get_experiment(result.experiment_id).id, 0)}
+        assert [(series.segment, series.rank) for series in found] == [(1, 0), (1, 1)]
+        for series in found:
+            assert min(series.rss_bytes) > 1e7
+            assert max(percent or 0.0 for percent in series.cpu_percent) > 5.0
+            assert list(series.x) == sorted(series.x)
+            assert set(series.gpu_percent) <= {None}
+        assert "usage" not in " ".join(kinds), "it is no part of the log"
+
     def test_a_function_that_never_reports_says_so(self) -> None:
         result = search(lambda config: None, num_samples=1)
         assert result.state == "failed"

@@ -38,6 +38,7 @@ def test_every_variable_is_read() -> None:
             "TUNER_PORT": "0",
             "TUNER_ALLOWED_HOSTS": "Box.lan, other",
             "TUNER_LEASE_S": "5",
+            "TUNER_USAGE_EVERY_S": "0",
             "TUNER_LOG_LEVEL": "debug",
         }
     )
@@ -51,6 +52,7 @@ def test_every_variable_is_read() -> None:
         port=0,
         allowed_hosts=("box.lan", "other"),
         lease_s=5.0,
+        usage_every_s=0.0,
         log_level="DEBUG",
     )
 
@@ -58,12 +60,19 @@ def test_every_variable_is_read() -> None:
 def test_impossible_values_are_named_together() -> None:
     with pytest.raises(SpecError) as caught:
         Settings.from_env(
-            {"TUNER_PORT": "http", "TUNER_LEASE_S": "-1", "TUNER_DURABILITY": "MAYBE", "TUNER_LOG_LEVEL": "x"}
+            {
+                "TUNER_PORT": "http",
+                "TUNER_LEASE_S": "-1",
+                "TUNER_DURABILITY": "MAYBE",
+                "TUNER_USAGE_EVERY_S": "nan",
+                "TUNER_LOG_LEVEL": "x",
+            }
         )
     assert [name for name, _ in caught.value.errors] == [
         "TUNER_DURABILITY",
         "TUNER_PORT",
         "TUNER_LEASE_S",
+        "TUNER_USAGE_EVERY_S",
         "TUNER_LOG_LEVEL",
     ]
     assert "'http'" in str(caught.value)

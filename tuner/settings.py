@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -34,6 +35,11 @@ class Settings:
         "TUNER_ALLOWED_HOSTS", "names besides loopback that the Host header may have, separated by commas", default=()
     )
     lease_s: float = _setting("TUNER_LEASE_S", "a driver that is silent for this long may be replaced", default=30.0)
+    usage_every_s: float = _setting(
+        "TUNER_USAGE_EVERY_S",
+        "seconds between two samples of what each rank uses (CPU, memory, GPU); 0: none",
+        default=10.0,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
 
     def __post_init__(self) -> None:
@@ -71,13 +77,24 @@ def _port(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    if _number(text) <= 0:
         raise ValueError(f"expected a number of seconds above 0, got {text!r}")
-    return seconds
+    return _number(text)
+
+
+def _seconds_or_none(text: str) -> float:
+    if _number(text) < 0:
+        raise ValueError(f"expected a number of seconds, or 0, got {text!r}")
+    return _number(text)
+
+
+def _number(text: str) -> float:
+    """-1 where it is none, or infinite."""
+    try:
+        number = float(text)
+    except ValueError:
+        return -1.0
+    return number if math.isfinite(number) else -1.0
 
 
 def _one_of(*names: str) -> Any:
@@ -99,5 +116,6 @@ _READERS: Mapping[str, Any] = {
     "port": _port,
     "allowed_hosts": _names,
     "lease_s": _seconds,
+    "usage_every_s": _seconds_or_none,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
 }

@@ -11,7 +11,7 @@ from tuner.domain.decisions import Fail
 from tuner.domain.events import Failure
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.states import TrialState
-from tuner.store import LogChunk, Store
+from tuner.store import LogChunk, Store, UsageSample
 
 
 async def test_a_failed_trial_says_which_rank_and_why(client: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -84,7 +84,25 @@ async def test_logs_of_the_database_come_first(client: httpx.AsyncClient, sqlite
     assert items == [{"segment": 1, "rank": 0, "stream": "stderr", "text": "from afar\n"}]
 
 
+async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    samples = [
+        UsageSample(trial=0, segment=1, rank=rank, sample_no=n, time=T0 + 1 + 2 * n, cpu_s=3.0 * n, rss_bytes=n)
+        for rank in (0, 1)
+        for n in (1, 2)
+    ]
+    sqlite_store.add_usage(made.id, samples)
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/usage"
+    assert [(i["segment"], i["rank"]) for i in (await client.get(url)).json()["items"]] == [(1, 0), (1, 1)]
+    [item] = (await client.get(url, params={"rank": 1, "segment": 1})).json()["items"]
+    assert item == {
+        "segment": 1, "rank": 1, "x": [2.0, 4.0], "cpu_percent": [150.0, 150.0], "rss_bytes": [1, 2],
+        "gpu_bytes": [None, None], "gpu_reserved_bytes": [None, None], "gpu_percent": [None, None],
+    }  # fmt: skip
+    assert (await client.get(url, params={"rank": -1})).status_code == 422
+
+
 async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None:
-    for path in ("trl_x", "trl_x/logs", "a%00"):
+    for path in ("trl_x", "trl_x/logs", "trl_x/usage", "a%00", "a%00/usage"):
         assert (await client.get(f"/api/v1/trials/{path}")).status_code == 404
     assert (await client.post("/api/v1/trials/trl_x/stop")).status_code == 404

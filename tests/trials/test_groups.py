@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
@@ -251,7 +252,8 @@ def test_logs_stacks_and_figures_of_a_running_segment(bench: Bench) -> None:
     assert all("_chatty" in stack for stack in stacks.values())
     figures = bench.call("figures", launch.segment_id)
     assert figures["0"]["rss_bytes"] > 1e7
-    assert figures["1"]["cpu_s"] > 0
+    assert figures["0"]["cpu_s"] >= 0.2
+    assert 0.0 <= figures["1"]["cpu_s"] < 5.0, "of this segment, not of the imports before it"
     bench.call("kill", launch.segment_id, "seen enough")
     assert ray.get(running, timeout=30).failure.message == "seen enough"
 
@@ -260,8 +262,35 @@ def _chatty(config: dict[str, Any]) -> None:
     from tuner.trials.session import get_context, report
 
     print("line one")
+    until = time.process_time() + 0.25
+    while time.process_time() < until:
+        pass
     report({"rank": get_context().world_rank})
     time.sleep(1000)
+
+
+def test_figures_of_many_ranks_at_once_do_not_wait_for_one_that_is_mute(bench: Bench) -> None:
+    launch = bench.launch(_chatty, 2, first_milestone=None)
+    running = bench.begin(launch)
+    bench.wait_for_report(launch)
+    name = launch.segment_id
+    found = bench.call("measure", [name, "seg_unknown"])
+    assert found.keys() == {name}
+    assert found[name].keys() == {0, 1}
+    assert found[name][0]["cpu_s"] >= 0.2
+    mute = psutil.Process(bench.started(launch)["ranks"][1]["pid"])
+    mute.suspend()
+    try:
+        asked = [bench.call("measure", [name])[name].keys() for _ in range(3)]
+    finally:
+        mute.resume()
+    assert asked == [{0}] * 3
+    deadline = time.monotonic() + 30
+    while bench.call("measure", [name])[name].keys() != {0, 1}:
+        assert time.monotonic() < deadline, "it answers again once it goes on"
+    bench.call("kill", name, "seen enough")
+    assert ray.get(running, timeout=30).failure.message == "seen enough"
+    assert bench.call("measure", [name]) == {}
 
 
 def test_a_rank_alone_has_no_torch_unless_its_code_imports_it(bench: Bench) -> None:

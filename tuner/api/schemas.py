@@ -23,6 +23,7 @@ from tuner.store import (
     StreamItem,
     TrialRecord,
 )
+from tuner.store import UsageSeries as UsageRecord
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -356,6 +357,27 @@ class Logs(Model):
     @classmethod
     def of(cls, chunks: list[LogChunk]) -> Logs:
         return cls(items=[LogItem(segment=c.segment, rank=c.rank, stream=c.stream, text=c.text) for c in chunks])
+
+
+class UsageSeries(Model):
+    """What one rank used during one segment: lists of equal length, oldest sample first."""
+
+    segment: int
+    rank: int
+    x: Annotated[list[float], Field(description="seconds since the experiment's start")]
+    cpu_percent: Annotated[list[float | None], Field(description="since the sample before; 100 is one core")]
+    rss_bytes: list[int]
+    gpu_bytes: Annotated[list[int | None], Field(description="allocated by torch; null where no GPU is in use")]
+    gpu_reserved_bytes: list[int | None]
+    gpu_percent: Annotated[list[float | None], Field(description="how busy its GPUs were, by whomever")]
+
+
+class Usage(Model):
+    items: list[UsageSeries]
+
+    @classmethod
+    def of(cls, found: list[UsageRecord]) -> Usage:
+        return cls(items=[UsageSeries.model_validate(series, from_attributes=True) for series in found])
 
 
 class Health(Model):

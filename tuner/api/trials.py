@@ -1,4 +1,4 @@
-"""/trials: one trial with its segments, its logs, and stopping it."""
+"""/trials: one trial with its segments, its logs, what it used, and stopping it."""
 
 from __future__ import annotations
 
@@ -50,6 +50,21 @@ def logs(
     home = here.settings.home
     found = usecases.trial_logs(here.store, home, _text(trial_id), rank=rank, segment=segment, tail=tail)
     return answer(schemas.Logs.of(found))
+
+
+@router.get(
+    "/trials/{trial_id}/usage",
+    response_model=schemas.Usage,
+    responses={**NOT_FOUND, **BAD},
+    summary="What its ranks used over time: CPU, memory, GPU, by segment and rank",
+)
+def usage(
+    here: Here,
+    trial_id: str,
+    rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
+    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
+) -> Response:
+    return answer(schemas.Usage.of(here.store.usage(_text(trial_id), rank=rank, segment=segment)))
 
 
 def _text(value: str) -> str:

@@ -40,6 +40,7 @@ from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphan
 from tuner.driver.core import Core
 from tuner.driver.loop import ExperimentLoop
 from tuner.driver.parts import load_parts
+from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
 from tuner.settings import Settings
 from tuner.space import Space
@@ -279,6 +280,9 @@ class Host:
             await asyncio.to_thread(remove_orphans)
             self._poked = asyncio.Event()
             self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
+            if self.settings.usage_every_s > 0:
+                keeper = UsageKeeper(self.groups, self.store, self._places)
+                self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
         return self.owner
 
     async def drive(self, public_id: str) -> str:
@@ -340,6 +344,13 @@ class Host:
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Python stacks of all ranks of a segment that runs."""
         return dict(await self.groups.stacks(segment_id))
+
+    async def figures(self, segment_id: str) -> dict[str, dict[str, float]]:
+        """CPU, memory and GPU use of all ranks of a segment that runs, now; see `trials.figures.usage`."""
+        return dict(await self.groups.figures(segment_id))
+
+    def _places(self) -> dict[str, Place]:
+        return {name: Place(driven.record.id, *which) for name, (driven, *which, _) in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
         """What this host is doing, for readiness checks and benchmarks."""
@@ -476,7 +487,13 @@ def _commanded(command: Any) -> Event:
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
     """The actor. A shared one outlives its creator and is found again by the same name, which is that of its database."""
     name = f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}" + ("" if shared else f"-{secrets.token_hex(6)}")
-    options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 10_000, "namespace": NAMESPACE, "name": name}
+    options: dict[str, Any] = {
+        "num_cpus": 0,
+        "max_concurrency": 10_000,
+        "namespace": NAMESPACE,
+        "name": name,
+        "enable_task_events": False,  # Ray's head would keep a record of each report
+    }
     if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
         here = ray.get_runtime_context().get_node_id()
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)

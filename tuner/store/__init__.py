@@ -15,6 +15,8 @@ from tuner.store.records import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    UsageSample,
+    UsageSeries,
 )
 from tuner.store.store import Store
 
@@ -34,4 +36,6 @@ __all__ = [
     "StoreUnavailable",
     "StreamItem",
     "TrialRecord",
+    "UsageSample",
+    "UsageSeries",
 ]

@@ -184,6 +184,38 @@ class LogChunk:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSample:
+    """What one rank used at one moment. `sample_no`, from 1 per (segment, rank), makes a repeat harmless."""
+
+    trial: int
+    segment: int
+    rank: int
+    sample_no: int
+    time: float
+    cpu_s: float  # CPU time used since the segment's start, child processes included
+    rss_bytes: int
+    gpu_bytes: int | None = None  # allocated; None where no GPU is in use, as the next two
+    gpu_reserved_bytes: int | None = None
+    gpu_percent: float | None = None  # of the time that its GPUs were busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSeries:
+    """What one rank used during one segment; lists of equal length, oldest sample first."""
+
+    segment: int
+    rank: int
+    x: Sequence[float]  # seconds since the experiment's start
+    cpu_percent: Sequence[
+        float | None
+    ]  # since the sample before it, the segment's start for the first; 100 is one core
+    rss_bytes: Sequence[int]
+    gpu_bytes: Sequence[int | None]
+    gpu_reserved_bytes: Sequence[int | None]
+    gpu_percent: Sequence[float | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     items: tuple[T, ...]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tuner.domain.experiment import SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, LostLease, NotFound
-from tuner.store.records import CodeRecord, LogChunk
+from tuner.store.records import CodeRecord, LogChunk, UsageSample
 from tuner.store.tables import dumps
 from tuner.store.writer import Cursor, clean
 
@@ -39,6 +39,12 @@ SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
 _LOG = """
 INSERT INTO log_chunk (segment_id, rank, stream, chunk_no, time, text) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+
+_USAGE = """
+INSERT INTO rank_usage
+  (segment_id, rank, sample_no, time, cpu_s, rss_bytes, gpu_bytes, gpu_reserved_bytes, gpu_percent)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (sample_no / ?) * ? <> 0"
 
 
 def create(
@@ -117,3 +123,30 @@ def add_logs(cursor: Cursor, experiment: int, chunks: Sequence[LogChunk]) -> Non
     ]
     if rows:
         cursor.executemany(_LOG, rows)
+
+
+def add_usage(
+    cursor: Cursor, experiment: int, samples: Sequence[UsageSample], keep: Mapping[tuple[int, int], int]
+) -> None:
+    wanted = {(s.trial, s.segment) for s in samples} | keep.keys()
+    ids = {key: cursor.value(_SEGMENT, (experiment, *key)) for key in wanted}
+    for key, every in keep.items():
+        if ids[key] is not None:
+            cursor.execute(_USAGE_THIN, (ids[key], every, every))
+    rows = [
+        (
+            ids[s.trial, s.segment],
+            s.rank,
+            s.sample_no,
+            s.time,
+            s.cpu_s,
+            s.rss_bytes,
+            s.gpu_bytes,
+            s.gpu_reserved_bytes,
+            s.gpu_percent,
+        )
+        for s in samples
+        if ids[s.trial, s.segment] is not None
+    ]
+    if rows:
+        cursor.executemany(_USAGE, rows)

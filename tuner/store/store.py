@@ -14,7 +14,7 @@ import dataclasses
 import secrets
 import threading
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,8 @@ from tuner.store.records import (
     Progress,
     StreamItem,
     TrialRecord,
+    UsageSample,
+    UsageSeries,
 )
 from tuner.store.tables import code, experiment, snapshot
 from tuner.store.writer import Cursor, Writer
@@ -157,6 +159,11 @@ class Store:
         with self._read() as connection:
             return views.decisions(connection, experiment_id, trial, page_size, page_token)
 
+    def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
+        """Notes behind this event_seq that warn of what looks like a mistake, oldest first."""
+        with self._read() as connection:
+            return views.warnings(connection, experiment_id, after)
+
     def events_after(self, experiment_id: int, seq: int, limit: int = 1000) -> list[StreamItem]:
         """Events, decisions and reports whose event_seq lies in (seq, seq + limit], in order."""
         with self._read() as connection:
@@ -213,6 +220,20 @@ class Store:
         """What ranks wrote, by (segment, rank, stream), in order; with `tail`, the last so many lines of each."""
         with self._read() as connection:
             return views.logs(connection, trial_public_id, rank, segment, tail)
+
+    def add_usage(
+        self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None
+    ) -> None:
+        """Append what ranks used. `keep`: of these segments (trial, segment), only the samples whose number is a multiple
+        of this stay. A sample that is there already, or of a segment that is not, is left out.
+        """
+        with self._write() as cursor:
+            statements.add_usage(cursor, experiment_id, samples, keep or {})
+
+    def usage(self, trial_public_id: str, *, rank: int | None = None, segment: int | None = None) -> list[UsageSeries]:
+        """What the ranks of a trial used, by (segment, rank). NotFound where there is no such trial."""
+        with self._read() as connection:
+            return views.usage(connection, trial_public_id, rank, segment)
 
     # -- commands ------------------------------------------------------------------------------------------------------
 

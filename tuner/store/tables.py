@@ -249,6 +249,21 @@ command = Table(
     Index("ix_command_open", "experiment_id", "state"),
 )
 
+rank_usage = Table(
+    "rank_usage",
+    metadata,
+    Column("segment_id", Id, primary_key=True, autoincrement=False),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("sample_no", Integer, primary_key=True, autoincrement=False),  # evenly spaced; thinned where there are many
+    Column("time", Real, nullable=False),
+    Column("cpu_s", Real, nullable=False),  # CPU time used since the segment's start
+    Column("rss_bytes", BigInteger, nullable=False),
+    Column("gpu_bytes", BigInteger),  # the next three are NULL where no GPU is in use
+    Column("gpu_reserved_bytes", BigInteger),
+    Column("gpu_percent", Real),
+    sqlite_with_rowid=False,
+)
+
 log_chunk = Table(
     "log_chunk",
     metadata,

@@ -22,6 +22,7 @@ from tuner.store.records import (
     Progress,
     SegmentRecord,
     TrialRecord,
+    UsageSeries,
 )
 from tuner.store.tables import (
     checkpoint,
@@ -31,6 +32,7 @@ from tuner.store.tables import (
     log_chunk,
     metric_key,
     metric_point,
+    rank_usage,
     segment,
     trial,
 )
@@ -143,6 +145,18 @@ def decisions(
     return _page(connection, query, size, _decision, lambda record: record.seq)
 
 
+def warnings(connection: Connection, experiment_id: int, after: int) -> list[DecisionRecord]:
+    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
+    notes = select(*columns).where(
+        decision.c.experiment_id == experiment_id,
+        decision.c.trial_number.is_(None),
+        decision.c.kind == "note",
+        decision.c.event_seq > after,
+    )
+    found = (_decision(row) for row in connection.execute(notes.order_by(decision.c.event_seq)).mappings())
+    return [record for record in found if record.payload.get("warning")]
+
+
 def metric_names(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
     columns = select(metric_key.c.experiment_id, metric_key.c.name)
     query = columns.where(metric_key.c.experiment_id.in_(experiment_ids)).order_by(metric_key.c.id)
@@ -243,6 +257,51 @@ def logs(
         for row in connection.execute(query)
     ]
     return chunks if tail is None else _tail(chunks, tail)
+
+
+def usage(connection: Connection, public_id: str, rank: int | None, ordinal: int | None) -> list[UsageSeries]:
+    owner = connection.execute(select(trial.c.experiment_id).where(trial.c.public_id == public_id)).scalar()
+    if owner is None:
+        raise NotFound(f"no trial {public_id}")
+    query = (
+        select(segment.c.ordinal, segment.c.started_at, rank_usage)
+        .join(segment, segment.c.id == rank_usage.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+        .where(trial.c.public_id == public_id)
+        .order_by(segment.c.ordinal, rank_usage.c.rank, rank_usage.c.sample_no)
+    )
+    if rank is not None:
+        query = query.where(rank_usage.c.rank == rank)
+    if ordinal is not None:
+        query = query.where(segment.c.ordinal == ordinal)
+    found: dict[tuple[int, int], list[Any]] = {}
+    for row in connection.execute(query):
+        found.setdefault((row.ordinal, row.rank), []).append(row)
+    begin = _begin(connection, owner)
+    return [
+        UsageSeries(
+            segment=of,
+            rank=by,
+            x=[row.time - begin for row in rows],
+            cpu_percent=_cpu_percent(rows),
+            rss_bytes=[row.rss_bytes for row in rows],
+            gpu_bytes=[row.gpu_bytes for row in rows],
+            gpu_reserved_bytes=[row.gpu_reserved_bytes for row in rows],
+            gpu_percent=[row.gpu_percent for row in rows],
+        )
+        for (of, by), rows in found.items()
+    ]
+
+
+def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
+    """Between each sample and the one before it; before the first there was the segment's start."""
+    time, used = rows[0].started_at, 0.0
+    percents: list[float | None] = []
+    for row in rows:
+        known = time is not None and row.time > time
+        percents.append(max(0.0, 100.0 * (row.cpu_s - used) / (row.time - time)) if known else None)
+        time, used = row.time, row.cpu_s
+    return percents
 
 
 def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:

@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def usage() -> dict[str, float]:
-    """`cpu_s` (used so far, to take differences of), `rss_bytes`, and per visible GPU in use `gpu{i}_bytes`."""
+def cpu_s() -> float:
+    """CPU time that this process and its ended children have used so far."""
+    return sum(os.times()[:4])
+
+
+def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
+    """What this process uses now:
+
+    `time` (seconds since the epoch), `cpu_s` (CPU time, children included, beyond `since_cpu_s`), `rss_bytes` and `threads`
+    of the process itself. Where it uses GPUs, over all of them: `gpu_bytes` (allocated by torch), `gpu_reserved_bytes` (held
+    by its allocator), and with nvidia-ml-py installed `gpu_percent`, how busy they are, by whomever.
+    """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
-        "cpu_s": (int(fields[11]) + int(fields[12])) / _TICKS,
+        "time": time.time(),
+        "cpu_s": cpu_s() + _children_cpu_s(os.getpid()) - since_cpu_s,
         "rss_bytes": float(int(fields[21]) * _PAGE),
         "threads": float(fields[17]),
     }
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
-            if torch.cuda.memory_reserved(device):
-                found[f"gpu{device}_bytes"] = float(torch.cuda.memory_allocated(device))
-                found[f"gpu{device}_reserved_bytes"] = float(torch.cuda.memory_reserved(device))
+        found |= _gpu_usage(torch.cuda)
+    return found
+
+
+def _children_cpu_s(pid: int) -> float:
+    """CPU time of all living descendants, such as the workers of a data loader."""
+    total = 0.0
+    try:
+        children = [
+            child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+        ]
+    except OSError:  # it has just ended, or this kernel does not tell
+        return 0.0
+    for child in children:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / _TICKS + _children_cpu_s(int(child))
+    return total
+
+
+def _gpu_usage(cuda: Any) -> dict[str, float]:
+    devices = [device for device in range(cuda.device_count()) if cuda.memory_reserved(device)]
+    if not devices:
+        return {}
+    found = {
+        "gpu_bytes": float(sum(cuda.memory_allocated(device) for device in devices)),
+        "gpu_reserved_bytes": float(sum(cuda.memory_reserved(device) for device in devices)),
+    }
+    with contextlib.suppress(Exception):  # the package or the driver does not have it
+        found["gpu_percent"] = sum(cuda.utilization(device) for device in devices) / len(devices)
     return found
 
 

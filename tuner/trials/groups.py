@@ -8,8 +8,8 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import ray
@@ -54,6 +54,7 @@ class _Running:
     group: Group | None = None
     training: bool = False
     interrupt: str | None = None  # one that came while the ranks were getting ready
+    measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # ranks that were asked
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
 
@@ -94,7 +95,7 @@ class GroupManager:
             return _failed(Failure(kind="system", cause="killed", message=ended.ending.reason))
         finally:
             del self._running[launch.segment_id]
-            for task in (running.grace, running.interrupting):
+            for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
 
@@ -176,6 +177,24 @@ class GroupManager:
         """rank -> CPU seconds, memory and GPU memory in use now, of the ranks that answer."""
         answers = await self._ask(segment_id, "figures")
         return {str(rank): answer for rank, answer in answers.items() if isinstance(answer, dict)}
+
+    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        """segment -> rank -> its figures now, of those that train and answer soon.
+
+        A rank that still owes an answer is not asked again: asked now and then for hours, one that hangs in C code would
+        else collect the questions.
+        """
+        asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
+        for running in asked:
+            assert running.group is not None
+            for rank, actor in enumerate(running.group.actors):
+                if rank not in running.measuring:
+                    task = running.measuring[rank] = asyncio.create_task(_get(actor.figures.remote()))
+                    task.add_done_callback(_heard)
+        waiting = [task for running in asked for task in running.measuring.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_ANSWER_S)
+        return {running.launch.segment_id: _answers(running) for running in asked if running.training}
 
     async def read_log(self, segment_id: str, rank: int, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """A part of what a rank of a running segment has printed; to follow it, ask again from where the last part ended."""
@@ -484,6 +503,20 @@ def _forget(tasks: Mapping[asyncio.Future[Any], int]) -> None:
         if task.done() and not task.cancelled():
             task.exception()
         task.cancel()
+
+
+def _answers(running: _Running) -> dict[int, dict[str, float]]:
+    """rank -> the figures that have come, which are taken out of `measuring`."""
+    done = {rank: task for rank, task in running.measuring.items() if task.done()}
+    for rank in done:
+        del running.measuring[rank]
+    return {rank: task.result() for rank, task in done.items() if not task.cancelled() and task.exception() is None}
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """An error is no news: whoever watches the rank learns of its end by another way."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _get(ref: Any) -> Any:

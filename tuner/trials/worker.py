@@ -27,7 +27,7 @@ from tuner.trials.channel import Hub, PeerLost, Spoke
 from tuner.trials.checkpoints import Checkpoint
 from tuner.trials.code import load, resolve
 from tuner.trials.desk import equip
-from tuner.trials.figures import oom_kills, usage
+from tuner.trials.figures import cpu_s, oom_kills, usage
 from tuner.trials.hygiene import Baseline
 from tuner.trials.launch import Launch, ReportMsg, Verdict
 from tuner.trials.logs import Capture, note_exits
@@ -53,6 +53,7 @@ class _Segment:
     capture: Capture
     function: Callable[[Any], Any]
     config: dict[str, Any]
+    cpu_s_before: float = field(default_factory=cpu_s)
     thread: threading.Thread | None = None
     overstay: threading.Timer | None = None
     result: RankResult | None = None
@@ -197,8 +198,9 @@ class Rank:
 
     @ray.method(concurrency_group="control")
     def figures(self) -> dict[str, float]:
-        """CPU, memory and GPU use of this rank now."""
-        return usage()
+        """CPU, memory and GPU use of this rank now, see `usage`; CPU time since the segment's start."""
+        segment = self._segment
+        return usage(segment.cpu_s_before if segment is not None else 0.0)
 
     @ray.method(concurrency_group="control")
     def read_log(self, offset: int, limit: int) -> bytes:

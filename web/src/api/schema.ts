@@ -543,6 +543,45 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Usage */
+        Usage: {
+            /** Items */
+            items: components["schemas"]["UsageSeries"][];
+        };
+        /**
+         * UsageSeries
+         * @description What one rank used during one segment: lists of equal length, oldest sample first.
+         */
+        UsageSeries: {
+            /** Segment */
+            segment: number;
+            /** Rank */
+            rank: number;
+            /**
+             * X
+             * @description seconds since the experiment's start
+             */
+            x: number[];
+            /**
+             * Cpu Percent
+             * @description since the sample before; 100 is one core
+             */
+            cpu_percent: (number | null)[];
+            /** Rss Bytes */
+            rss_bytes: number[];
+            /**
+             * Gpu Bytes
+             * @description allocated by torch; null where no GPU is in use
+             */
+            gpu_bytes: (number | null)[];
+            /** Gpu Reserved Bytes */
+            gpu_reserved_bytes: (number | null)[];
+            /**
+             * Gpu Percent
+             * @description how busy its GPUs were, by whomever
+             */
+            gpu_percent: (number | null)[];
+        };
     };
     responses: never;
     parameters: never;
