@@ -46,6 +46,22 @@ def test_what_a_trial_changed_is_put_back(tmp_path: Path) -> None:
     assert found == "None"
 
 
+def test_hooks_for_exceptions_do_not_pile_up() -> None:
+    """`init_process_group` puts its own round the one that it finds, and leaves it there."""
+    found = after(
+        """
+        import torch.distributed as dist
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+        assert sys.excepthook is not hooks[0], "then torch has stopped doing so, and the reset can go"
+        threading.excepthook = print
+        """,
+        "assert (sys.excepthook, threading.excepthook) == hooks",
+        before="import torch; hooks = sys.excepthook, threading.excepthook",
+    )
+    assert found == "None"
+
+
 def test_torch_is_put_back() -> None:
     found = after(
         """

@@ -91,3 +91,32 @@ def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:
         return pool._held
 
     assert asyncio.run(scenario()) == {group_key(launch)[:3]}
+
+
+def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_path: Path) -> None:
+    launch = asking_for(1, tmp_path)
+
+    async def scenario() -> tuple[int, bool, int]:
+        pool = Pool(None, name="exp_4", autoscaling=False, idle_timeout_s=0.2)
+        group, _ = await pool.acquire(launch, lambda reason: None)
+        for _ in range(1000):
+            pool.release(group, reusable=True)
+            again, warm = await pool.acquire(launch, lambda reason: None)
+            assert warm
+            assert again is group
+            await asyncio.sleep(0)
+        timers = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.3)  # longer than any of those timers
+        kept = not pool._background
+        pool.release(group, reusable=True)
+        while pool.idle:
+            await asyncio.sleep(0.01)
+        await pool.settle()
+        left = len([g for g in placement_group_table().values() if g["name"] == "exp_4/1" and g["state"] != "REMOVED"])
+        await pool.close()
+        return timers, kept, left
+
+    timers, kept, left = asyncio.run(scenario())
+    assert timers < 250
+    assert kept, "a group that is in use is not ended for having been idle"
+    assert left == 0, "one that stays idle is"

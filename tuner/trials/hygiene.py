@@ -1,9 +1,9 @@
 """Making a worker process as good as new between two trials, and telling when that is not possible.
 
-What is put back: environment, working directory, sys.path, the root logger, warning filters, random generators' seeds (by the
-next trial), torch's global switches. What is freed: process groups, compiled graphs, tracebacks that pin tensors, cycles. A
-process with leftover threads or GPU memory is dirty: the reason is returned and the group is not used again. Module-level
-state of the user's own modules stays, as in any process that imports once.
+What is put back: environment, working directory, sys.path, the root logger, warning filters, hooks for exceptions, random
+generators' seeds (by the next trial), torch's global switches. What is freed: process groups, compiled graphs, tracebacks that
+pin tensors, cycles. A process with leftover threads or GPU memory is dirty: the reason is returned and the group is not used
+again. Module-level state of the user's own modules stays, as in any process that imports once.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Baseline:
         root = logging.getLogger()
         self._logging = (root.level, list(root.handlers))
         self._filters = list(warnings.filters)
+        self._hooks = (sys.excepthook, threading.excepthook)
         self._threads = {thread.ident for thread in threading.enumerate()}
         self._torch: dict[str, Any] | None = None
         self._stamps: dict[str, int] = {}
@@ -78,6 +79,8 @@ class Baseline:
         root.setLevel(level)
         root.handlers[:] = handlers
         warnings.filters[:] = self._filters  # type: ignore[index]
+        # init_process_group wraps the one that it finds: a thousand trials, and there were too many to be called.
+        sys.excepthook, threading.excepthook = self._hooks
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)

@@ -45,6 +45,7 @@ class Group:
     seated: bool = False  # whether its ranks know their seats
     codes: set[str] = field(default_factory=set)  # hashes of what its ranks hold
     runs: int = 0
+    expiry: asyncio.TimerHandle | None = None  # while it is idle
 
     def placed(self) -> list[Placed]:
         return [
@@ -98,8 +99,7 @@ class Pool:
         if launch.scaling.reuse_workers:
             for group in reversed(self._idle):
                 if group.key == key:
-                    self._idle.remove(group)
-                    return group, True
+                    return self._no_longer_idle(group), True
         known = key[:3] in self._held  # then a node is away that may come back
         if not known and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
@@ -138,13 +138,13 @@ class Pool:
                 self._spawn(self._dispose(group))
             return
         self._idle.append(group)
-        asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group, group.runs)
+        group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
 
     async def close(self) -> None:
         """End all groups that are here and wait until they are gone."""
         self._closed = True
         while self._idle:
-            self._spawn(self._dispose(self._idle.pop()))
+            self._spawn(self._dispose(self._no_longer_idle(self._idle[-1])))
         await self.settle()
         self._threads.shutdown(wait=False)
 
@@ -232,7 +232,7 @@ class Pool:
             if hellos.done() or await self.blocking(group.placement.wait, 0):
                 return
             if self._idle:
-                await self._dispose(self._idle.pop(0))
+                await self._dispose(self._no_longer_idle(self._idle[0]))
                 pause = 0.05
                 continue
             if not told:
@@ -249,10 +249,14 @@ class Pool:
 
     # Ending
 
-    def _expire(self, group: Group, runs: int) -> None:
-        if group in self._idle and group.runs == runs:
-            self._idle.remove(group)
-            self._spawn(self._dispose(group))
+    def _no_longer_idle(self, group: Group) -> Group:
+        self._idle.remove(group)
+        if group.expiry is not None:  # many short trials would else leave a timer each
+            group.expiry.cancel()
+        return group
+
+    def _expire(self, group: Group) -> None:
+        self._spawn(self._dispose(self._no_longer_idle(group)))
 
     async def _dispose(self, group: Group) -> None:
         """Kill the processes, give the placement group back, and see that nothing of them is left."""
