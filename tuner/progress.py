@@ -12,12 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.echo import Echo
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
 
 ROWS = 16
 PLAIN_EVERY_S = 5.0
+CLOCK_S = 1.0
 
 _STYLE = {
     "running": "cyan",
@@ -47,13 +49,15 @@ class Progress:
         self._echo = echo
         self._live: Live | None = None
         self._begun = time.monotonic()
-        self._printed = 0.0
+        self._printed = 0.0  # when the picture or the line was last made
         self._seen_seq = -1
+        self._warned_seq = 0
 
     def __enter__(self) -> Progress:
         if self.show and self.console.is_terminal:
             self._live = Live(console=self.console, refresh_per_second=8, transient=False)
             self._live.start()
+        self.update()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -75,14 +79,22 @@ class Progress:
         if self._echo is not None:
             for line in self._echo.lines(sum(record.counts.values())):
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if not last and record.last_event_seq == self._seen_seq and self._live is not None:
-            return
+        now, new = time.monotonic(), record.last_event_seq != self._seen_seq
+        if new:
+            self._warn(record)
         self._seen_seq = record.last_event_seq
         if self._live is not None:
-            self._live.update(self._picture(record))
-        elif last or time.monotonic() - self._printed > PLAIN_EVERY_S:
-            self._printed = time.monotonic()
+            if last or new or now - self._printed > CLOCK_S:
+                self._printed = now
+                self._live.update(self._picture(record), refresh=last)
+        elif last or now - self._printed > PLAIN_EVERY_S:
+            self._printed = now
             self.console.print(self._headline(record), highlight=False, soft_wrap=True)
+
+    def _warn(self, record: ExperimentRecord) -> None:
+        for note in self.store.warnings(record.id, self._warned_seq):
+            self._warned_seq = note.seq
+            self.console.print(Text.assemble(("warning: ", "bold yellow"), note.reason), soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
@@ -95,6 +107,7 @@ class Progress:
             f"{record.public_id}  {record.state}, {started}{total} trials",
             f" ({counts})" if counts else "",
             f", {time.monotonic() - self._begun:.0f} s",
+            (f"  {stage}" if (stage := _stage(record)) else "", "cyan"),
         )
         if record.best is not None:
             text.append(f"\nbest {record.spec.objective.metric} {record.best['value']:.6g}", "bold green")
@@ -123,6 +136,8 @@ class Progress:
             value = "" if trial.last_value is None else f"{trial.last_value:.5g}"
             style = _STYLE.get(str(trial.state), "")
             why = trial.waiting or trial.reason
+            if trial.state is TrialState.PENDING and not trial.waiting:
+                why = f"starting workers: {why}"
             state = Text(str(trial.state), style)
             table.add_row(str(trial.number), state, str(trial.iteration), value, short(trial.params), Text(why, "dim"))
         return Group(self._headline(record), Text(), table)
@@ -137,6 +152,14 @@ class Progress:
             newest = self.store.newest_trials(record.id, ROWS)
             rows += [row for row in newest if row.number not in known][: ROWS - len(rows)]
         return sorted(rows, key=lambda row: row.number)
+
+
+def _stage(record: ExperimentRecord) -> str:
+    """What is being waited for before anything trains."""
+    if record.state is ExperimentState.PENDING:
+        return "starting the driver"
+    counts = {state for state, n in record.counts.items() if n}
+    return "starting workers" if record.state is ExperimentState.RUNNING and counts <= {"pending"} else ""
 
 
 def short(params: Mapping[str, Any]) -> str:

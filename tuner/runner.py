@@ -178,25 +178,26 @@ def _store(settings: Settings) -> Store:
 
 def _drive(store: Store, settings: Settings, experiment_id: str, ray_address: str | None, verbose: int) -> Result:
     """Start a driver host for as long as the experiment runs, show progress, and clean up."""
-    import ray
-
-    from tuner.driver.cluster import connect
-    from tuner.driver.host import start_host
     from tuner.echo import Echo
     from tuner.progress import Progress
 
     echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
-    if verbose > 0 and not ray.is_initialized():
+    if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
+    import ray  # takes a second or two, of which the line above tells
+
+    from tuner.driver.cluster import connect
+    from tuner.driver.host import start_host
+
     private = connect(ray_address or settings.ray_address)
     try:
         with progress, _Interrupts(store, experiment_id) as interrupts:
             for attempt in range(3):
                 host = start_host(settings)
                 try:
-                    _wait_for_start(host, interrupts)
+                    _wait_for_start(host, progress, interrupts)
                     _wait(host, experiment_id, progress, interrupts)
                     break
                 except Conflict:
@@ -219,7 +220,13 @@ def _drive(store: Store, settings: Settings, experiment_id: str, ray_address: st
             ray.shutdown()
 
 
-def _wait_for_start(host: Any, interrupts: _Interrupts) -> None:
+def _connected() -> bool:
+    """Whether this process has a Ray already; does not import it to find out."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def _wait_for_start(host: Any, progress: Progress, interrupts: _Interrupts) -> None:
     """TunerError when the host cannot even come into being: trying again would not help."""
     import ray
 
@@ -228,6 +235,7 @@ def _wait_for_start(host: Any, interrupts: _Interrupts) -> None:
         while not ray.wait([started], timeout=POLL_S)[0]:
             if interrupts.count > 1:
                 raise KeyboardInterrupt
+            progress.update()
         ray.get(started)
     except ray.exceptions.RayActorError as error:
         raise TunerError(f"the driver host could not be started on Ray: {error}") from error

@@ -108,9 +108,13 @@ class Finish(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(Decision):
-    """Changes nothing; something that people should be able to read later, such as what "auto" chose and why."""
+    """Changes nothing; something that people should be able to read later, such as what "auto" chose and why.
+
+    warning: it looks like a mistake of the user's, to be shown where he looks, and not only in the log.
+    """
 
     KIND = "note"
+    warning: bool = False
 
 
 _KINDS: dict[str, type[Decision]] = {

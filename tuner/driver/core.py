@@ -67,7 +67,7 @@ class Core(Fold):
         missed = len(self._missed)
         facts = deque(self._record(event))
         if isinstance(event, e.Reported) and len(self._missed) > missed:
-            self._take(d.Note(reason=self._missing(self._missed[missed:], event.metrics)))
+            self._take(d.Note(reason=self._missing(self._missed[missed:], event.metrics), warning=True))
         for decision in self._judge(event):
             facts.extend(self._take(decision))
         while facts:

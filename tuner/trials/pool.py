@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 Key = tuple[Any, ...]
 
+_PATIENCE_S = 0.5  # a reservation that takes no longer is no waiting for room
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -225,7 +227,8 @@ class Pool:
     ) -> None:
         """Until the placement group is there, giving idle groups back for it; NoRoom when that takes too long."""
         limit = launch.limits.placement_timeout_s
-        deadline = time.monotonic() + limit
+        begun = time.monotonic()
+        deadline = begun + limit
         pause, told = 0.05, False
         while not hellos.done():
             await asyncio.wait({hellos}, timeout=pause)
@@ -235,7 +238,7 @@ class Pool:
                 await self._dispose(self._no_longer_idle(self._idle[0]))
                 pause = 0.05
                 continue
-            if not told:
+            if not told and time.monotonic() >= begun + min(_PATIENCE_S, limit):
                 told = True
                 reason = await self._lacking(launch)
                 waiting(f"waits for room for {demand(launch)}" + (f": {reason}" if reason else ""))

@@ -1,0 +1,97 @@
+"""What a terminal shows: something at every moment, and warnings as lines that stay."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Note, Start
+from tuner.domain.events import DriverStarted
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.progress import Progress
+from tuner.store import Store
+
+
+def shown(store: Store, experiment: str, terminal: bool) -> tuple[Progress, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=200, color_system=None, legacy_windows=False)
+    return Progress(store, experiment, console=console), out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, terminal: bool) -> None:
+    made = sqlite_store.create_experiment(a_spec(), now=T0)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        progress.update()
+    assert "starting the driver" in out.getvalue()
+
+
+def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> None:
+    made = sqlite_store.create_experiment(a_spec(), now=T0)
+    epoch = sqlite_store.claim(made.id, "driver", 60.0, T0)
+    trial = a_trial()
+    trial.state, trial.reason = TrialState.PENDING, "a worker group is free"
+    start = Start(reason=trial.reason, params=dict(trial.params), number=0)
+    sqlite_store.commit(
+        made.id,
+        epoch,
+        Batch(
+            log=[(1, DriverStarted(time=T0, epoch=epoch)), (2, start)],
+            trials=[trial],
+            state=ExperimentState.RUNNING,
+            summary={"counts": {"pending": 1}},
+        ),
+        T0,
+    )
+    progress, out = shown(sqlite_store, made.public_id, True)
+    with progress:
+        pass
+    headlines = [line.rstrip() for line in out.getvalue().splitlines() if made.public_id in line]
+    assert headlines
+    assert all(line.endswith("  starting workers") for line in headlines)
+    assert "starting workers: a worker group is free" in out.getvalue()
+
+
+def test_nothing_is_said_to_start_where_something_trains(sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    progress, out = shown(sqlite_store, made.public_id, True)
+    with progress:
+        pass
+    assert made.public_id in out.getvalue()
+    assert "starting" not in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        log = [
+            (4, a_report(0, 1)),
+            (5, Note(reason="stop looks at [acuracy]", warning=True)),
+            (6, Note(reason="for the log only")),
+        ]
+        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0 + 2)
+        progress.update()
+        sqlite_store.commit(made.id, epoch, Batch(log=[(7, a_report(0, 2))], trials=[trial]), T0 + 3)
+        progress.update()
+    assert out.getvalue().count("warning: stop looks at [acuracy]") == 1
+    assert "for the log only" not in out.getvalue()
+    assert [note.seq for note in sqlite_store.warnings(made.id)] == [5]
+    assert sqlite_store.warnings(made.id, after=5) == []
+
+
+def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:
+    """Everything that `tuner.run` does before it says what it starts, without Ray."""
+    code = (
+        "import sys, tuner.runner, tuner.progress, tuner.echo; print('ray' in sys.modules, tuner.runner._connected())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
