@@ -260,6 +260,24 @@ def test_workers_that_were_lost_while_they_started_are_started_again() -> None:
     assert bench.core.state is ExperimentState.RUNNING
 
 
+@pytest.mark.parametrize(("checkpoint", "again"), [(True, 1), (False, 3)])
+def test_reports_that_a_retry_repeats_count_once_in_the_reason(checkpoint: bool, again: int) -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1, "max_failures": 1})
+    bench.started(0)
+    for _ in range(2):
+        bench.reported(0, checkpoint=checkpoint)
+    bench.ended(0, "failed", Failure(kind="user", message="no"))
+    bench.started(0)
+    for _ in range(again):
+        bench.reported(0)
+    bench.ended(0, "returned")
+    assert bench.core.trials[0].reason == "the function returned after 3 reports"
+    bench.started(1)
+    bench.reported(1)
+    bench.ended(1, "returned")
+    assert bench.core.trials[1].reason == "the function returned after 1 report"
+
+
 def test_old_checkpoints_go_but_never_the_best_the_newest_or_one_that_is_started_from() -> None:
     bench = Bench(limits={"max_concurrent_trials": 1})
     bench.started(0)

@@ -236,7 +236,7 @@ class Core(Fold):
         if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
             return ()
         if event.outcome == "returned":
-            count = f"{trial.reports} report{'s' if trial.reports != 1 else ''}"
+            count = f"{trial.iteration} report{'s' if trial.iteration != 1 else ''}"  # those that a retry repeated count once
             return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
         if event.outcome == "left":
             if segment.commanded == "pause" or self.state is _X.PAUSING:
