@@ -11,6 +11,7 @@
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
     ├── PlacementError            resources that this cluster does not have, or not in time
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
+        └── CheckpointLost        the node that has it on its disk is gone
 
 `Retryable` marks errors where doing the same again may work: a lost node, a lost connection.
 """
@@ -84,6 +85,10 @@ class PlacementError(TunerError):
 
 class CheckpointError(TunerError):
     """A checkpoint is missing, torn, or cannot be written."""
+
+
+class CheckpointLost(CheckpointError):
+    """The node that has the checkpoint on its disk is gone, or the checkpoint is gone from it."""
 
 
 def _dotted(pointer: str) -> str:

@@ -53,12 +53,14 @@ class Bench:
         self.core.first_milestone(number)
         self.feed(e.SegmentStarted(time=self.tick(), trial=number, segment=ordinal))
 
-    def reported(self, number: int, loss: float = 1.0, checkpoint: bool = False, **more: float) -> Outcome:
+    def reported(
+        self, number: int, loss: float = 1.0, checkpoint: bool = False, node: str | None = None, **more: float
+    ) -> Outcome:
         segment = self.core.trials[number].segments[-1]
         count = segment.report_no + 1
         step = segment.start_iteration + count
         info = (
-            CheckpointInfo(id=f"ckp_{number}_{segment.ordinal}_{step}", uri="memory:", step=step)
+            CheckpointInfo(id=f"ckp_{number}_{segment.ordinal}_{step}", uri="memory:", step=step, node=node)
             if checkpoint
             else None
         )
@@ -221,6 +223,27 @@ def test_system_failures_retry_by_themselves_and_user_failures_count() -> None:
     assert bench.states[0] == "failed"
     trial = bench.core.trials[0]
     assert (trial.failures, trial.system_failures) == (2, 1)
+
+
+LOST = Failure(kind="system", cause="checkpoint_lost", message="the checkpoint lies on the disk of node n2")
+
+
+def test_what_went_with_the_disk_of_a_node_is_not_started_from_again() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
+    bench.started(0)
+    bench.reported(0, checkpoint=True, node="n1")
+    bench.reported(0, checkpoint=True, node="n2")
+    bench.reported(0, checkpoint=True, node="n2")
+    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="its node was lost"))
+    assert bench.core.trials[0].segments[-1].start_iteration == 3
+    bench.ended(0, "failed", LOST)
+    trial = bench.successor().core.trials[0]
+    assert trial == bench.core.trials[0]
+    assert trial.segments[-1].start_iteration == 1
+    assert trial.reason == f"started again from iteration 1 after trial 0: {LOST.message}"
+    bench.ended(0, "failed", LOST)
+    assert trial.segments[-1].source is not None
+    assert bench.core.trials[0].segments[-1].source is None, "from the beginning, where no disk is left"
 
 
 REFUSED = Failure(kind="placement", cause="placement", message="this cluster can never run 64 workers with 1 CPU each")

@@ -66,7 +66,7 @@ class Bench:
         else:
             code = _code(function.__module__)
             changes["params"] = {"do": function.__name__, **changes.get("params", {})}
-        scaling = Scaling(num_workers=ranks, resources_per_worker={"CPU": 0.5}, **changes.pop("scaling", {}))
+        scaling = Scaling(**{"num_workers": ranks, "resources_per_worker": {"CPU": 0.5}, **changes.pop("scaling", {})})
         return Launch(
             **{
                 "experiment_id": "exp_test",

@@ -164,6 +164,16 @@ def test_readers_of_a_remote_one_share_a_download(s3: str, tmp_path: Path) -> No
 def test_a_storage_that_cannot_be_used() -> None:
     with pytest.raises(CheckpointError, match="nosuch://bucket/x cannot be used as storage"):
         place("nosuch://bucket/x")
+    with pytest.raises(CheckpointError, match="names the environment variable NO_SUCH_DISK, which is not set here"):
+        place("$NO_SUCH_DISK/tuner")
+
+
+def test_a_path_may_name_a_variable_that_differs_from_node_to_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_DISK", str(tmp_path))
+    one = place(join("$SOME_DISK/runs", "one"))
+    assert (one.uri, one.path) == ("$SOME_DISK/runs/one", str(tmp_path / "runs" / "one"))
 
 
 def test_joining_keeps_the_query() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,27 +107,76 @@ def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_storage_that_the_nodes_do_not_share(cluster: Cluster, tmp_path: Path) -> None:
-    """Each node has a disk of its own: here a relative path from working directories that differ."""
-    cluster.add_node(num_cpus=1)
+OWN_DISKS = "$TEST_DISK/checkpoints"
+
+
+def add_node_with_disk(cluster: Cluster, tmp_path: Path, name: str) -> Any:
+    """A node with a disk of its own, and a resource by which its ranks can be asked for."""
+    return cluster.add_node(num_cpus=2, resources={name: 10}, env_vars={"TEST_DISK": str(tmp_path / name)})
+
+
+def on(name: str) -> dict[str, Any]:
+    return {"resources_per_worker": {"CPU": 0.5, name: 1}}
+
+
+def counts_up(config: dict[str, Any]) -> None:
+    """Every rank saves a shard and finds the shards of all ranks again."""
+    from tuner.trials.session import get_checkpoint, get_context, report
+
+    context, count, shards = get_context(), 0, 0
+    if (checkpoint := get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            count = int(Path(folder, "count").read_text())
+            shards = len(list(Path(folder).glob("shard*")))
+
+    def save(folder: str) -> None:
+        if context.world_rank == 0:
+            Path(folder, "count").write_text(str(count + 1))
+        Path(folder, f"shard{context.world_rank}").write_bytes(b"x" * 100)
+
+    report({"count": count, "shards": shards}, checkpoint=save)
+
+
+def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path) -> None:
+    for name in ("left", "right"):
+        add_node_with_disk(cluster, tmp_path, name)
     bench = Bench(tmp_path)
-    launch = bench.launch(
-        apart, 2, scaling=SPREAD, params={"base": str(tmp_path)}, storage="/proc/self/cwd/checkpoints"
-    )
-    failure = bench.run(launch, {1: Verdict(action="pause", save_checkpoint=True)}).failure
-    assert failure is not None
-    assert failure.cause == "checkpoint"
-    assert (
-        "rank1 is missing. With ranks on several nodes the storage must be a shared directory or a URI"
-        in failure.message
-    )
+    pause = {1: Verdict(action="pause", save_checkpoint=True)}
+    first = bench.launch(counts_up, 2, scaling=on("left"), storage=OWN_DISKS)
+    assert bench.run(first, pause).kind == "left"
+    info = bench.checkpoints(first)[-1]
+    assert info.uri.startswith("$TEST_DISK/")
+    assert list(tmp_path.glob("left/**/shard1"))
+    assert not (tmp_path / "right").exists()
+
+    second = bench.launch(counts_up, 2, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)
+    outcome = bench.run(second, pause)
+    assert outcome.kind == "left", outcome.failure
+    assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 2.0}
+
+    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD"}
+    third = bench.launch(counts_up, 2, scaling=both, storage=OWN_DISKS, checkpoint=bench.checkpoints(second)[-1])
+    outcome = bench.run(third, pause)
+    assert outcome.kind == "left", outcome.failure
+    assert bench.reports(third)[0].metrics == {"count": 2.0, "shards": 2.0}
+    whole = Path(os.path.expandvars(bench.checkpoints(third)[-1].uri.replace("$TEST_DISK", "")).lstrip("/"))
+    homes = [disk for disk in ("left", "right") if (tmp_path / disk / whole).exists()]
+    assert len(homes) == 1, "the shard of the other node has moved to that of rank 0"
+    assert sorted(os.listdir(tmp_path / homes[0] / whole)) == ["count", "shard0", "shard1"]
     bench.close()
 
 
-def apart(config: dict[str, Any]) -> None:
-    from tuner.trials.session import get_context, report
-
-    name = f"rank{get_context().world_rank}"
-    os.makedirs(f"{config['base']}/{name}")
-    os.chdir(f"{config['base']}/{name}")
-    report({"a": 1}, checkpoint=lambda folder: Path(folder, name).write_text("x"))
+def test_a_checkpoint_that_went_with_its_node(cluster: Cluster, tmp_path: Path) -> None:
+    doomed = add_node_with_disk(cluster, tmp_path, "left")
+    add_node_with_disk(cluster, tmp_path, "right")
+    bench = Bench(tmp_path)
+    first = bench.launch(counts_up, 1, scaling=on("left"), storage=OWN_DISKS)
+    assert bench.run(first, {1: Verdict(action="pause", save_checkpoint=True)}).kind == "left"
+    info = bench.checkpoints(first)[-1]
+    cluster.remove_node(doomed, allow_graceful=False)
+    shutil.rmtree(tmp_path / "left")
+    failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)).failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("system", "checkpoint_lost")
+    assert f"lies on the disk of node {doomed.node_id[:8]}, which does not give it" in failure.message
+    bench.close()

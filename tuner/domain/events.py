@@ -50,6 +50,7 @@ class CheckpointInfo:
     step: int
     bytes: int = 0
     ready: bool = True  # False while its upload is under way
+    node: str | None = None  # Ray's id of the node whose disk has it; None where it lies at a URI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,8 @@ class Fold:
                 trial = self._touch(event.trial)
                 trial.failure = event.failure or trial.failure
                 self._close(trial, event.outcome, event.time)
+                if event.failure is not None and event.failure.cause == "checkpoint_lost":
+                    self._lose(trial)
             case e.Commanded():
                 self._record_command(event)
             case e.BudgetSpent():
@@ -416,6 +418,18 @@ class Fold:
             self._foreign.pop(trial.number, None)
         self._forget(trial)
 
+    def _lose(self, trial: Trial) -> None:
+        """The checkpoint it was to start from went with a node, and so did all others on that disk."""
+        source = trial.segments[-1].source
+        if source is None:
+            return
+        left = {
+            key: kept for key, kept in trial.checkpoints.items() if kept.info.node != source.node and key != source.id
+        }
+        trial.checkpoints = left
+        trial.checkpoint = max((kept.info for kept in left.values() if kept.info.ready), key=_step, default=None)
+        self._foreign.pop(trial.number, None)
+
     def _forget(self, trial: Trial) -> None:
         """Ask for the deletion of what the policy does not keep and nothing points to."""
         for info in superfluous(trial, self.spec.checkpoint, self._objective, self._deleting):
@@ -449,3 +463,7 @@ class Fold:
 
     def _act(self, action: Action) -> None:
         self._out.actions.append(action)
+
+
+def _step(info: e.CheckpointInfo) -> int:
+    return info.step

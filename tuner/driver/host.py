@@ -46,7 +46,7 @@ from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials import checkpoints
+from tuner.trials import checkpoints, travel
 from tuner.trials.groups import GroupManager
 from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
 from tuner.trials.objects import Stored
@@ -137,7 +137,10 @@ class Driven:
         await self.host.groups.kill(self.segment_name(number, ordinal), why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        await asyncio.to_thread(checkpoints.delete, info.uri)
+        if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_committed, info.uri):
+            await asyncio.to_thread(checkpoints.delete, info.uri)
+        else:
+            await travel.delete(info.uri, info.node)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await ray.remote(num_cpus=0)(function).remote(*args)
@@ -264,6 +267,12 @@ class Host:
         self._poked: asyncio.Event | None = None
         self._serving = False
         self._groups: GroupManager | None = None
+
+    @property
+    def node(self) -> str:
+        """Ray's id of the node that it runs on."""
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
 
     @property
     def groups(self) -> GroupManager:

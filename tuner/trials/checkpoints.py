@@ -38,9 +38,17 @@ class Checkpoint:
     CheckpointError says what is missing or torn.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, info: CheckpointInfo | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        info: CheckpointInfo | None = None,
+        fetch: Callable[[str], Any] | None = None,
+    ) -> None:
+        """`fetch` fills the directory it is given with the files, where they lie on the disk of another node."""
         self.path = os.fspath(path)
         self.info = info
+        self._fetch = fetch
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
@@ -50,21 +58,24 @@ class Checkpoint:
         """Copy the files into `path` (a fresh temporary directory by default) and return it."""
         target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
         where = place(self.path)
+        if self._fetch is not None and self._elsewhere(where):
+            self._fetch(target)
+            return target
         manifest = self._manifest(where)
         where.download(target)
         if manifest is not None:
-            _compare(self.path, manifest, target)
+            compare(self.path, manifest, target)
         return target
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
         """The files as a local directory, to be read only, for the length of a `with` block.
 
-        A local checkpoint is not copied. A remote one is downloaded once for all processes of a node that use it at the
-        same time.
+        A local checkpoint is not copied. One that lies elsewhere is downloaded once for all processes of a node that use it
+        at the same time.
         """
         where = place(self.path)
-        if where.local:
+        if where.local and not self._elsewhere(where):
             manifest = self._manifest(where)
             if manifest is None and not os.path.isdir(where.path):
                 raise CheckpointError(f"there is no checkpoint at {self.path}")
@@ -100,9 +111,19 @@ class Checkpoint:
     def verify(self) -> None:
         """Read every file and compare its hash; CheckpointError for what is missing or torn."""
         where = place(self.path)
+        if self._elsewhere(where):
+            return  # `fetch` compares
         manifest = self._manifest(where)
         if manifest is not None and where.local:
-            _compare(self.path, manifest, where.path)
+            compare(self.path, manifest, where.path)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the files lie on the disk of another node, so that using them means fetching them."""
+        return self._elsewhere(place(self.path))
+
+    def _elsewhere(self, where: Place) -> bool:
+        return where.local and self._fetch is not None and where.beside(_MARKER).read() is None
 
     def _manifest(self, where: Place) -> Manifest | None:
         """None for a directory that is somebody's own and not one of ours."""
@@ -161,15 +182,25 @@ def committed(uri: str) -> Manifest:
     marker = where.beside(_MARKER).read()
     if marker is None:
         raise CheckpointError(f"there is no committed checkpoint at {uri}")
-    content = where.beside(_MANIFEST).read()
+    manifest = read_manifest(uri, where.beside(_MANIFEST).read(), marker)
+    wrong = difference({name: size for name, (size, _) in manifest.files.items()}, where.sizes())
+    if wrong is not None:
+        raise CheckpointError(f"the checkpoint at {uri} is torn: {wrong}")
+    return manifest
+
+
+def papers(uri: str) -> tuple[str, str]:
+    """Where the manifest and the marker of a checkpoint lie."""
+    where = place(uri)
+    return where.beside(_MANIFEST).uri, where.beside(_MARKER).uri
+
+
+def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
+    """What a manifest says. CheckpointError where it is not the one that was committed."""
     if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
         raise CheckpointError(f"the checkpoint at {uri} is torn: its manifest does not match its marker")
     data = json.loads(content)
-    files = {name: (int(size), str(sha)) for name, (size, sha) in data["files"].items()}
-    wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
-    if wrong is not None:
-        raise CheckpointError(f"the checkpoint at {uri} is torn: {wrong}")
-    return Manifest(files, data["about"])
+    return Manifest({name: (int(size), str(sha)) for name, (size, sha) in data["files"].items()}, data["about"])
 
 
 def is_committed(uri: str) -> bool:
@@ -205,7 +236,8 @@ def sweep(storage: str, keep: Callable[[str], bool] = lambda uri: False) -> list
     return removed
 
 
-def _compare(uri: str, manifest: Manifest, folder: str) -> None:
+def compare(uri: str, manifest: Manifest, folder: str) -> None:
+    """CheckpointError where the files in `folder` are not those of the manifest."""
     for name, (size, sha) in manifest.files.items():
         try:
             with open(os.path.join(folder, name), "rb") as file:

@@ -33,8 +33,9 @@ class Findings:
 def from_error(error: RankError, place: Placed) -> Failure:
     """A rank raised, or told on itself."""
     message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
+    kinds: dict[str, FailureKind] = {"spec": "spec", "checkpoint_lost": "system"}
     return Failure(
-        kind="spec" if error.cause == "spec" else "user",
+        kind=kinds.get(error.cause, "user"),
         cause="exception" if error.cause == "spec" else error.cause,
         message=message,
         rank=place.rank,

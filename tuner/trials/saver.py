@@ -2,7 +2,7 @@
 
 The training thread only hands a directory over (a rename, where it lies in the temp directory). A thread of the saver hashes
 and places the files; rank 0's then asks every other rank for its shard of the same report, and commits. Where several ranks
-save a file of the same name, rank 0's is kept.
+save a file of the same name, rank 0's is kept. Shards on the disk of another node are brought to that of rank 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import queue
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tuner.domain.events import CheckpointInfo
@@ -28,6 +28,9 @@ from tuner.trials.storage import add_into, join, move_into, place, walk
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
 """(report_no, whether after the last report and not at it): what ranks name a checkpoint by among themselves."""
+
+Bring = Callable[[str, str, Files, str], None]
+"""(uri, node, files, directory): get these files, which lie at `uri` on the disk of that node, into a local directory."""
 
 _SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to get to the report that a checkpoint belongs to
 
@@ -54,6 +57,8 @@ class Saver:
         world_size: int,
         hub: Hub | None = None,
         spoke: Spoke | None = None,
+        node: str | None = None,
+        bring: Bring | None = None,
         committed: Callable[[CheckpointInfo], None],
     ) -> None:
         self._storage = storage
@@ -61,6 +66,8 @@ class Saver:
         self._trial = f"trial_{trial_number:05d}"
         self._rank, self._world_size = rank, world_size
         self._hub, self._spoke = hub, spoke
+        self.node = node  # Ray's id of this one
+        self._bring = bring
         self._committed = committed
         self.patience_s = _SHARD_TIMEOUT_S
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -102,11 +109,7 @@ class Saver:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="tuner-saver", daemon=True)
             self._thread.start()
-        if self._rank != 0:
-            return None
-        return CheckpointInfo(
-            id=checkpoint_id(self._segment, report_no), uri=uri, step=iteration, bytes=size, ready=False
-        )
+        return self._info(job, size, ready=False) if self._rank == 0 else None
 
     def passed(self, report_no: int) -> None:
         """This rank has no checkpoint at this report."""
@@ -154,8 +157,10 @@ class Saver:
             files = {name: files[name] for name in add_into(job.staging, target.path)}
         self._note(job.moment, files)
         if self._rank == 0:
-            merged = self._collect(job.moment)
-            if not target.local and any(merged.get(name, own) != own for name, own in files.items()):
+            merged, origins = self._collect(job.moment)
+            if target.local:
+                self._bring_missing(job.uri, target.path, merged, origins)
+            elif any(merged.get(name, own) != own for name, own in files.items()):
                 target.upload(job.staging)  # over what other ranks saved under the same names
             merged.update(files)
             checkpoints.commit(
@@ -164,30 +169,45 @@ class Saver:
                 {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size},
             )
             size = sum(length for length, _ in merged.values())
-            self._committed(
-                CheckpointInfo(
-                    id=checkpoint_id(self._segment, job.moment[0]), uri=job.uri, step=job.iteration, bytes=size
-                )
-            )
+            self._committed(self._info(job, size))
         shutil.rmtree(job.staging, ignore_errors=True)
+
+    def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
+        return CheckpointInfo(
+            id=checkpoint_id(self._segment, job.moment[0]),
+            uri=job.uri,
+            step=job.iteration,
+            bytes=size,
+            ready=ready,
+            node=self.node if place(job.uri).local else None,
+        )
+
+    def _bring_missing(self, uri: str, folder: str, files: Files, origins: Mapping[str, str | None]) -> None:
+        """What other nodes have on disks of their own."""
+        for node in {*origins.values()} - {None, self.node}:
+            there = [name for name in origins if origins[name] == node]
+            missing = {name: files[name] for name in there if not os.path.exists(os.path.join(folder, name))}
+            if missing and self._bring is not None and node is not None:
+                self._bring(uri, node, missing, folder)
 
     def _note(self, moment: Moment, shard: Files | str | None) -> None:
         with self._progress:
             self._shards[moment] = shard
             self._progress.notify_all()
 
-    def _collect(self, moment: Moment) -> Files:
-        """The shards of all other ranks for this report."""
+    def _collect(self, moment: Moment) -> tuple[Files, dict[str, str | None]]:
+        """The shards of all other ranks for this report, and the nodes that they lie on."""
         merged: Files = {}
+        origins: dict[str, str | None] = {}
         if self._hub is None:
-            return merged
+            return merged, origins
         for link in self._hub.notes.values():
             link.send(("want", self._segment, moment))
         for rank, link in sorted(self._hub.notes.items(), reverse=True):
             patience: float | None = self.patience_s
             try:
                 while True:
-                    segment, which, answer = link.receive(patience)
+                    segment, which, answer, node = link.receive(patience)
                     if (segment, which) != (self._segment, moment):
                         continue
                     if answer is not None:
@@ -204,7 +224,8 @@ class Saver:
                 if merged[name] != answer[name]:
                     raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
             merged.update(answer)
-        return merged
+            origins.update(dict.fromkeys(answer, node))
+        return merged, origins
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Files | str:
         """On ranks other than 0: this rank's files for a checkpoint, or why there are none, once that can be said.
@@ -234,8 +255,10 @@ def answer_notes(spoke: Spoke, saver: Callable[[str], Saver | None]) -> None:
         while True:
             _, segment, moment = spoke.notes.receive()
             own = saver(segment)
-            under_way = functools.partial(spoke.notes.send, (segment, moment, None))
-            spoke.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else {}))
+            node = own.node if own is not None else None
+            under_way = functools.partial(spoke.notes.send, (segment, moment, None, node))
+            answer = own.answer(moment, under_way) if own is not None else {}
+            spoke.notes.send((segment, moment, answer, node))
     except (PeerLost, OSError):
         return
 

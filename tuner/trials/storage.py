@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,11 +121,19 @@ def place(uri: str | os.PathLike[str]) -> Place:
     """A local path, ``file://`` or any URI that `pyarrow.fs.FileSystem.from_uri` knows. CheckpointError names a bad one."""
     text = os.fspath(uri)
     if "://" not in text:
-        return Place(text, os.path.abspath(os.path.expanduser(text)))
+        return Place(text, os.path.abspath(_expanded(text)))
     if text.startswith("file://"):
         return Place(text, "/" + text.removeprefix("file://").lstrip("/"))
     base, path = _filesystem(text)
     return Place(text, path, base)
+
+
+def _expanded(path: str) -> str:
+    """With ``~`` and ``$NAME`` replaced: each node may have its own scratch disk by its own name."""
+    found = os.path.expanduser(os.path.expandvars(path))
+    if unset := re.search(r"\$(\w+|\{\w+\})", found):
+        raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
+    return found
 
 
 def join(uri: str, *names: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import secrets
 import signal
@@ -20,8 +21,8 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
-from tuner.errors import EntrypointError
-from tuner.trials import directories, rendezvous, session
+from tuner.errors import CheckpointLost, EntrypointError
+from tuner.trials import directories, rendezvous, session, travel
 from tuner.trials.calling import call
 from tuner.trials.channel import Hub, PeerLost, Spoke
 from tuner.trials.checkpoints import Checkpoint
@@ -81,6 +82,7 @@ class Rank:
         self._baseline: Baseline | None = None
         self._dirty: str | None = None
         self._experiment: str | None = None
+        self._undo: list[Callable[[], Any]] = []
         _own_process_group()
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("TQDM_MININTERVAL", "5")  # bars write into log files here
@@ -128,6 +130,7 @@ class Rank:
             self._segment = self._set_up(launch, self._seat, capture)
             return None
         except BaseException as error:
+            self._put_back()
             tail = ""
             if capture is not None:
                 capture.end()
@@ -265,11 +268,13 @@ class Rank:
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         self._baseline.note_modules()
-        checkpoint = (
-            Checkpoint(launch.checkpoint.uri, info=launch.checkpoint) if launch.checkpoint is not None else None
-        )
+        checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and seat.local_rank == 0:
             checkpoint.verify()
+            if checkpoint.is_elsewhere:  # now and not in the user's function: a node that is gone is no mistake of its
+                borrowed = contextlib.ExitStack()
+                borrowed.enter_context(checkpoint.as_directory())
+                self._undo.append(borrowed.close)
         if seat.backend != "none":
             self._set_up_torch(launch, seat)
         saver = Saver(
@@ -279,6 +284,8 @@ class Rank:
             rank=seat.rank,
             world_size=seat.world_size,
             hub=self._hub,
+            node=_node(),
+            bring=travel.bring,
             committed=lambda info: self._committed(launch.segment_id, info),
         )
         outbox = Outbox(_Host(self._driver, launch.segment_id)) if seat.rank == 0 else None
@@ -348,8 +355,7 @@ class Rank:
             result = RankResult(kind="failed", reports=segment.session.count, error=describe(error, ""))
         finally:
             session.activate(None)
-            for undo in self._undo:
-                undo()
+            self._put_back()
             if segment.overstay is not None:
                 segment.overstay.cancel()
             segment.capture.end()
@@ -383,6 +389,10 @@ class Rank:
             return RankResult(kind="failed", reports=running.count, error=error)
         return RankResult(kind="left" if running.left is not None else "returned", reports=running.count)
 
+    def _put_back(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
         """The function is leaving: it gets some time for its own `finally`, no more."""
         grace = segment.launch.limits.stop_grace_s
@@ -409,6 +419,18 @@ class Rank:
     def _session_of(self, segment_id: str) -> Session | None:
         segment = self._segment
         return segment.session if segment is not None and segment.launch.segment_id == segment_id else None
+
+
+def _checkpoint(info: CheckpointInfo) -> Checkpoint:
+    node = info.node
+    if node is None or node == _node():
+        return Checkpoint(info.uri, info=info)
+    return Checkpoint(info.uri, info=info, fetch=functools.partial(travel.fetch, info.uri, node))
+
+
+def _node() -> str:
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
 
 
 class _Host:
@@ -464,11 +486,17 @@ def describe(error: BaseException, log_tail: str) -> RankError:
         message=str(error) or type(error).__name__,
         traceback=_readable(error),
         log_tail=log_tail,
-        cause="spec" if isinstance(error, EntrypointError) else "exception",
+        cause=_cause(error),
         communication=any(
             isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
         ),
     )
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, CheckpointLost):
+        return "checkpoint_lost"
+    return "spec" if isinstance(error, EntrypointError) else "exception"
 
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
