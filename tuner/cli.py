@@ -88,6 +88,19 @@ def explain(
         print(line)
 
 
+@app.command()
+def schedule(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or trl_... for one of its trials")],
+    trial: Annotated[
+        int | None, typer.Argument(help="number of a trial of exp_...; the best where none is named")
+    ] = None,
+) -> None:
+    """The configurations that led to the best weights, as JSON: what to train anew with, at which iterations."""
+    from tuner.explain import schedule_of
+
+    print(schedule_of(_settings(), experiment, trial))
+
+
 @app.command(name="list")
 def list_experiments(
     limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,

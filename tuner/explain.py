@@ -10,6 +10,7 @@ from tuner.domain.keys import trial_id
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord
+from tuner.usecases import schedule
 
 
 def decisions_about(
@@ -47,6 +48,13 @@ def decisions_about(
         for name in ("traceback", "log_tail"):
             if text := failure.get(name):
                 yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+
+
+def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:
+    """`usecases.schedule` as indented JSON, one configuration a line."""
+    with Store.open(settings.database_url) as store:
+        found = schedule(store, public_id, number)
+    return "[\n" + ",\n".join("  " + json.dumps(entry) for entry in found) + "\n]" if found else "[]"
 
 
 def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:

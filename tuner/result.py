@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tuner import lineage
 from tuner.domain.states import TrialState
 from tuner.space import Space
 from tuner.store import Store
@@ -59,7 +60,29 @@ class Result:
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
         self.best_config: dict[str, Any] | None = dict(self.best_trial.config) if self.best_trial else None
+        self._space, self._seed = space, spec.seed
+        self._segments = store.segments(record.id)
+        self._best_place = lineage.best(store, record)
         self.best_checkpoint: Checkpoint | None = _checkpoint(store, best.get("checkpoint_id")) if best else None
+
+    def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
+        """The configurations that led to the best checkpoint or, by its number, to where a trial ended; oldest first.
+
+        Each is ``{"iteration": after which it held, "config": {...}, "params": the same, flat, "trial": in which}``. One entry
+        unless the search changed configurations on the way, as PBT does; train anew with these changes at these iterations
+        to repeat what it found. Empty where nothing was trained. IndexError where there is no such trial.
+        """
+        place = self._best_place
+        if trial is not None:
+            count = len(self._segments.get(trial, ()))
+            ended = self.trials[trial].iterations
+            place = lineage.Place(trial, count, ended) if count else None
+        if place is None:
+            return []
+        found = lineage.schedule(lineage.lineage(place, lambda number: self._segments.get(number, ())))
+        return [
+            {**entry, "config": _config(self._space, self._seed, entry["params"], entry["trial"])} for entry in found
+        ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
         """One row a trial, or with `history` one row a report; configurations in columns ``config/lr``."""
@@ -101,7 +124,7 @@ def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, fl
         id=row.public_id,
         number=row.number,
         state=row.state,
-        config={n: v for n, v in row.params.items() if n not in space} | space.config(row.params, seed, row.number),
+        config=_config(space, seed, row.params, row.number),
         notes=row.tags.get("notes", {}),
         iterations=row.iteration,
         metrics=row.last,
@@ -113,6 +136,11 @@ def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, fl
         log_tail=(row.failure or {}).get("log_tail") or "",
         history=history,
     )
+
+
+def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """What the function got; parameters that it asked for by itself are beside those of the space."""
+    return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 
 
 def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]]]:

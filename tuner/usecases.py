@@ -12,11 +12,14 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
+from tuner import lineage
 from tuner.domain.experiment import Spec
+from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.entrypoints import EntrypointChecker
 from tuner.errors import Conflict, EntrypointError
+from tuner.lineage import Link
 from tuner.spec import parse_spec
 from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
 
@@ -142,6 +145,26 @@ def _wanted(store: Store, record: ExperimentRecord, command: str) -> bool:
 def _refuse_ended(record: ExperimentRecord, what: str) -> None:
     if record.state.ended or record.state is ExperimentState.CANCELLING:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {what}")
+
+
+# -- lineage -----------------------------------------------------------------------------------------------------------
+
+
+def trial_lineage(store: Store, trial: str) -> list[Link]:
+    """The segments that led to a trial's present weights, oldest first; empty before its first one."""
+    place = lineage.newest(store, trial)
+    return lineage.lineage(place, lineage.stored(store, store.get_trial(trial).experiment)) if place else []
+
+
+def schedule(store: Store, public_id: str, number: int | None = None) -> list[dict[str, Any]]:
+    """The configurations that led to the weights of a trial (``trl_...``, or ``exp_...`` and its number) or, where only the
+    experiment is named, to its best checkpoint: see `lineage.schedule`. NotFound for others.
+    """
+    if not public_id.startswith("exp_"):
+        return lineage.schedule(trial_lineage(store, public_id))
+    record = store.get_experiment(public_id)
+    place = lineage.best(store, record) if number is None else lineage.newest(store, trial_id(public_id, number))
+    return lineage.schedule(lineage.lineage(place, lineage.stored(store, public_id))) if place else []
 
 
 # -- logs --------------------------------------------------------------------------------------------------------------

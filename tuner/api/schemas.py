@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
+from tuner.lineage import Link, schedule
 from tuner.store import (
     Curve,
     DecisionRecord,
@@ -271,6 +272,52 @@ class TrialDetail(Trial):
         return cls(**_trial_fields(record), segments=[Segment.of(segment) for segment in record.segments])
 
 
+class Change(Model):
+    before: Any
+    after: Any
+
+
+class LineageSegment(Model):
+    """One segment behind a trial's weights, which may be another trial's."""
+
+    id: str
+    trial_id: str
+    trial_number: int
+    ordinal: int
+    cause: Cause
+    start_iteration: int
+    end_iteration: Annotated[int, Field(description="where the next one took its weights over, or where it is now")]
+    source_checkpoint_id: str | None
+    source_trial_number: int | None
+    params: Json
+    changes: Annotated[dict[str, Change], Field(description="of parameters, against the segment before")]
+
+
+class ScheduleEntry(Model):
+    iteration: Annotated[int, Field(description="after which it held")]
+    trial_number: int
+    params: Json
+
+
+class Lineage(Model):
+    trial_id: str
+    trial_number: int
+    items: list[LineageSegment]
+    schedule: Annotated[list[ScheduleEntry], Field(description="train anew with these to repeat what was found")]
+
+    @classmethod
+    def of(cls, record: TrialRecord, links: list[Link]) -> Lineage:
+        return cls(
+            trial_id=record.public_id,
+            trial_number=record.number,
+            items=[_link(record.experiment, link) for link in links],
+            schedule=[
+                ScheduleEntry(iteration=entry["iteration"], trial_number=entry["trial"], params=entry["params"])
+                for entry in (schedule(links) if links else [])
+            ],
+        )
+
+
 class CurveSegment(Model):
     ordinal: int
     cause: Cause
@@ -455,6 +502,23 @@ def _trial_fields(record: TrialRecord) -> dict[str, Any]:
         "started_at": _time(record.started_at),
         "ended_at": _time(record.ended_at),
     }
+
+
+def _link(experiment: str, link: Link) -> LineageSegment:
+    segment = link.segment
+    return LineageSegment(
+        id=segment.public_id,
+        trial_id=trial_id(experiment, link.trial),
+        trial_number=link.trial,
+        ordinal=segment.ordinal,
+        cause=segment.cause,  # type: ignore[arg-type]
+        start_iteration=segment.start_iteration,
+        end_iteration=link.end_iteration,
+        source_checkpoint_id=segment.source_checkpoint,
+        source_trial_number=segment.source_trial,
+        params=dict(segment.params),
+        changes={name: Change(before=old, after=new) for name, (old, new) in link.changes.items()},
+    )
 
 
 def _series(experiment: ExperimentRecord, curve: Curve) -> Series:

@@ -1,4 +1,4 @@
-"""/trials: one trial with its segments, its logs, what it used, and stopping it."""
+"""/trials: one trial with its segments, its lineage, its logs, what it used, and stopping it."""
 
 from __future__ import annotations
 
@@ -65,6 +65,17 @@ def usage(
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
 ) -> Response:
     return answer(schemas.Usage.of(here.store.usage(_text(trial_id), rank=rank, segment=segment)))
+
+
+@router.get(
+    "/trials/{trial_id}/lineage",
+    response_model=schemas.Lineage,
+    responses=NOT_FOUND,
+    summary="Where its weights come from: segments of this and other trials, oldest first, and the schedule they make",
+)
+def lineage(here: Here, trial_id: str) -> Response:
+    record = here.store.get_trial(_text(trial_id))
+    return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
 
 
 def _text(value: str) -> str:

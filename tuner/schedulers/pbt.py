@@ -313,7 +313,8 @@ class PopulationBasedTraining(Scheduler):
         """The configurations that led to this trial's present weights, oldest first, as JSON.
 
         Each is ``{"iteration": after which it held, "params": {...}, "trial": in which}``. Training anew with these
-        changes at these iterations repeats what the population found (PBT replay).
+        changes at these iterations repeats what the population found (PBT replay). Of an experiment in a database,
+        `tuner.lineage` gives the same.
         """
         moves: dict[int, list[Move]] = self.state.moves
         chain = [moves[trial][-1]]
@@ -321,4 +322,8 @@ class PopulationBasedTraining(Scheduler):
             chain.append(moves[move.donor][move.donors_moves - 1])
         chain.reverse()
         held = [move for move, after in pairwise(chain) if move.iteration < after.iteration]
-        return [{"iteration": m.iteration, "params": dict(m.params), "trial": m.trial} for m in [*held, chain[-1]]]
+        found: list[dict[str, Any]] = []
+        for move in [*held, chain[-1]]:
+            if not found or found[-1]["params"] != move.params:
+                found.append({"iteration": move.iteration, "params": dict(move.params), "trial": move.trial})
+        return found

@@ -70,7 +70,8 @@ class SegmentRecord:
     start_iteration: int
     params: Mapping[str, Any]
     source_checkpoint: str | None
-    source_trial: int | None
+    source_trial: int | None  # the number of the trial, and the ordinal of its segment, that saved the checkpoint
+    source_ordinal: int | None
     placement: Mapping[str, Any]
     warm: bool | None
     startup_s: float | None

@@ -36,6 +36,7 @@ from tuner.store.records import (
     LogChunk,
     Page,
     Progress,
+    SegmentRecord,
     StreamItem,
     TrialRecord,
     UsageSample,
@@ -141,6 +142,11 @@ class Store:
         """With its segments. NotFound where there is none."""
         with self._read() as connection:
             return views.trial_by(connection, public_id)
+
+    def segments(self, experiment_id: int) -> dict[int, tuple[SegmentRecord, ...]]:
+        """The segments of every trial that has one, by its number, each in their order."""
+        with self._read() as connection:
+            return views.segments(connection, experiment_id)
 
     def checkpoints(self, experiment_id: int, *, trial: int | None = None) -> list[CheckpointRecord]:
         """All checkpoints, deleted ones too, oldest first."""

@@ -353,35 +353,53 @@ def _checkpoints() -> Select[Any]:
     )
 
 
+def segments(connection: Connection, experiment_id: int) -> dict[int, tuple[SegmentRecord, ...]]:
+    found: dict[int, list[SegmentRecord]] = {}
+    for row in connection.execute(_segment_rows().where(trial.c.experiment_id == experiment_id)).mappings():
+        found.setdefault(row["number"], []).append(_segment(row))
+    return {number: tuple(records) for number, records in found.items()}
+
+
 def _segments(connection: Connection, trial_row: int) -> tuple[SegmentRecord, ...]:
+    rows = connection.execute(_segment_rows().where(segment.c.trial_id == trial_row)).mappings()
+    return tuple(_segment(row) for row in rows)
+
+
+def _segment_rows() -> Select[Any]:
     source_segment, source_trial = segment.alias("source_segment"), trial.alias("source_trial")
-    query = (
-        select(segment, source_trial.c.number.label("source_trial"))
+    return (
+        select(
+            segment,
+            trial.c.number,
+            source_trial.c.number.label("source_trial"),
+            source_segment.c.ordinal.label("source_ordinal"),
+        )
+        .join(trial, trial.c.id == segment.c.trial_id)
         .outerjoin(checkpoint, checkpoint.c.public_id == segment.c.source_checkpoint)
         .outerjoin(source_segment, source_segment.c.id == checkpoint.c.segment_id)
         .outerjoin(source_trial, source_trial.c.id == source_segment.c.trial_id)
-        .where(segment.c.trial_id == trial_row)
-        .order_by(segment.c.ordinal)
+        .order_by(segment.c.trial_id, segment.c.ordinal)
     )
-    return tuple(
-        SegmentRecord(
-            id=row["id"],
-            public_id=row["public_id"],
-            ordinal=row["ordinal"],
-            cause=row["cause"],
-            start_iteration=row["start_step"],
-            params=row["config"],
-            source_checkpoint=row["source_checkpoint"],
-            source_trial=row["source_trial"],
-            placement=row["placement"] or {},
-            warm=row["warm"],
-            startup_s=row["startup_s"],
-            created_at=row["created_at"],
-            started_at=row["started_at"],
-            ended_at=row["ended_at"],
-            outcome=row["outcome"],
-        )
-        for row in connection.execute(query).mappings()
+
+
+def _segment(row: Any) -> SegmentRecord:
+    return SegmentRecord(
+        id=row["id"],
+        public_id=row["public_id"],
+        ordinal=row["ordinal"],
+        cause=row["cause"],
+        start_iteration=row["start_step"],
+        params=row["config"],
+        source_checkpoint=row["source_checkpoint"],
+        source_trial=row["source_trial"],
+        source_ordinal=row["source_ordinal"],
+        placement=row["placement"] or {},
+        warm=row["warm"],
+        startup_s=row["startup_s"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        outcome=row["outcome"],
     )
 
 

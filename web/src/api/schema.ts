@@ -34,6 +34,13 @@ export interface components {
             /** Y */
             y: number[];
         };
+        /** Change */
+        Change: {
+            /** Before */
+            before: unknown;
+            /** After */
+            after: unknown;
+        };
         /** Checkpoint */
         Checkpoint: {
             /** Id */
@@ -309,6 +316,61 @@ export interface components {
             /** Stop Grace S */
             stop_grace_s: number;
         };
+        /** Lineage */
+        Lineage: {
+            /** Trial Id */
+            trial_id: string;
+            /** Trial Number */
+            trial_number: number;
+            /** Items */
+            items: components["schemas"]["LineageSegment"][];
+            /**
+             * Schedule
+             * @description train anew with these to repeat what was found
+             */
+            schedule: components["schemas"]["ScheduleEntry"][];
+        };
+        /**
+         * LineageSegment
+         * @description One segment behind a trial's weights, which may be another trial's.
+         */
+        LineageSegment: {
+            /** Id */
+            id: string;
+            /** Trial Id */
+            trial_id: string;
+            /** Trial Number */
+            trial_number: number;
+            /** Ordinal */
+            ordinal: number;
+            /**
+             * Cause
+             * @enum {string}
+             */
+            cause: "start" | "retry" | "resume" | "exploit";
+            /** Start Iteration */
+            start_iteration: number;
+            /**
+             * End Iteration
+             * @description where the next one took its weights over, or where it is now
+             */
+            end_iteration: number;
+            /** Source Checkpoint Id */
+            source_checkpoint_id: string | null;
+            /** Source Trial Number */
+            source_trial_number: number | null;
+            /** Params */
+            params: {
+                [key: string]: unknown;
+            };
+            /**
+             * Changes
+             * @description of parameters, against the segment before
+             */
+            changes: {
+                [key: string]: components["schemas"]["Change"];
+            };
+        };
         /** LogItem */
         LogItem: {
             /** Segment */
@@ -375,6 +437,20 @@ export interface components {
             reuse_workers: boolean;
             /** Working Dir */
             working_dir: string;
+        };
+        /** ScheduleEntry */
+        ScheduleEntry: {
+            /**
+             * Iteration
+             * @description after which it held
+             */
+            iteration: number;
+            /** Trial Number */
+            trial_number: number;
+            /** Params */
+            params: {
+                [key: string]: unknown;
+            };
         };
         /**
          * Segment

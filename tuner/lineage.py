@@ -1,0 +1,105 @@
+"""Where a trial's weights come from: the chain of segments behind them, and the schedule of configurations that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tuner.domain.keys import trial_id
+from tuner.store import ExperimentRecord, Store
+from tuner.store.records import SegmentRecord
+
+Segments = Callable[[int], Sequence[SegmentRecord]]
+"""The segments of the trial with this number, in the order of their ordinals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One segment of a lineage, from its `start_iteration` up to `end_iteration`, where the next one took over its weights.
+
+    changes: parameter -> (before, after), against the link before; None where it was, or is, not there.
+    """
+
+    trial: int
+    segment: SegmentRecord
+    end_iteration: int
+    changes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A point in a trial's life: the iteration that its segment `ordinal` had come to."""
+
+    trial: int
+    ordinal: int
+    iteration: int
+
+
+def lineage(place: Place, segments: Segments) -> list[Link]:
+    """The segments that led to the weights at this place, oldest first.
+
+    Each goes on from a checkpoint of the one before: of the same trial after a retry or a resume, of its donor after an
+    exploit. The first one began with nothing, or with a checkpoint of an experiment that is gone.
+    """
+    backwards: list[Link] = []
+    trial, ordinal, end = place.trial, place.ordinal, place.iteration
+    while True:
+        segment = segments(trial)[ordinal - 1]
+        backwards.append(Link(trial, segment, end))
+        if segment.source_trial is None or segment.source_ordinal is None:
+            break
+        trial, ordinal, end = segment.source_trial, segment.source_ordinal, segment.start_iteration
+    links = backwards[::-1]
+    changed = [Link(b.trial, b.segment, b.end_iteration, _changes(a.segment, b.segment)) for a, b in pairwise(links)]
+    return [links[0], *changed]
+
+
+def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
+    """The configurations of a lineage as JSON, oldest first: what a replay of PBT reads.
+
+    Each is ``{"iteration": after which it held, "params": {...}, "trial": in which}``. Training anew with these changes at
+    these iterations repeats what the search found.
+    """
+    held = [link for link in links[:-1] if link.segment.start_iteration < link.end_iteration]
+    found: list[dict[str, Any]] = []
+    for link in [*held, *links[-1:]]:
+        params = dict(link.segment.params)
+        if not found or found[-1]["params"] != params:
+            found.append({"iteration": link.segment.start_iteration, "params": params, "trial": link.trial})
+    return found
+
+
+def newest(store: Store, public_id: str) -> Place | None:
+    """Where this trial is now; None where it has not come to its first segment. NotFound where there is no such trial."""
+    trial = store.get_trial(public_id)
+    return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
+
+
+def best(store: Store, experiment: ExperimentRecord) -> Place | None:
+    """Where the experiment's best checkpoint was saved, or where its best trial is now; None where there is no best one."""
+    if not experiment.best:
+        return None
+    if saved := experiment.best.get("checkpoint_id"):
+        found = store.get_checkpoint(saved)
+        return Place(found.trial, found.segment, found.step)
+    return newest(store, trial_id(experiment.public_id, experiment.best["trial_number"]))
+
+
+def stored(store: Store, experiment: str) -> Segments:
+    """Reads the trials of an experiment, by its public id, each of them once."""
+    known: dict[int, Sequence[SegmentRecord]] = {}
+
+    def of(number: int) -> Sequence[SegmentRecord]:
+        if number not in known:
+            known[number] = store.get_trial(trial_id(experiment, number)).segments
+        return known[number]
+
+    return of
+
+
+def _changes(before: SegmentRecord, after: SegmentRecord) -> dict[str, tuple[Any, Any]]:
+    names = [*before.params, *(name for name in after.params if name not in before.params)]
+    pairs = {name: (before.params.get(name), after.params.get(name)) for name in names}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
