@@ -20,6 +20,7 @@ from tuner.driver.assemble import Parts
 from tuner.entrypoints import EntrypointChecker
 from tuner.errors import Conflict, EntrypointError
 from tuner.lineage import Link
+from tuner.preview import Preview, preview
 from tuner.spec import parse_spec
 from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
 
@@ -37,6 +38,13 @@ def create_experiment(
     spec = parse_spec(data)
     code = entrypoint_code(spec, checker)
     return store.create_experiment(spec, code=code, source="api", idempotency_key=idempotency_key)
+
+
+def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
+    """Check a spec as `create_experiment` does, with its errors, and say what would be done; nothing is stored."""
+    spec = parse_spec(data)
+    entrypoint_code(spec, checker)
+    return preview(spec, configurations)
 
 
 def create_from_python(store: Store, data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> ExperimentRecord:

@@ -89,11 +89,16 @@ async def check(client: httpx.AsyncClient, body: Any) -> None:
         "/api/v1/experiments", content=json.dumps(body), headers={"Content-Type": "application/json"}
     )
     answer = response.json()
+    dry = await client.post(
+        "/api/v1/experiments/dry-run", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    )
     if response.status_code == 201:
+        assert dry.status_code == 200, dry.json()
         assert (await client.get(f"/api/v1/experiments/{answer['id']}")).json() == answer
         return
     assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json"), answer
     assert answer["errors"]
+    assert (dry.status_code, dry.json()) == (422, answer)
     assert all(
         error["message"] and (not error["pointer"] or error["pointer"].startswith("/")) for error in answer["errors"]
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response, StreamingResponse
 
-from tuner import usecases
+from tuner import preview, usecases
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, json_body
 from tuner.api.context import Here
@@ -36,6 +36,20 @@ def create(
     record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
     here.poke()
     return answer(_shown(here.store, record), 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+
+
+@router.post(
+    "/experiments/dry-run",
+    response_model=schemas.DryRun,
+    responses=BAD,
+    summary="Check a spec and say what would be done; nothing is created",
+)
+def dry_run(
+    here: Here,
+    data: Annotated[Any, Depends(json_body)],
+    configurations: Annotated[int, Query(ge=0, le=100, description="how many of the first to show")] = 5,
+) -> Response:
+    return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
 
 
 @router.get("/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="Newest first")
@@ -96,6 +110,17 @@ def curves(
     found = here.store.curves(record.id, name, x=x, max_points=max_points)
     best = here.store.best_so_far(record.id, name, schemas.mode_of(record, name))
     return answer(schemas.Curves.of(record, name, x, found, best))
+
+
+@router.get(
+    "/experiments/{experiment_id}/importance",
+    response_model=schemas.Importances,
+    responses=NOT_FOUND,
+    summary="How much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended",
+)
+def importance(here: Here, experiment_id: str) -> Response:
+    record = _find(here.store, experiment_id)
+    return answer(schemas.Importances.of(preview.importance(here.store, record)))
 
 
 @router.get(

@@ -1,4 +1,4 @@
-"""The OpenAPI document, with the spec's own schema as the body of POST /experiments."""
+"""The OpenAPI document, with the spec's own schema as the body of POST /experiments and of its dry run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _add_spec(document: dict[str, Any]) -> None:
     document["components"]["schemas"].update(schema.pop("$defs", {}))
     document["components"]["schemas"]["Spec"] = {**schema, "title": "Spec"}
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}}}
-    document["paths"]["/api/v1/experiments"]["post"]["requestBody"] = body
+    for path in ("/api/v1/experiments", "/api/v1/experiments/dry-run"):
+        document["paths"][path]["post"]["requestBody"] = body
 
 
 def _as_problems(document: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.lineage import Link, schedule
+from tuner.preview import Importance, Preview
 from tuner.store import (
     Curve,
     DecisionRecord,
@@ -171,6 +172,65 @@ class Experiment(Model):
             error=record.error,
             last_event_seq=record.last_event_seq,
         )
+
+
+class Configuration(Model):
+    params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
+    config: Annotated[Json, Field(description="what the function would get")]
+
+
+class DryRun(Model):
+    """What creating this experiment would lead to."""
+
+    name: str
+    metric: str
+    mode: Literal["min", "max"]
+    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options')]
+    search: Json
+    notes: Annotated[list[str], Field(description="why these, and other defaults that were chosen, in words")]
+    num_samples: Annotated[int | None, Field(description="trials to be started; null: until the time budget is spent")]
+    max_t: int | None
+    time_attr: str
+    scaling: Scaling
+    limits: Limits
+    configurations: Annotated[
+        list[Configuration], Field(description="of the first trials, as long as no result is known")
+    ]
+
+    @classmethod
+    def of(cls, found: Preview) -> DryRun:
+        spec = found.spec
+        return cls(
+            name=spec.name,
+            metric=spec.objective.metric,
+            mode=spec.objective.mode,
+            scheduler=dict(found.scheduler),
+            search=dict(found.search),
+            notes=list(found.notes),
+            num_samples=found.num_samples,
+            max_t=found.max_t,
+            time_attr=spec.time_attr,
+            scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
+            limits=Limits.model_validate(spec.limits, from_attributes=True),
+            configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
+        )
+
+
+class Share(Model):
+    parameter: str
+    share: float
+
+
+class Importances(Model):
+    metric: str
+    items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
+    trials: Annotated[int, Field(description="ended trials with a result")]
+    needed: Annotated[int, Field(description="how many of them there have to be")]
+
+    @classmethod
+    def of(cls, found: Importance) -> Importances:
+        items = [Share(parameter=name, share=share) for name, share in found.shares.items()]
+        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed)
 
 
 class ExperimentPage(PageOf[Experiment]):

@@ -52,7 +52,7 @@ class Core(Fold):
         notes: Sequence[str] = (),
     ) -> None:
         super().__init__(spec, scheduler, searcher, stopper)
-        self._notes = notes
+        self.notes = notes
         self._asking: int | None = None  # the trial that a heavy searcher is proposing
         self._fitting = False
         self._fit_again = 0.0
@@ -272,7 +272,7 @@ class Core(Fold):
         return d.Fail(trial=trial.number, reason=what)
 
     def _judge_restart(self, event: e.DriverStarted) -> list[Decision]:
-        decisions: list[Decision] = [d.Note(reason=note) for note in self._notes] if self.seq == 1 else []
+        decisions: list[Decision] = [d.Note(reason=note) for note in self.notes] if self.seq == 1 else []
         self._deleting.clear()
         for trial in self.trials:
             self._forget(trial)

@@ -52,6 +52,23 @@ export interface components {
             /** Bytes */
             bytes: number;
         };
+        /** Configuration */
+        Configuration: {
+            /**
+             * Params
+             * @description flat: "optimizer/lr" -> value
+             */
+            params: {
+                [key: string]: unknown;
+            };
+            /**
+             * Config
+             * @description what the function would get
+             */
+            config: {
+                [key: string]: unknown;
+            };
+        };
         /** Counts */
         Counts: {
             /**
@@ -158,6 +175,53 @@ export interface components {
              * @description of the next page; null on the last one
              */
             next_page_token: string | null;
+        };
+        /**
+         * DryRun
+         * @description What creating this experiment would lead to.
+         */
+        DryRun: {
+            /** Name */
+            name: string;
+            /** Metric */
+            metric: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "min" | "max";
+            /**
+             * Scheduler
+             * @description what "auto" stands for, with all options
+             */
+            scheduler: {
+                [key: string]: unknown;
+            };
+            /** Search */
+            search: {
+                [key: string]: unknown;
+            };
+            /**
+             * Notes
+             * @description why these, and other defaults that were chosen, in words
+             */
+            notes: string[];
+            /**
+             * Num Samples
+             * @description trials to be started; null: until the time budget is spent
+             */
+            num_samples: number | null;
+            /** Max T */
+            max_t: number | null;
+            /** Time Attr */
+            time_attr: string;
+            scaling: components["schemas"]["Scaling"];
+            limits: components["schemas"]["Limits"];
+            /**
+             * Configurations
+             * @description of the first trials, as long as no result is known
+             */
+            configurations: components["schemas"]["Configuration"][];
         };
         /** ErrorItem */
         ErrorItem: {
@@ -298,6 +362,26 @@ export interface components {
              * @default []
              */
             problems: string[];
+        };
+        /** Importances */
+        Importances: {
+            /** Metric */
+            metric: string;
+            /**
+             * Items
+             * @description the most important first, together 1; empty with too few results
+             */
+            items: components["schemas"]["Share"][];
+            /**
+             * Trials
+             * @description ended trials with a result
+             */
+            trials: number;
+            /**
+             * Needed
+             * @description how many of them there have to be
+             */
+            needed: number;
         };
         /** Limits */
         Limits: {
@@ -508,6 +592,13 @@ export interface components {
             best_value: number | null;
             /** Segments */
             segments: components["schemas"]["CurveSegment"][];
+        };
+        /** Share */
+        Share: {
+            /** Parameter */
+            parameter: string;
+            /** Share */
+            share: number;
         };
         /** Trial */
         Trial: {

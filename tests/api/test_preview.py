@@ -1,0 +1,129 @@
+"""A dry run says what would be done and does nothing; importance says afterwards what mattered."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Poked
+from tests.store.examples import T0, a_spec
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Start
+from tuner.domain.events import DriverStarted
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Trial
+from tuner.driver.assemble import assemble
+from tuner.driver.core import Core
+from tuner.space import Space
+from tuner.spec import parse_spec
+from tuner.store import ExperimentRecord, Store
+
+API = "/api/v1/experiments"
+
+
+async def dry(client: httpx.AsyncClient, spec: dict[str, Any], **query: Any) -> dict[str, Any]:
+    response = await client.post(f"{API}/dry-run", json=spec, params=query)
+    assert response.status_code == 200, response.json()
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def test_a_dry_run_says_what_would_be_done(
+    client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, poked: Poked
+) -> None:
+    found = await dry(client, {**spec, "space": {"opt": {"lr": spec["space"]["lr"]}, "fixed": 3}})
+    assert (found["name"], found["metric"], found["mode"]) == ("digits", "accuracy", "max")
+    assert (found["num_samples"], found["max_t"], found["time_attr"]) == (16, 27, "training_iteration")
+    assert found["scheduler"]["type"] == "asha"
+    assert found["scheduler"]["brackets"] == 1, "defaults are filled in"
+    assert found["search"]["type"] == "random"
+    assert found["scaling"]["num_workers"] == 2
+    assert len(found["configurations"]) == 5
+    for one in found["configurations"]:
+        assert one["config"] == {"opt": {"lr": one["params"]["opt/lr"]}, "fixed": 3}
+    assert not sqlite_store.list_experiments().items
+    assert poked.count == 0
+
+
+@pytest.mark.parametrize("search", ["random", "grid", "tpe", "gp", "qmc", "cmaes", "auto"])
+async def test_the_configurations_are_those_that_a_driver_would_start(
+    client: httpx.AsyncClient, spec: dict[str, Any], search: str
+) -> None:
+    spec = {**spec, "search": {"type": search}, "limits": {"max_concurrent_trials": 4}}
+    if search == "grid":
+        spec["space"] = {"a": {"type": "grid_search", "values": [1, 2, 3]}, "b": spec["space"]["lr"]}
+    found = await dry(client, spec, configurations=4)
+    parsed = parse_spec(spec)
+    core: Core = assemble(parsed, Space.from_json(parsed.space))
+    core.handle(DriverStarted(time=0.0, epoch=1))
+    if not core.searcher.HEAVY:
+        assert [one["params"] for one in found["configurations"]] == [trial.params for trial in core.trials]
+    assert len(found["configurations"]) == 4
+    assert len({str(one["params"]) for one in found["configurations"]}) == 4
+    assert await dry(client, spec, configurations=4) == found
+
+
+async def test_what_auto_stands_for_is_said_with_its_reason(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    given = {name: spec[name] for name in ("entrypoint", "space", "metric", "mode")}
+    found = await dry(client, {**given, "max_t": 27})
+    assert found["scheduler"]["type"] not in ("auto", "python")
+    assert found["search"]["type"] != "auto"
+    assert found["num_samples"] == 100
+    assert found["notes"][0] == "neither num_samples nor a time budget is set: at most 100 trials are started"
+    assert len(found["notes"]) == 2
+
+
+async def test_there_are_no_more_configurations_than_trials(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    assert len((await dry(client, {**spec, "num_samples": 3}, configurations=100))["configurations"]) == 3
+    assert (await dry(client, spec, configurations=0))["configurations"] == []
+
+
+async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    for wrong in (
+        {**spec, "max_T": 3, "scaling": {"resources_per_worker": {"CPUs": 1}}},
+        {**spec, "entrypoint": "tests.api.trainables:trian"},
+    ):
+        tried = await client.post(f"{API}/dry-run", json=wrong)
+        created = await client.post(API, json=wrong)
+        assert (tried.status_code, tried.json()) == (created.status_code, created.json())
+        assert tried.status_code == 422
+
+
+def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
+    """An experiment whose trials have ended: the value is that of x, and y has nothing to do with it."""
+    space = {name: {"type": "uniform", "lower": 0, "upper": 1} for name in ("y", "x")}
+    made = store.create_experiment(a_spec(space=space, **fields), now=T0)
+    epoch = store.claim(made.id, "driver", 60.0, T0)
+    rng = random.Random(1)
+    trials, log = [], [(1, DriverStarted(time=T0, epoch=epoch))]
+    for number in range(count):
+        params = {"x": rng.random(), "y": rng.random()}
+        trial = Trial(number, params, TrialState.COMPLETED if number % 3 else TrialState.STOPPED, created_at=T0)
+        trial.best_value = trial.last_value = params["x"]
+        trials.append(trial)
+        log.append((len(log) + 1, Start(reason="a worker group is free", params=params, number=number)))  # type: ignore[arg-type]
+    running = Trial(count, {"x": 0.5, "y": 0.5}, TrialState.RUNNING, created_at=T0)
+    running.best_value = 9.0
+    log.append((len(log) + 1, Start(reason="a worker group is free", params=running.params, number=count)))  # type: ignore[arg-type]
+    batch = Batch(log=log, trials=[*trials, running], state=ExperimentState.RUNNING, summary={"counts": {}})  # type: ignore[arg-type]
+    store.commit(made.id, epoch, batch, T0 + 1)
+    return store.get_experiment(made.public_id)
+
+
+async def test_importance_finds_the_parameter_that_matters(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made = ended(sqlite_store, 60)
+    found = (await client.get(f"{API}/{made.public_id}/importance")).json()
+    assert (found["metric"], found["trials"], found["needed"]) == ("accuracy", 60, 10)
+    assert [item["parameter"] for item in found["items"]] == ["x", "y"]
+    assert found["items"][0]["share"] > 0.8
+    assert sum(item["share"] for item in found["items"]) == pytest.approx(1)
+
+
+async def test_too_few_results_say_nothing(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made = ended(sqlite_store, 9)
+    found = (await client.get(f"{API}/{made.public_id}/importance")).json()
+    assert found == {"metric": "accuracy", "items": [], "trials": 9, "needed": 10}
+    assert (await client.get(f"{API}/exp_x/importance")).status_code == 404
