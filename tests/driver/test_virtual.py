@@ -138,6 +138,30 @@ def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> 
     assert result.state is ExperimentState.FAILED
     assert result.error is not None
     assert "'loss' is not among the reported metrics: 'accuracy', 'los'; did you mean 'los'?" in result.error
+    assert [row[2] for row in result.history] == [1] * 4, "the first report tells it for all"
+    assert [str(trial.state) for trial in result.trials] == ["failed", "stopped", "stopped", "stopped"]
+    assert result.trials[1].reason == f"every trial runs the same function, and {result.error}"
+
+
+def test_a_metric_that_one_trial_lacks_fails_that_one() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range(3):
+            yield Step({"loss": 1.0, "x": config["x"]} if config["width"] > 16 or not step else {"x": config["x"]})
+
+    result = search(evaluate, scheduler="fifo", num_samples=12)
+    states = {trial.params["width"]: str(trial.state) for trial in result.trials}
+    assert result.state is ExperimentState.COMPLETED
+    assert states == {16: "failed", 32: "completed", 64: "completed"}
+
+
+def test_a_metric_that_others_have_reported_fails_only_those_without() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        yield Step({"loss": 1.0} if config["width"] > 16 else {"los": 1.0})
+
+    points = [{"x": 0.5, "width": 64}, {"x": 0.5, "width": 16}, {"x": 0.5, "width": 32}]
+    options: dict[str, Any] = {"num_samples": 3, "points_to_evaluate": points, "max_concurrent_trials": 1}
+    result = search(evaluate, scheduler="fifo", **options)
+    assert [str(trial.state) for trial in result.trials] == ["completed", "failed", "completed"]
 
 
 def test_a_search_whose_every_trial_fails_gives_up_early() -> None:

@@ -59,7 +59,8 @@ def test_a_time_that_never_comes_is_an_error_that_names_what_came() -> None:
         scheduler=ASHAScheduler(time_attr="epochs"),
         search_alg="random",
     )
-    assert {trial.state for trial in run.trials} == {TrialState.FAILED}
+    assert {trial.state for trial in run.trials} == {TrialState.FAILED, TrialState.STOPPED}
+    assert [row[2] for row in run.history] == [1] * 2, "the first report tells it for all"
     lacking = "the time attribute 'epochs' is not among the reported metrics: 'epoch', 'm'; did you mean 'epoch'?"
     assert lacking in run.trials[0].reason
 

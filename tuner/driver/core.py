@@ -206,7 +206,7 @@ class Core(Fold):
         if segment.leaving:
             return ()
         if missing := [o.metric for o in spec.objectives if o.metric not in event.metrics]:
-            return [self._wrong_report(trial, "the objective", missing, event)]
+            return self._wrong_report(trial, "the objective", missing, event)
         if trial.diverged:
             value = event.metrics[self._objective.metric]
             return [
@@ -215,19 +215,22 @@ class Core(Fold):
                 )
             ]
         if math.isnan(trial.t):
-            return [self._wrong_report(trial, "the time attribute", [spec.time_attr], event)]
+            return self._wrong_report(trial, "the time attribute", [spec.time_attr], event)
         if spec.max_t is not None and trial.t >= spec.max_t:
             return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
         if self.stopper is not None and (reason := self.stopper.decide(event.trial, self.trials)):
             return [d.Complete(trial=number, reason=reason)]
         return ()
 
-    def _wrong_report(self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported) -> Decision:
+    def _wrong_report(self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported) -> list[Decision]:
+        """Ends the trial; and the experiment, where nobody has ever reported this: no trial would get any further."""
         reported = sorted(event.metrics)
         meant = "".join(did_you_mean(name, reported, "'") for name in missing)
         message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}"
         trial.failure = Failure(kind="spec", cause="metric", message=message, rank=0)
-        return d.Fail(trial=trial.number, reason=trial.failure.headline(trial.number))
+        if trial.reports > 1 or any(name in t.last for name in missing for t in self.trials if t is not trial):
+            return [d.Fail(trial=trial.number, reason=trial.failure.headline(trial.number))]
+        return self._all_fail(trial, trial.failure, "every trial runs the same function")
 
     def _judge_end(self, event: e.SegmentEnded) -> Iterable[Decision]:
         trial = self.trials[event.trial]
@@ -244,17 +247,17 @@ class Core(Fold):
             return [d.Retry(trial=trial.number, reason="its worker group was taken back")]
         failure = event.failure or Failure(kind="system", message="the worker group was lost")
         if failure.kind == "placement":
-            return self._refused(trial, failure)
+            return self._all_fail(trial, failure, "every trial asks for the same workers")
         return [self._after_failure(trial, failure)]
 
-    def _refused(self, trial: Trial, failure: Failure) -> list[Decision]:
-        """The cluster cannot run this trial, and so none of them: every trial asks for the same workers."""
+    def _all_fail(self, trial: Trial, failure: Failure, since: str) -> list[Decision]:
+        """This trial has failed of what all the others would fail of, one after the other."""
         why = failure.headline(trial.number)
         others = [t.number for t in self.trials if not t.state.ended and t is not trial]
         return [
             d.Fail(trial=trial.number, reason=why),
-            *(d.Stop(trial=number, reason=f"every trial asks for the same workers, and {why}") for number in others),
-            d.Finish(reason=f"every trial asks for the same workers, and {why}", failed=True),
+            *(d.Stop(trial=number, reason=f"{since}, and {why}") for number in others),
+            d.Finish(reason=f"{since}, and {why}", failed=True),
         ]
 
     def _after_failure(self, trial: Trial, failure: Failure) -> Decision:
