@@ -50,6 +50,13 @@ def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
     return f"; did you mean {quote}{found}{quote}?" if found is not None else ""
 
 
+def resource_meant(name: str) -> str | None:
+    """Ray's own resource that this nearly is: other capitals, a plural, "num_gpus". None for that itself, and for custom ones."""
+    plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
+    meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
+    return None if meant == name else meant
+
+
 def keywords_explained(function: Callable[P, R]) -> Callable[P, R]:
     """Lets a function that is called with an unknown keyword name the one that was most likely meant, in its TypeError."""
     parameters = inspect.signature(function).parameters

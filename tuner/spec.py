@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
-from tuner.names import did_you_mean
+from tuner.names import did_you_mean, resource_meant
 
 if TYPE_CHECKING:
     from tuner.driver.assemble import Parts
@@ -295,7 +295,7 @@ def _check_entrypoint(model: SpecModel, code: str | None, errors: Errors) -> Non
 def _check_resources(scaling: ScalingSection, errors: Errors) -> None:
     amounts = scaling.resources_per_worker
     for name, amount in amounts.items():
-        if (meant := _resource_meant(name)) is not None:
+        if (meant := resource_meant(name)) is not None:
             errors.append((f"/scaling/resources_per_worker/{escape(name)}", f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
             errors.append(
@@ -308,13 +308,6 @@ def _check_resources(scaling: ScalingSection, errors: Errors) -> None:
         errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
         errors.append(("/scaling/backend", "nccl needs GPUs; set use_gpu"))
-
-
-def _resource_meant(name: str) -> str | None:
-    """Ray's own resource that this nearly is: other capitals, a plural, "num_gpus". None for that itself, and for custom ones."""
-    plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
-    meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
-    return None if meant == name else meant
 
 
 def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:

@@ -89,6 +89,9 @@ def test_a_custom_resource_that_no_node_has_names_the_one_that_was_meant() -> No
     assert unmet(Scaling(resources_per_worker={"CPU": 1, "fast_disk": 1}), nodes) is None
     wrong = unmet(Scaling(resources_per_worker={"CPU": 1, "fastdisk": 1}), nodes)
     assert wrong == "1 × 1 fastdisk are asked for, the whole cluster has 0 fastdisk; did you mean 'fast_disk'?"
+    wrong = unmet(Scaling(resources_per_worker={"CPUs": 2}), nodes)
+    assert wrong == "1 × 2 CPUs are asked for, the whole cluster has 0 CPUs; did you mean 'CPU'?"
+    assert unmet(Scaling(resources_per_worker={"cpus": 2}), [{"CPU": 4.0, "cpus": 2.0}]) is None
 
 
 def raised() -> r.RayTaskError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import ray
 
 from tuner.domain.experiment import Scaling
-from tuner.names import did_you_mean
+from tuner.names import nearest, resource_meant
 from tuner.trials.protocol import Member, Seat
 
 
@@ -64,7 +64,8 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)
         if total < amount * count - 1e-9:
-            meant = "" if total else did_you_mean(name, _custom(nodes), "'")
+            near = resource_meant(name) or nearest(name, _custom(nodes))
+            meant = f"; did you mean {near!r}?" if near and not total else ""
             return f"{count} × {amount:g} {name} are asked for, the whole cluster has {total:g} {name}{meant}"
     fits = [min((int(node.get(n, 0.0) / a + 1e-9) for n, a in bundle.items()), default=count) for node in nodes]
     what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
