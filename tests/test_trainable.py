@@ -132,3 +132,18 @@ def test_a_module_that_is_missing_on_a_worker_is_named() -> None:
 def test_an_entrypoint_may_be_any_form() -> None:
     name = "tests.test_trainable:WithAttribute"
     assert type(code.load(CodeRef(hash="1", entrypoint=name), None)) is ClassForm
+
+
+def test_what_a_library_adds_to_the_path_makes_no_other_code_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray does when it is imported, which is between the first search of a script and the second."""
+    import sysconfig
+
+    def train(config: dict[str, Any]) -> None: ...
+
+    before = by_value(train)
+    monkeypatch.syspath_prepend(f"{sysconfig.get_paths()['purelib']}/ray/thirdparty_files")
+    assert by_value(train) == before
+    monkeypatch.syspath_prepend("/some/project")
+    after = by_value(train)
+    assert after.hash != before.hash
+    assert after.sys_path == ["/some/project", *before.sys_path]

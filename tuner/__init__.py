@@ -24,6 +24,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints": ("Checkpoint",),
     "tuner.trials.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
+    "tuner.driver.kept": ("shutdown",),
     "tuner.runner": ("Result", "resume", "run"),
 }  # fmt: skip
 _MODULES = {
@@ -36,6 +37,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted([*_HOME_OF, *_MODULES])
 
 if TYPE_CHECKING:
+    from tuner.driver.kept import shutdown as shutdown
     from tuner.driver.virtual import Step as Step
     from tuner.driver.virtual import simulate as simulate
     from tuner.errors import SpecError as SpecError

@@ -18,6 +18,7 @@ METRIC = "accuracy"
 
 def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 16, port: int | None = None) -> Result:
     """Search, print what came out, and with `serve_after` keep the web UI up while somebody is at the terminal."""
+    from tuner.driver.kept import shutdown
     from tuner.examples import digits
 
     console = Console(stderr=as_json)
@@ -49,6 +50,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
         verbose=0 if as_json else 1,
     )
     seconds = time.monotonic() - begun
+    shutdown()
     say_outcome(console, result, digits.MAX_T, page.url if page else None)
     if page is not None:
         page.stay(console) if sys.stdout.isatty() else page.stop()

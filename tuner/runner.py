@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 import threading
@@ -90,8 +91,8 @@ def run(
     max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
     stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
     storage: where checkpoints go, a path or any pyarrow.fs URI; default: under the home (``~/.tuner``, or TUNER_HOME).
-    ray_address: a Ray cluster; None: a private Ray on this machine for as long as this call lasts (or the Ray that this
-        process is connected to already).
+    ray_address: a Ray cluster; None: the Ray that this process is connected to already, or a private one on this machine.
+        It and the driver stay for the next call, which then starts at once, until the process ends or `tuner.shutdown()`.
     address: a tuner service to run on; not available yet.
     scaling_config, run_config: `ray.train.ScalingConfig` and `RunConfig` objects, in the place of the arguments above.
     verbose: 0 prints nothing, 1 shows progress, 2 also what the ranks on this machine print, with trial and rank.
@@ -150,7 +151,9 @@ def run(
     settings = Settings.from_env()
     with _store(settings) as store:
         record = create_from_python(store, data, code, parts)
-        return _drive(store, settings, record.public_id, ray_address, verbose)
+        return _drive(
+            store, settings, record.public_id, ray_address, verbose, keep=not (code.parts_blob or code.space_blob)
+        )
 
 
 @keywords_explained
@@ -166,7 +169,7 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
         if record.state.ended:
             raise Conflict(f"{experiment_id} is {record.state}; there is nothing to resume")
         store.add_command(record.id, "resume", reason="by a user")
-        return _drive(store, settings, experiment_id, ray_address, verbose)
+        return _drive(store, settings, experiment_id, ray_address, verbose, keep=False)
 
 
 def _store(settings: Settings) -> Store:
@@ -176,8 +179,13 @@ def _store(settings: Settings) -> Store:
     return store
 
 
-def _drive(store: Store, settings: Settings, experiment_id: str, ray_address: str | None, verbose: int) -> Result:
-    """Start a driver host for as long as the experiment runs, show progress, and clean up."""
+def _drive(
+    store: Store, settings: Settings, experiment_id: str, ray_address: str | None, verbose: int, keep: bool
+) -> Result:
+    """Have a driver host run the experiment to its end, and show progress.
+
+    keep: whether the host may serve the next call too: not one that has imported code of the user's, which may change.
+    """
     from tuner.echo import Echo
     from tuner.progress import Progress
 
@@ -188,36 +196,29 @@ def _drive(store: Store, settings: Settings, experiment_id: str, ray_address: st
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
     import ray  # takes a second or two, of which the line above tells
 
-    from tuner.driver.cluster import connect
-    from tuner.driver.host import start_host
+    from tuner.driver import kept
 
-    private = connect(ray_address or settings.ray_address)
-    try:
-        with progress, _Interrupts(store, experiment_id) as interrupts:
-            for attempt in range(3):
-                host = start_host(settings)
-                try:
-                    _wait_for_start(host, progress, interrupts)
+    with progress, _Interrupts(store, experiment_id) as interrupts:
+        for attempt in range(3):
+            started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
+            try:
+                with kept.borrow(settings, ray_address or settings.ray_address, started, keep=keep) as host:
                     _wait(host, experiment_id, progress, interrupts)
+                break
+            except Conflict:
+                if attempt == 0:
+                    _follow(store, experiment_id, progress, interrupts)
                     break
-                except Conflict:
-                    if attempt == 0:
-                        _follow(store, experiment_id, progress, interrupts)
-                        break
-                    time.sleep(settings.lease_s)  # the lease of a driver that died on another machine runs out
-                except ray.exceptions.RayActorError:
-                    if attempt == 2 or interrupts.count > 1:
-                        raise
-                    progress.say("the driver was killed; a new one goes on from what is committed")
-                finally:
-                    _release(host)
-        result = Result(store, experiment_id)
-        if result.state == "paused":
-            progress.say(f"paused; go on with: tuner resume {experiment_id}")
-        return result
-    finally:
-        if private:
-            ray.shutdown()
+                time.sleep(settings.lease_s)  # the lease of a driver that died on another machine runs out
+            except ray.exceptions.RayActorError:
+                if attempt == 2 or interrupts.count > 1:
+                    kept.shutdown()
+                    raise
+                progress.say("the driver was killed; a new one goes on from what is committed")
+    result = Result(store, experiment_id)
+    if result.state == "paused":
+        progress.say(f"paused; go on with: tuner resume {experiment_id}")
+    return result
 
 
 def _connected() -> bool:
@@ -226,7 +227,7 @@ def _connected() -> bool:
     return ray is not None and ray.is_initialized()
 
 
-def _wait_for_start(host: Any, progress: Progress, interrupts: _Interrupts) -> None:
+def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:
     """TunerError when the host cannot even come into being: trying again would not help."""
     import ray
 
@@ -273,18 +274,6 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interr
             progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
             host.poke.remote()
         progress.update()
-
-
-def _release(host: Any) -> None:
-    """Let the host put everything back, and if it cannot, have Ray remove it with all that belongs to it."""
-    import ray
-
-    try:
-        ray.get(host.close.remote(), timeout=20)
-    except Exception:
-        pass
-    finally:
-        ray.kill(host)
 
 
 class _Interrupts:

@@ -7,6 +7,7 @@ import inspect
 import os
 import platform
 import sys
+import sysconfig
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -31,7 +32,7 @@ def by_value(
         check_signature(function)
         blob = pickle_function(function)
     content = hashlib.blake2b(digest_size=16)
-    sys_path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
+    sys_path = _own_path()
     for part in (blob, space_blob, parts_blob, "\n".join([*sys_path, os.getcwd()]).encode()):
         content.update(b"\0" if part is None else part)
     return CodeRecord(
@@ -72,6 +73,16 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
             f"{name} cannot be sent to other processes because of {because}: {type(error).__name__}: {error}",
             "/trainable",
         ) from error
+
+
+def _own_path() -> list[str]:
+    """`sys.path` without what every process of this Python has, and libraries (Ray is one) may add to when imported."""
+    paths = sysconfig.get_paths()
+    libraries = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    entries = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
+    return [
+        entry for entry in entries if not f"{entry}{os.sep}".startswith(tuple(f"{path}{os.sep}" for path in libraries))
+    ]
 
 
 def _versions() -> dict[str, str]:

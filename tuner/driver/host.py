@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -49,6 +49,7 @@ from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials import checkpoints, travel
 from tuner.trials.groups import GroupManager
 from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
+from tuner.trials.line import Address, Exchange
 from tuner.trials.objects import Stored
 from tuner.trials.storage import join
 
@@ -267,6 +268,8 @@ class Host:
         self._poked: asyncio.Event | None = None
         self._serving = False
         self._groups: GroupManager | None = None
+        self._exchange = Exchange(self.report)
+        self._line: Address | None = None
 
     @property
     def node(self) -> str:
@@ -277,7 +280,7 @@ class Host:
     @property
     def groups(self) -> GroupManager:
         if self._groups is None:
-            self._groups = GroupManager(ray.get_runtime_context().current_actor, name=self.name)
+            self._groups = GroupManager(ray.get_runtime_context().current_actor, name=self.name, line=self._line)
         return self._groups
 
     # -- what other processes call -----------------------------------------------------------------------------------------
@@ -287,6 +290,8 @@ class Host:
         self._serving = self._serving or serve
         if not self._background:
             await asyncio.to_thread(remove_orphans)
+            if self._line is None:
+                self._line = await self._exchange.open(ray.util.get_node_ip_address())
             self._poked = asyncio.Event()
             self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
             if self.settings.usage_every_s > 0:
@@ -371,15 +376,31 @@ class Host:
             "groups": self._groups.stats() if self._groups is not None else {},
         }
 
+    async def rest(self, keep_groups: bool) -> None:
+        """Nothing is to be done until the next `start`: let go of the database and of idle worker groups.
+
+        keep_groups: groups without GPUs stay until they have been idle for long.
+        """
+        if self.tasks:
+            return
+        await self._end_tasks(self._background)
+        if self._groups is not None:
+            await self._groups.rest(keep_groups)
+        self.store.close()
+
     async def close(self) -> None:
         """Let go of everything; experiments stay as they are and can be taken over at once."""
-        for task in (*self._background, *self.tasks.values()):
-            task.cancel()
-        await asyncio.gather(*self._background, *self.tasks.values(), return_exceptions=True)
-        self._background.clear()
+        await self._end_tasks([*self._background, *self.tasks.values()])
         if self._groups is not None:
             await self._groups.close()
+        await self._exchange.close()
         self.store.close()
+
+    async def _end_tasks(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._background.clear()
 
     # -- one experiment --------------------------------------------------------------------------------------------------
 

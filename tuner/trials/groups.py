@@ -19,6 +19,7 @@ from tuner.errors import PlacementError
 from tuner.trials import failures, nodes
 from tuner.trials.failures import Findings
 from tuner.trials.launch import Inbox, Launch, Outcome
+from tuner.trials.line import Address
 from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool
 from tuner.trials.protocol import Progress, RankError, RankResult, Recycle
 
@@ -70,11 +71,19 @@ class GroupManager:
     """Runs segments on worker groups. `driver` is the actor that ranks report to, see `launch.Driver`.
 
     `autoscaling`: the cluster may still grow, so that a group which does not fit now is waited for and not refused.
-    `idle_timeout_s`: how long a warm group is kept for another trial.
+    `idle_timeout_s`: how long a warm group is kept for another trial. `line`: where the driver takes reports beside Ray.
     """
 
-    def __init__(self, driver: Any, *, name: str = "", autoscaling: bool = False, idle_timeout_s: float = 60.0) -> None:
-        self._pool = Pool(driver, name=name, autoscaling=autoscaling, idle_timeout_s=idle_timeout_s)
+    def __init__(
+        self,
+        driver: Any,
+        *,
+        name: str = "",
+        autoscaling: bool = False,
+        idle_timeout_s: float = 60.0,
+        line: Address | None = None,
+    ) -> None:
+        self._pool = Pool(driver, name=name, autoscaling=autoscaling, idle_timeout_s=idle_timeout_s, line=line)
         self._running: dict[str, _Running] = {}
 
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
@@ -149,6 +158,10 @@ class GroupManager:
         running = self._running.get(segment_id)
         if running is not None:
             running.end("failed", reason)
+
+    async def rest(self, keep: bool) -> None:
+        """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
+        await self._pool.rest(keep)
 
     async def close(self) -> None:
         """End everything and leave nothing behind: no process, no placement group, no port."""

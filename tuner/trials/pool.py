@@ -24,6 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.errors import PlacementError
 from tuner.trials import nodes
 from tuner.trials.launch import Launch, Placed
+from tuner.trials.line import Address
 from tuner.trials.placement import lacking, seats
 from tuner.trials.protocol import Member, Seat
 from tuner.trials.worker import Rank
@@ -71,8 +72,10 @@ class LostAtStart(PlacementError):
 
 
 class Pool:
-    def __init__(self, driver: Any, *, name: str, autoscaling: bool, idle_timeout_s: float) -> None:
-        self._driver = driver
+    def __init__(
+        self, driver: Any, *, name: str, autoscaling: bool, idle_timeout_s: float, line: Address | None = None
+    ) -> None:
+        self._driver, self._line = driver, line
         self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
         self._numbers = itertools.count(1)
         self._autoscaling = autoscaling
@@ -142,6 +145,14 @@ class Pool:
         self._idle.append(group)
         group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
 
+    async def rest(self, keep: bool) -> None:
+        """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
+        for group in list(self._idle):
+            if not keep or any(member.gpus for member in group.members):
+                self._idle.remove(group)
+                self._spawn(self._dispose(group))
+        await self.settle()
+
     async def close(self) -> None:
         """End all groups that are here and wait until they are gone."""
         self._closed = True
@@ -190,7 +201,7 @@ class Pool:
                         resources=others or None,
                         runtime_env=dict(launch.runtime_env) or None,
                         scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
-                    ).remote(self._driver, wants_torch)
+                    ).remote(self._driver, wants_torch, self._line)
                 )
             hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
             await self._placed(launch, group, hellos, waiting)
@@ -259,7 +270,8 @@ class Pool:
         return group
 
     def _expire(self, group: Group) -> None:
-        self._spawn(self._dispose(self._no_longer_idle(group)))
+        if group in self._idle:
+            self._spawn(self._dispose(self._no_longer_idle(group)))
 
     async def _dispose(self, group: Group) -> None:
         """Kill the processes, give the placement group back, and see that nothing of them is left."""
