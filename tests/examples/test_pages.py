@@ -1,0 +1,71 @@
+"""The pages "from ...": what stands there as before and as after is run, as it stands there. And no page links into nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.driver.cluster import connect
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("from_lightning", "from_optuna", "from_ray_train", "from_ray_tune")
+BLOCK = re.compile(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", re.DOTALL)
+
+
+def blocks(page: str) -> dict[str, str]:
+    return dict(BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text()))
+
+
+CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "both"]
+
+
+def test_each_page_has_a_before_and_an_after() -> None:
+    for page in PAGES:
+        assert {"both", "before", "after"} <= set(blocks(page)), page
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        assert text.count("<!-- runs: ") == len(blocks(page)), page
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")) + [ROOT / "README.md"], ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
+    missing = [link for link in links if link and "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    import ray
+
+    connect(cpus=4)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "name"), CASES)
+def test_it_runs_as_it_stands_there(page: str, name: str, ray_address: str, tmp_path: Path) -> None:
+    code = blocks(page)
+    ends = "\nassert result.state == 'completed', result.error\n" if "tuner.run(" in code[name] else ""
+    script = tmp_path / "script.py"
+    script.write_text(f"{code['both']}\n\n{code[name]}{ends}")
+    (tmp_path / ".ray").symlink_to(Path.home() / ".ray")  # by what is in it the Ray of this test knows its own
+    home = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home"), "RAY_ADDRESS": ray_address}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, **home},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    if "result = tuner.run(" in code[name]:
+        assert "best" in done.stdout
