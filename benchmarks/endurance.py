@@ -86,7 +86,10 @@ class Service:
                 yield client
         finally:
             serve.terminate()
-            serve.wait(30)
+            try:
+                serve.wait(30)
+            except subprocess.TimeoutExpired:
+                serve.kill()
             subprocess.run(
                 self._command("--stop"), cwd=ROOT, env=self._environment(), stdout=subprocess.DEVNULL, check=True
             )

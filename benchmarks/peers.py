@@ -92,6 +92,105 @@ def tune_single(trials: int, cpus: int = 1) -> dict[str, float]:
     return {"trial_s": (time.perf_counter() - begun) / trials}
 
 
+def tune_load(trials: int, rate: int, seconds: int) -> dict[str, float]:
+    """CPU of the process that drives Ray Tune (percent of a core) while trials report `rate` times a second together."""
+    _ray(1)
+    import psutil
+    from ray import tune
+
+    class Watch(tune.Callback):
+        def __init__(self) -> None:
+            self.seen: set[str] = set()
+            self.begun = self.cpu = self.last = self.used = 0.0
+            self.count = 0
+
+        def on_trial_result(
+            self, iteration: int, trials_: list[Any], trial: Any, result: dict[str, Any], **_: Any
+        ) -> None:
+            self.seen.add(trial.trial_id)
+            now = time.monotonic()
+            if len(self.seen) < trials or (self.begun and now > self.begun + seconds):
+                return
+            cpu = sum(psutil.Process().cpu_times()[:2])
+            if not self.begun:
+                self.begun, self.cpu = now, cpu
+            self.count += 1
+            self.last, self.used = now, cpu - self.cpu
+
+    def trial(config: dict[str, Any]) -> None:
+        begun = time.monotonic()
+        pace = trials / rate
+        for number in range(int((seconds + 20) / pace)):
+            time.sleep(max(0.0, begun + number * pace - time.monotonic()))
+            tune.report({"loss": 1.0 / (number + 1), "accuracy": 0.5, "lr": 0.1, "norm": 2.0, "epoch": number})
+
+    watch = Watch()
+    tune.Tuner(
+        tune.with_resources(trial, {"CPU": 1 / trials}),
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=trials, max_concurrent_trials=trials),
+        run_config=tune.RunConfig(verbose=0, storage_path=tempfile.mkdtemp(), callbacks=[watch]),
+    ).fit()
+    took = watch.last - watch.begun
+    return {"cpu_percent": 100 * watch.used / took, "reports_per_s": watch.count / took}
+
+
+def train_helpers() -> dict[str, float]:
+    """How many processes stand round one two-rank trial of Ray Tune and Ray Train, beside its ranks and the driver."""
+    before = tempfile.mkdtemp()
+    os.environ["TUNER_HOME"] = before  # a mark by which all processes of this Ray are told
+    _ray(3)
+    from ray import train, tune
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    storage = tempfile.mkdtemp()
+
+    def loop(config: dict[str, Any]) -> None:
+        if train.get_context().get_world_rank() == 0:
+            with open(os.path.join(storage, "count"), "w") as file:
+                file.write(json.dumps(workers(before)))
+        train.report({"loss": 1.0})
+
+    def trial(config: dict[str, Any]) -> None:
+        TorchTrainer(
+            loop,
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+            run_config=RunConfig(storage_path=storage, name="run"),
+        ).fit()
+        tune.report({"loss": 1.0})
+
+    tune.Tuner(
+        tune.with_resources(trial, {"CPU": 1}),
+        tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=1),
+        run_config=tune.RunConfig(verbose=0, storage_path=storage),
+    ).fit()
+    with open(os.path.join(storage, "count")) as file:
+        return {"helpers": len(json.load(file)) - 2}
+
+
+def workers(home: str) -> list[str]:
+    """The names of what runs in Ray's worker processes of a home: actors and tasks, and what those have started."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = process.cmdline()
+            if process.environ().get("TUNER_HOME") != home or process.pid == os.getpid():
+                continue
+            above = " ".join(process.parent().cmdline()) if process.parent() else ""
+        except psutil.Error:
+            continue
+        names = [text.removeprefix("ray::").split(".")[0] for text in (*line[:1], above) if text.startswith("ray::")]
+        if any(name not in _OF_RAY for name in names):
+            found.append(names[0])
+    return found
+
+
+_OF_RAY = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
+
+
 def bare_groups(repeats: int) -> dict[str, float]:
     """Two bare Ray actors in a placement group that join a gloo group and do one all-reduce: cold and warm, seconds."""
     ray = _ray(2)

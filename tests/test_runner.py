@@ -19,6 +19,7 @@ import tuner
 from tuner.domain.events import Reported
 from tuner.driver.cluster import connect
 from tuner.errors import SpecError
+from tuner.settings import Settings
 from tuner.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -251,6 +252,30 @@ class TestRun:
         assert result.state == "completed", result.error
         assert [str(t.state) for t in result.trials] == ["failed", "completed"]
         assert "rank 1" in (result.trials[0].error or "")
+
+    def test_reports_go_by_a_line_of_their_own_and_by_ray_once_that_is_gone(self) -> None:
+        def train(config: dict[str, Any]) -> None:
+            import socket
+
+            from tuner.trials.session import current
+
+            for step in range(1, 21):
+                tuner.report({"loss": 1.0 / step})
+                line = current()._reports._sender._line  # type: ignore[union-attr]
+                if step == 3:
+                    print("line", line._link is not None)
+                if step == 10:
+                    line._link._socket.shutdown(socket.SHUT_RDWR)
+                if step == 12:
+                    print("line", line._link is not None)
+
+        always = {"type": "median", "grace_period": 1, "min_samples_required": 100}  # decides at each report
+        result = search(train, num_samples=1, scheduler=always)
+        assert result.state == "completed", result.error
+        assert [report["training_iteration"] for report in result.trials[0].history] == list(range(1, 21))
+        home = Settings.from_env().home
+        [log] = (home / "logs" / result.experiment_id).rglob("rank0.log")
+        assert log.read_text().splitlines() == ["line True", "line False"]
 
     def test_what_every_rank_uses_is_kept_over_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TUNER_USAGE_EVERY_S", "0.2")

@@ -31,6 +31,7 @@ from tuner.trials.desk import equip
 from tuner.trials.figures import cpu_s, oom_kills, usage
 from tuner.trials.hygiene import Baseline
 from tuner.trials.launch import Launch, ReportMsg, Verdict
+from tuner.trials.line import Address, Line
 from tuner.trials.logs import Capture, note_exits
 from tuner.trials.on_import import on_import
 from tuner.trials.outbox import Outbox
@@ -72,8 +73,9 @@ class _Segment:
 class Rank:
     """Methods without a concurrency group run one after the other; those of "control" answer while training runs."""
 
-    def __init__(self, driver: Any, wants_torch: bool) -> None:
+    def __init__(self, driver: Any, wants_torch: bool, line: Address | None = None) -> None:
         self._driver = driver
+        self._line = Line(line, self._report)
         self._seat: Seat | None = None
         self._hub: Hub | None = None
         self._spoke: Spoke | None = None
@@ -288,7 +290,7 @@ class Rank:
             bring=travel.bring,
             committed=lambda info: self._committed(launch.segment_id, info),
         )
-        outbox = Outbox(_Host(self._driver, launch.segment_id)) if seat.rank == 0 else None
+        outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
         running = Session(
             Context(
                 experiment_id=launch.experiment_id,
@@ -409,6 +411,10 @@ class Rank:
         segment.overstay.daemon = True
         segment.overstay.start()
 
+    def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+        answer: Verdict | None = ray.get(self._driver.report.remote(segment_id, reports))
+        return answer
+
     def _committed(self, segment_id: str, info: CheckpointInfo) -> None:
         ray.get(self._driver.checkpoint.remote(segment_id, info))
 
@@ -433,16 +439,15 @@ def _node() -> str:
     return node
 
 
-class _Host:
-    """The driver host, as the outbox of one segment needs it."""
+class _Sender:
+    """The way to the driver host, as the outbox of one segment needs it."""
 
-    def __init__(self, driver: Any, segment_id: str) -> None:
-        self._driver = driver
+    def __init__(self, line: Line, segment_id: str) -> None:
+        self._line = line
         self._segment = segment_id
 
     def send(self, messages: list[ReportMsg]) -> Verdict | None:
-        answer: Verdict | None = ray.get(self._driver.report.remote(self._segment, messages))
-        return answer
+        return self._line.send(self._segment, messages)
 
 
 class _Star:
