@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -31,6 +32,17 @@ def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, 
     with progress:
         progress.update()
     assert "starting the driver" in out.getvalue()
+
+
+def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
+    """As while Ray starts, which takes the calling thread for seconds."""
+    made = sqlite_store.create_experiment(a_spec(), now=T0)
+    progress, out = shown(sqlite_store, made.public_id, True)
+    with progress:
+        end = time.monotonic() + 30
+        while ", 1 s  starting the driver" not in out.getvalue():
+            assert time.monotonic() < end, out.getvalue()[-300:]
+            time.sleep(0.02)
 
 
 def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> None:

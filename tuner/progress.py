@@ -19,7 +19,6 @@ from tuner.store.records import ExperimentRecord, TrialRecord
 
 ROWS = 16
 PLAIN_EVERY_S = 5.0
-CLOCK_S = 1.0
 
 _STYLE = {
     "running": "cyan",
@@ -49,15 +48,18 @@ class Progress:
         self._echo = echo
         self._live: Live | None = None
         self._begun = time.monotonic()
-        self._printed = 0.0  # when the picture or the line was last made
+        self._printed = 0.0  # when the line was last printed, where there is no picture
+        self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # what the picture is of
         self._seen_seq = -1
         self._warned_seq = 0
 
     def __enter__(self) -> Progress:
         if self.show and self.console.is_terminal:
-            self._live = Live(console=self.console, refresh_per_second=8, transient=False)
-            self._live.start()
+            # drawn by a thread of its own, so that its clock goes on while this one starts a Ray
+            self._live = Live(console=self.console, get_renderable=self._picture, refresh_per_second=8, transient=False)
         self.update()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -84,9 +86,8 @@ class Progress:
             self._warn(record)
         self._seen_seq = record.last_event_seq
         if self._live is not None:
-            if last or new or now - self._printed > CLOCK_S:
-                self._printed = now
-                self._live.update(self._picture(record), refresh=last)
+            if last or new:
+                self._latest = record, self._trials(record)
         elif last or now - self._printed > PLAIN_EVERY_S:
             self._printed = now
             self.console.print(self._headline(record), highlight=False, soft_wrap=True)
@@ -120,8 +121,10 @@ class Progress:
             text.append(f"\n{record.error}", "red")
         return text
 
-    def _picture(self, record: ExperimentRecord) -> RenderableType:
-        trials = self._trials(record)
+    def _picture(self) -> RenderableType:
+        if self._latest is None:
+            return Text()
+        record, trials = self._latest
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for name, justify in (
             ("trial", "right"),
