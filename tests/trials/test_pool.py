@@ -14,7 +14,7 @@ from ray.util.placement_group import placement_group_table
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import PlacementError
 from tuner.trials.launch import CodeRef, Launch
-from tuner.trials.pool import Pool, group_key
+from tuner.trials.pool import LostAtStart, NoRoom, Pool, group_key
 
 pytestmark = pytest.mark.ray
 
@@ -120,3 +120,17 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
     assert timers < 250
     assert kept, "a group that is in use is not ended for having been idle"
     assert left == 0, "one that stays idle is"
+
+
+def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:
+    launch = asking_for(1, tmp_path, runtime_env={"conda": "no-such-environment"})
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_4", autoscaling=False, idle_timeout_s=60.0)
+        with pytest.raises(PlacementError, match="the workers could not be started: ") as caught:
+            await pool.acquire(launch, lambda reason: None)
+        assert not isinstance(caught.value, LostAtStart | NoRoom)
+        assert "conda" in str(caught.value)
+        await pool.close()
+
+    asyncio.run(scenario())
