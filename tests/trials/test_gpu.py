@@ -1,0 +1,131 @@
+"""On a real GPU: NCCL, two ranks that share a device, warm groups with a CUDA context, and memory that is given back.
+
+One device is enough. Without one these tests skip themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from tests.trials.conftest import Bench, remains
+
+pytestmark = [pytest.mark.ray, pytest.mark.gpu, pytest.mark.slow]
+
+WHOLE = {"use_gpu": True, "resources_per_worker": {"CPU": 1, "GPU": 1}}
+HALF = {"use_gpu": True, "resources_per_worker": {"CPU": 1, "GPU": 0.5}}
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _device() -> None:
+    """Told by the driver's tool: asking CUDA would make a context in this process."""
+    try:
+        subprocess.run(["nvidia-smi", "-L"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs a CUDA device")
+
+
+def used_mib() -> float:
+    """What all processes hold of the first device."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return float(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
+
+
+def trains(config: dict[str, Any]) -> None:
+    """A DDP step on the device; equal gradients on all ranks mean that the backend works."""
+    import torch
+    import torch.distributed as dist
+
+    import tuner
+
+    model = tuner.torch.prepare_model(torch.nn.Linear(256, 256))
+    inputs = torch.full((8, 256), float(dist.get_rank() + 1), device="cuda")
+    model(inputs).sum().backward()
+    mine = next(model.parameters()).grad.abs().sum().reshape(1).cpu()
+    total = mine.clone().cuda() if dist.get_backend() == "nccl" else mine.clone()
+    dist.all_reduce(total)
+    tuner.report(
+        {
+            "agree": float(torch.isclose(total.cpu(), mine * dist.get_world_size()).all()),
+            "nccl": float(dist.get_backend() == "nccl"),
+            "device": float(next(model.parameters()).device.index),
+            "pid": os.getpid(),
+        }
+    )
+
+
+def hoards(config: dict[str, Any]) -> None:
+    import torch
+
+    import tuner
+
+    kept = [torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda")]
+    try:
+        raise ValueError("a traceback that pins a tensor")
+    except ValueError as error:
+        kept.append(error)
+    tuner.report({"held": torch.cuda.memory_allocated() / MIB, "pid": os.getpid()})
+
+
+def metrics(bench: Bench, *arguments: Any, **options: Any) -> dict[str, float]:
+    launch = bench.launch(*arguments, **options)
+    outcome = bench.run(launch, timeout=150)
+    assert outcome.kind == "returned", outcome.failure
+    return dict(bench.reports(launch)[0].metrics)
+
+
+def test_one_rank_trains_by_nccl(bench: Bench) -> None:
+    assert metrics(bench, trains, 1, scaling=WHOLE).items() >= {"agree": 1.0, "nccl": 1.0, "device": 0.0}.items()
+
+
+def test_two_ranks_share_a_device_by_gloo(bench: Bench) -> None:
+    found = metrics(bench, trains, 2, scaling=HALF)
+    assert found.items() >= {"agree": 1.0, "nccl": 0.0, "device": 0.0}.items()
+
+
+def test_a_warm_group_keeps_its_context(bench: Bench) -> None:
+    first = metrics(bench, trains, 1, scaling=WHOLE)
+    times = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        found = metrics(bench, trains, 1, scaling=WHOLE)
+        times.append(time.perf_counter() - begun)
+        assert found["pid"] == first["pid"]
+    print(f"\nwarm turnaround of a one-rank trial with a CUDA context: {statistics.median(times) * 1e3:.0f} ms")
+
+
+def test_memory_is_back_at_its_baseline_after_fifty_warm_trials(bench: Bench) -> None:
+    first = metrics(bench, hoards, 1, scaling=WHOLE)
+    baseline = used_mib()
+    for _ in range(50):
+        found = metrics(bench, hoards, 1, scaling=WHOLE)
+        assert found["held"] < 65.0
+        assert found["pid"] == first["pid"]
+    assert used_mib() <= baseline + 32
+
+
+def test_a_killed_rank_frees_the_device(bench: Bench) -> None:
+    bench.call("rest", False)
+    empty = used_mib()
+    launch = bench.launch(dies, 1, scaling=WHOLE)
+    failure = bench.run(launch, timeout=150).failure
+    assert failure is not None
+    bench.call("settle")
+    pids = [rank["pid"] for rank in bench.started(launch)["ranks"]]
+    assert remains(pids)["processes"] == []
+    assert used_mib() <= empty + 32
+
+
+def dies(config: dict[str, Any]) -> None:
+    import signal
+
+    import torch
+
+    torch.zeros(256 * MIB, dtype=torch.uint8, device="cuda")
+    os.kill(os.getpid(), signal.SIGKILL)
