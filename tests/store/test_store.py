@@ -11,7 +11,7 @@ import pytest
 
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.domain.batch import Batch
-from tuner.domain.decisions import Exploit, Finish, Pause, Stop
+from tuner.domain.decisions import Exploit, Finish, Note, Pause, Stop
 from tuner.domain.events import CheckpointInfo, CheckpointSaved, Commanded, Failure, Reported, SegmentEnded, Waiting
 from tuner.domain.keys import checkpoint_id, segment_id, trial_id
 from tuner.domain.states import ExperimentState, TrialState
@@ -492,6 +492,32 @@ class TestViews:
         assert [(d.seq, d.kind, d.trial) for d in rest.items] == [(4, "start", 1), (2, "start", 0)]
         assert [d.seq for d in store.decisions(made.id, trial=1).items] == [7, 4]
         assert page.items[1].payload["trial"] == 1
+
+    def test_warnings_are_notes_that_say_so(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        log = [
+            (4, Note(reason="for the log")),
+            (5, Note(reason="a slip", warning=True)),
+            (6, Finish(reason="done")),
+            (7, Note(reason="another", warning=True)),
+        ]
+        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert [(note.seq, note.reason) for note in store.warnings(made.id)] == [(5, "a slip"), (7, "another")]
+        assert [note.seq for note in store.warnings(made.id, after=5)] == [7]
+
+    def test_segments_of_all_trials_with_where_they_go_on_from(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 2)
+        info = CheckpointInfo(id=f"ckp_{made.public_id}", uri="/c/1", step=3)
+        saved = dataclasses.replace(a_report(0, 3), checkpoint=info)
+        trials[1].segments.append(Segment(2, "exploit", {"lr": 0.5}, 3, info, opened_at=T0))
+        store.commit(made.id, epoch, Batch(log=[(6, saved)], trials=trials), T0)
+        found = store.segments(made.id)
+        assert sorted(found) == [0, 1]
+        assert [(s.ordinal, s.cause, s.source_trial, s.source_ordinal) for s in found[1]] == [
+            (1, "start", None, None),
+            (2, "exploit", 0, 1),
+        ]
+        assert found[1] == store.get_trial(trial_id(made.public_id, 1)).segments
 
     def test_checkpoints_have_the_state_they_are_in(self, store: Store) -> None:
         made, epoch, trials = begin(store)
