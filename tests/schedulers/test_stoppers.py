@@ -14,7 +14,7 @@ from tests.schedulers.driving import SPACE, Drive, setting
 from tests.schedulers.oracles import ray_stoppers
 from tuner.domain.decisions import Note
 from tuner.domain.events import Reported
-from tuner.domain.states import TrialState
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
@@ -204,6 +204,35 @@ def test_a_metric_that_comes_later_ends_trials_when_it_comes() -> None:
     finish: Any = run.decisions[-1]
     assert finish.reason == "all 3 trials ended"
     assert sum(isinstance(entry, Note) for entry in run.decisions) == 1
+
+
+@pytest.mark.parametrize(
+    ("stop", "says"),
+    [
+        (lambda number, metrics: metrics["mm"] > 1, "KeyError: 'mm', the metrics being 'm'; did you mean 'm'?"),
+        (
+            [{"training_iteration": 90}, lambda number, metrics: 1 / 0],
+            "ZeroDivisionError: division by zero, the metrics",
+        ),
+    ],
+)
+def test_a_function_that_raises_ends_the_experiment_in_words(stop: Any, says: str) -> None:
+    options: dict[str, Any] = {
+        "metric": "m",
+        "mode": "max",
+        "num_samples": 3,
+        "scheduler": "fifo",
+        "search_alg": "random",
+    }
+    run = simulate(climb, SPACE, stop=stop, **options)
+    assert run.state is ExperimentState.FAILED
+    assert run.error is not None
+    assert run.error.startswith(f"trial 0: stop raised {says}")
+    assert [str(trial.state) for trial in run.trials] == ["failed", "stopped", "stopped"]
+    failure = run.trials[0].failure
+    assert failure is not None
+    assert failure.kind == "spec"
+    assert "test_stoppers.py" in failure.traceback
 
 
 def test_nothing_is_said_where_all_metrics_come() -> None:

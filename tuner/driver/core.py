@@ -12,6 +12,7 @@ The state and what changes it is in `tuner.driver.fold`; here is what decides.
 from __future__ import annotations
 
 import math
+import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -218,9 +219,18 @@ class Core(Fold):
             return self._wrong_report(trial, "the time attribute", [spec.time_attr], event)
         if spec.max_t is not None and trial.t >= spec.max_t:
             return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
-        if self.stopper is not None and (reason := self.stopper.decide(event.trial, self.trials)):
-            return [d.Complete(trial=number, reason=reason)]
-        return ()
+        return self._ask_stopper(self.stopper, trial) if self.stopper is not None else ()
+
+    def _ask_stopper(self, stopper: Stopper, trial: Trial) -> list[Decision]:
+        """It may be a function of the user's: what it raises now, it would raise for every trial and every driver."""
+        try:
+            reason = stopper.decide(trial.number, self.trials)
+        except Exception as error:
+            meant = did_you_mean(error.args[0], trial.last, "'") if isinstance(error, KeyError) and error.args else ""
+            what = f"stop raised {type(error).__name__}: {error}, the metrics being {_names(sorted(trial.last))}{meant}"
+            trial.failure = Failure(kind="spec", cause="stop", message=what, traceback=traceback.format_exc())
+            return self._all_fail(trial, trial.failure, "every trial is judged by the same function")
+        return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
     def _wrong_report(self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported) -> list[Decision]:
         """Ends the trial; and the experiment, where nobody has ever reported this: no trial would get any further."""
