@@ -122,6 +122,44 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
     assert left == 0, "one that stays idle is"
 
 
+def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
+    """A warm group came free in between: what was invested in the new one is not thrown away."""
+    launch = asking_for(0.25, tmp_path)
+
+    async def scenario() -> list[Any]:
+        pool = Pool(None, name="exp_5", autoscaling=False, idle_timeout_s=60.0)
+        first, _ = await pool.acquire(launch, lambda reason: None)
+        form, placed = pool._form, []
+
+        async def forms(*arguments: Any) -> Any:
+            placed.append(arguments[-1])
+            return await form(*arguments)
+
+        pool._form = forms  # type: ignore[method-assign]
+        acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        while not placed:
+            await asyncio.sleep(0)
+        await placed[0].wait()
+        pool.release(first, reusable=True)
+        second, warm = await acquiring
+        third, _ = await pool.acquire(launch, lambda reason: None)
+        fourth = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        while len(placed) < 2:
+            await asyncio.sleep(0)
+        await placed[1].wait()
+        pool.release(third, reusable=True)
+        fifth, _ = await fourth
+        for group in (second, fifth):
+            pool.release(group, reusable=True)
+        await pool.close()
+        return [second is first, warm, third is first, fifth is third, pool._spares, pool._background]
+
+    assert asyncio.run(scenario()) == [True, True, False, True, {}, set()]
+    names = [group["name"] for group in placement_group_table().values() if group["name"].startswith("exp_5/")]
+    assert sorted(names) == ["exp_5/1", "exp_5/2", "exp_5/3"]
+    assert {g["state"] for g in placement_group_table().values() if g["name"] in names} == {"REMOVED"}
+
+
 def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:
     launch = asking_for(1, tmp_path, runtime_env={"conda": "no-such-environment"})
 

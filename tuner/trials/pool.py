@@ -87,6 +87,7 @@ class Pool:
         self._held: set[Key] = set()  # what the cluster has held at some time: (workers, bundle, strategy)
         self._waiters: deque[_Waiter] = deque()
         self._background: set[asyncio.Future[Any]] = set()
+        self._spares: dict[asyncio.Future[Group], tuple[Key, asyncio.Event]] = {}  # being formed, for nobody yet
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self._closed = False
 
@@ -110,7 +111,7 @@ class Pool:
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
         waiter = _Waiter(key, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
-        forming = asyncio.ensure_future(self._form(launch, key, waiting))
+        forming, placed = self._claim(key) or self._begin(launch, key, waiting)
         taken = False
         try:
             await asyncio.wait({forming, waiter.group}, return_when=asyncio.FIRST_COMPLETED)
@@ -119,12 +120,40 @@ class Pool:
         finally:
             self._waiters.remove(waiter)
             if not forming.done():
-                forming.cancel()  # it disposes of what it has
-                self._track(forming)
+                if taken and placed.is_set() and launch.scaling.reuse_workers and not self._closed:
+                    self._spare(forming, placed, key)
+                else:
+                    forming.cancel()  # it disposes of what it has
+                    self._track(forming)
             elif (not taken or waiter.group.done()) and not forming.cancelled() and forming.exception() is None:
                 self.release(forming.result(), launch.scaling.reuse_workers)
             if waiter.group.done() and not taken:
                 self.release(waiter.group.result(), launch.scaling.reuse_workers)
+
+    def _begin(
+        self, launch: Launch, key: Key, waiting: Callable[[str], None]
+    ) -> tuple[asyncio.Future[Group], asyncio.Event]:
+        placed = asyncio.Event()
+        return asyncio.ensure_future(self._form(launch, key, waiting, placed)), placed
+
+    def _spare(self, forming: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
+        """A warm group was quicker than this one, which has its room and is being formed: the next trial can have it."""
+
+        def formed(done: asyncio.Future[Group]) -> None:
+            unclaimed = self._spares.pop(done, None) is not None
+            if unclaimed and not done.cancelled() and done.exception() is None:
+                self.release(done.result(), reusable=True)
+
+        self._spares[forming] = key, placed
+        self._track(forming)
+        forming.add_done_callback(formed)
+
+    def _claim(self, key: Key) -> tuple[asyncio.Future[Group], asyncio.Event] | None:
+        for forming, (kind, placed) in self._spares.items():
+            if kind == key and not forming.done():
+                del self._spares[forming]
+                return forming, placed
+        return None
 
     def release(self, group: Group, reusable: bool) -> None:
         """Hand the group on, keep it for a while, or end it."""
@@ -147,15 +176,18 @@ class Pool:
 
     async def rest(self, keep: bool) -> None:
         """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
+        for forming in self._spares:
+            forming.cancel()
         for group in list(self._idle):
             if not keep or any(member.gpus for member in group.members):
-                self._idle.remove(group)
-                self._spawn(self._dispose(group))
+                self._spawn(self._dispose(self._no_longer_idle(group)))
         await self.settle()
 
     async def close(self) -> None:
         """End all groups that are here and wait until they are gone."""
         self._closed = True
+        for forming in self._spares:
+            forming.cancel()
         while self._idle:
             self._spawn(self._dispose(self._no_longer_idle(self._idle[-1])))
         await self.settle()
@@ -183,7 +215,8 @@ class Pool:
         found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
         return found
 
-    async def _form(self, launch: Launch, key: Key, waiting: Callable[[str], None]) -> Group:
+    async def _form(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
+        """A new group. `placed` is set once its room is there, and only its processes are still to start."""
         scaling, bundle = launch.scaling, launch.scaling.bundle()
         others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
         wants_torch = scaling.backend != "none" and (scaling.num_workers > 1 or bundle.get("GPU", 0) > 0)
@@ -205,6 +238,7 @@ class Pool:
                 )
             hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
             await self._placed(launch, group, hellos, waiting)
+            placed.set()
             try:
                 members = await hellos
             except ray.exceptions.RayError as error:
