@@ -13,7 +13,7 @@ from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.actions import DeleteCheckpoint, Interrupt, Launch
-from tuner.driver.assemble import assemble
+from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core, Outcome
 from tuner.space import Space
 
@@ -223,6 +223,33 @@ def test_system_failures_retry_by_themselves_and_user_failures_count() -> None:
     assert bench.states[0] == "failed"
     trial = bench.core.trials[0]
     assert (trial.failures, trial.system_failures) == (2, 1)
+
+
+@pytest.mark.parametrize("synch", [False, True])
+def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experiment_in_words(synch: bool) -> None:
+    """It would raise for the next driver too, and for the one after that."""
+
+    def explore(params: dict[str, Any]) -> dict[str, Any]:
+        return {"x": 1 / 0}
+
+    space = Space.from_python({"x": tuner.uniform(0, 1)})
+    pbt = tuner.PopulationBasedTraining(
+        perturbation_interval=1, quantile_fraction=0.5, custom_explore_fn=explore, hyperparam_mutations={}, synch=synch
+    )
+    bench = Bench(num_samples=2)
+    bench.core = assemble(bench.spec, space, Parts(scheduler=pbt))
+    bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    for number in (0, 1):
+        bench.started(number)
+    for number in (0, 1):
+        bench.reported(number, loss=float(number), checkpoint=True)
+        bench.ended(number)
+    for number in (0, 1):
+        if bench.core.trials[number].holds_resources:
+            bench.reported(number, loss=float(number), checkpoint=True)
+            bench.ended(number)
+    assert bench.core.state is ExperimentState.FAILED
+    assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (bench.core.error or "")
 
 
 LOST = Failure(kind="system", cause="checkpoint_lost", message="the checkpoint lies on the disk of node n2")

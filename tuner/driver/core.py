@@ -11,6 +11,7 @@ The state and what changes it is in `tuner.driver.fold`; here is what decides.
 
 from __future__ import annotations
 
+import logging
 import math
 import traceback
 from collections import deque
@@ -31,6 +32,8 @@ from tuner.names import did_you_mean
 from tuner.schedulers.base import Fact, Scheduler, TrialEnded, TrialReported
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
+
+log = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 10
 """The experiment fails when so many trials have failed and none has ever reported."""
@@ -77,7 +80,7 @@ class Core(Fold):
                 for decision in self._without_donor(fact.trial):
                     facts.extend(self._take(decision))
             if self._asks_scheduler(fact):
-                for decision in self.scheduler.decide(fact, self.trials):
+                for decision in self._ask_scheduler(fact):
                     if self._still_applies(decision):
                         facts.extend(self._take(decision))
         if isinstance(event, e.Reported):
@@ -96,6 +99,28 @@ class Core(Fold):
         meant = "".join(did_you_mean(name, known, "'") for name in names)
         what = f"stop looks at {_names(names)}, which is not among the reported metrics: {_names(known)}"
         return f"{what} (until it comes, it ends nothing){meant}"
+
+    def _ask_scheduler(self, fact: Fact) -> Sequence[Decision]:
+        """It may be of the user's, or call a function that is: what it raises, it would raise for the next driver too."""
+        try:
+            return tuple(self.scheduler.decide(fact, self.trials))
+        except Exception as error:
+            return self._give_up(error)
+
+    def _choose(self) -> Decision | None:
+        try:
+            return self.scheduler.choose(self.trials, self.may_start)
+        except Exception as error:
+            for decision in self._give_up(error):
+                self._take(decision)
+            return None
+
+    def _give_up(self, error: Exception) -> list[Decision]:
+        log.exception("the scheduler raised")
+        origin = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"the scheduler raised {type(error).__name__}: {error} ({origin.name}, line {origin.lineno})"
+        others = [t.number for t in self.trials if not t.state.ended]
+        return [*(d.Stop(trial=number, reason=why) for number in others), d.Finish(reason=why, failed=True)]
 
     def _obey(self, trial: Trial) -> None:
         """A user wants the trial paused, and its report did not end it."""
@@ -401,7 +426,9 @@ class Core(Fold):
                 return
             if self._asking is not None:
                 break
-            choice = self.scheduler.choose(self.trials, self.may_start)
+            choice = self._choose()
+            if self._failing:
+                break
             if isinstance(choice, d.Start) and not self.may_start:
                 choice = None
             if isinstance(choice, d.Start):

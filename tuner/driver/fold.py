@@ -380,7 +380,7 @@ class Fold:
             case _X.RUNNING | _X.PAUSING if self.finishing is not None and self._all_ended:
                 lost = self.trials.count(_S.FAILED)
                 failed = self._failing or (lost > 0 and (self.best is None or lost == len(self.trials)))
-                self.error = self._failures(lost) if lost else None
+                self.error = self._failures(lost) if lost else self.finishing if self._failing else None
                 self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
 
     def best_trial(self) -> Trial | None:
