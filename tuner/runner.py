@@ -194,9 +194,8 @@ def _drive(
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
-    import ray  # takes a second or two, of which the line above tells
-
-    from tuner.driver import kept
+    from tuner.driver import kept  # loads Ray, which takes a second or two: the line above tells of it
+    from tuner.driver.cluster import DEAD
 
     with progress, _Interrupts(store, experiment_id) as interrupts:
         for attempt in range(3):
@@ -210,7 +209,7 @@ def _drive(
                     _follow(store, experiment_id, progress, interrupts)
                     break
                 time.sleep(settings.lease_s)  # the lease of a driver that died on another machine runs out
-            except ray.exceptions.RayActorError:
+            except DEAD:
                 if attempt == 2 or interrupts.count > 1:
                     kept.shutdown()
                     raise
@@ -231,6 +230,8 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
     """TunerError when the host cannot even come into being: trying again would not help."""
     import ray
 
+    from tuner.driver.cluster import DEAD
+
     started = host.start.remote()
     try:
         while not ray.wait([started], timeout=POLL_S)[0]:
@@ -238,7 +239,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
                 raise KeyboardInterrupt
             progress.update()
         ray.get(started)
-    except ray.exceptions.RayActorError as error:
+    except DEAD as error:
         raise TunerError(f"the driver host could not be started on Ray: {error}") from error
 
 

@@ -97,6 +97,7 @@ class Supervisor:
     def _watch(self) -> None:
         import ray
 
+        from tuner.driver.cluster import DEAD
         from tuner.driver.host import start_host
 
         while not self._ended.is_set():
@@ -105,7 +106,7 @@ class Supervisor:
                 ray.get(host.start.remote(serve=True), timeout=START_S)
                 self._host = host
                 self._trouble = None
-            except ray.exceptions.RayActorError as error:
+            except DEAD as error:
                 if self._trouble is None:
                     log.warning("the driver host is gone and is started again: %s", error)
                 self._host, self._trouble = None, "the driver is being started again"

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
+DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
+"""What a call of the driver host raises once it is dead; the second where Ray killed it for memory, as it may beside a rank."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from tuner.driver.cluster import connect
+from tuner.driver.cluster import DEAD, connect
 from tuner.driver.host import start_host
 from tuner.settings import Settings
 
@@ -57,7 +57,7 @@ def borrow(
         yield kept.host
     except BaseException as error:
         kept.users -= 1
-        _end(kept, ray_too=not isinstance(error, ray.exceptions.RayActorError))
+        _end(kept, ray_too=not isinstance(error, DEAD))
         raise
     with _lock:
         kept.users -= 1

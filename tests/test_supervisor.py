@@ -1,0 +1,78 @@
+"""The driver host is started again when it is gone, whichever way it went."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from tests.store.examples import a_spec
+from tuner import runner, service
+from tuner.driver import host as driver_host
+from tuner.driver import kept
+from tuner.progress import Progress
+from tuner.service import Supervisor
+from tuner.settings import Settings
+from tuner.store import Store
+
+DEATHS = [
+    ray.exceptions.ActorDiedError(),
+    ray.exceptions.OutOfMemoryError("2 worker(s) were killed due to the node running low on memory."),
+]
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
+def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    calls: list[Any] = []
+    again = threading.Event()
+
+    def start_host(settings: Settings, *, shared: bool) -> Any:
+        number = len(started)
+        started.append(number)
+        return SimpleNamespace(start=SimpleNamespace(remote=lambda serve: number))
+
+    def get(number: int, timeout: float) -> str:
+        calls.append(number)
+        if number == 0 and len(calls) > 1:
+            raise death
+        if number == 1:
+            again.set()
+        return "owner"
+
+    monkeypatch.setattr(driver_host, "start_host", start_host)
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(service, "CHECK_S", 0.01)
+    with Supervisor(Settings(home=tmp_path)):
+        assert again.wait(20)
+    assert started == [0, 1]
+    assert calls[:3] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
+def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sqlite_store.create_experiment(a_spec())
+    hosts: list[int] = []
+
+    @contextmanager
+    def borrow(*_: Any, **__: Any) -> Iterator[int]:
+        hosts.append(len(hosts))
+        yield hosts[-1]
+
+    def wait(host: int, *_: Any) -> None:
+        if host == 0:
+            raise death
+
+    said: list[str] = []
+    monkeypatch.setattr(kept, "borrow", borrow)
+    monkeypatch.setattr(runner, "_wait", wait)
+    monkeypatch.setattr(Progress, "say", lambda self, text, *_: said.append(text))
+    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False)
+    assert hosts == [0, 1]
+    assert "the driver was killed; a new one goes on from what is committed" in said
