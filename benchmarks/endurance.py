@@ -2,9 +2,11 @@
 
     python -m benchmarks.endurance [--trials 2000] [--experiments 10] [--from 200]
 
-A home, a Ray and a service of their own; the experiments follow one another, and their trials share one warm group. Memory that
-belongs to a process alone (USS), descriptors, threads and processes are counted after every so many trials, by kind of process;
-the slope is that of a straight line through the counts from the 200th trial on, per 1,000 trials.
+A home, a Ray and a service of their own; the experiments follow one another, and their trials share one warm group. Memory that a
+process alone has written (private dirty pages), descriptors, threads and processes are counted after every so many trials, by
+kind of process; the slope is that of a straight line through the counts from the 200th trial on, per 1,000 trials.
+`database_mib_per_1000` is the growth of the SQLite file, of which each connection caches up to 16 MiB. `torch_alone` is how much
+two plain processes grow that set gloo groups up and tear them down.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from typing import Any
 
 import httpx
 import psutil
+
+from benchmarks import peers
 
 ROOT = Path(__file__).resolve().parents[1]
 _MIB = 2**20
@@ -56,7 +60,7 @@ def trial(config: dict[str, Any]) -> None:
 class Count:
     """One kind of process at one moment, all its processes together."""
 
-    uss_mib: float = 0.0
+    own_mib: float = 0.0
     descriptors: int = 0
     threads: int = 0
     processes: int = 0
@@ -98,12 +102,12 @@ class Service:
         """Everything that was started with this home, by kind."""
         found: dict[str, Count] = {}
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get("TUNER_HOME") != self.home:
                     continue
                 count = found.setdefault(self._kind(process), Count())
                 with process.oneshot():
-                    count.uss_mib += process.memory_full_info().uss / _MIB
+                    count.own_mib += peers.own_bytes(process.pid) / _MIB
                     count.descriptors += process.num_fds()
                     count.threads += process.num_threads()
                     count.processes += 1
@@ -166,7 +170,7 @@ def rows(counts: list[tuple[int, dict[str, Count]]]) -> dict[str, dict[str, floa
         at = [float(trials) for trials, count in counts if kind in count]
         here = [count[kind] for _, count in counts if kind in count]
         found[kind] = {"processes_first": here[0].processes, "processes_last": here[-1].processes}
-        for name in ("uss_mib", "descriptors", "threads"):
+        for name in ("own_mib", "descriptors", "threads"):
             values = [float(getattr(count, name)) for count in here]
             found[kind] |= {
                 f"{name}_first": values[0],
@@ -186,6 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     each = arguments.trials // arguments.experiments
     counts: list[tuple[int, dict[str, Count]]] = []
+    database: list[float] = []
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         service = Service(home)
@@ -197,7 +202,8 @@ def main() -> None:
                     done = number * each + sum(now["counts"].get(state, 0) for state in ("completed", "stopped"))
                     if done >= arguments.begin and (not counts or done >= counts[-1][0] + arguments.every):
                         counts.append((done, service.count()))
-                        print(done, {k: round(c.uss_mib, 1) for k, c in counts[-1][1].items()}, file=sys.stderr)
+                        database.append(Path(home, "tuner.db").stat().st_size / _MIB)
+                        print(done, {k: round(c.own_mib, 1) for k, c in counts[-1][1].items()}, file=sys.stderr)
                     if now["ended_at"]:
                         break
                     time.sleep(0.2)
@@ -209,6 +215,8 @@ def main() -> None:
         "seconds": round(time.monotonic() - begun),
         "counts": len(counts),
         "kinds": rows(counts),
+        "database_mib_per_1000": round(slope([float(done) for done, _ in counts], database), 2),
+        "torch_alone": peers.gloo_growth(repeats=1000),
     }
     print(json.dumps(row))
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 
@@ -242,6 +244,53 @@ def bare_groups(repeats: int) -> dict[str, float]:
         join(ranks)
         warm.append(time.perf_counter() - begun)
     return {"cold_s": cold, "warm_s": statistics.median(warm)}
+
+
+def gloo_growth(repeats: int) -> dict[str, float]:
+    """How two plain processes grow that set a gloo group up, reduce and tear it down, over and over: MiB per 1,000 times."""
+    import multiprocessing
+
+    spawn = multiprocessing.get_context("spawn")
+    queue: Any = spawn.Queue()
+    members = [spawn.Process(target=_gloo_member, args=(rank, repeats, queue)) for rank in range(2)]
+    for member in members:
+        member.start()
+    for member in members:
+        member.join()
+    return {"own_mib_per_1000": queue.get() + queue.get()}
+
+
+def _gloo_member(rank: int, repeats: int, queue: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    hook = sys.excepthook
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+        queue.put(store.port)
+    else:
+        store = dist.TCPStore("127.0.0.1", queue.get(), 2, False)
+    held = []
+    for number in range(repeats):
+        dist.init_process_group("gloo", store=dist.PrefixStore(f"run/{number}", store), rank=rank, world_size=2)
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        sys.excepthook = hook  # torch leaves its own there, one round the other
+        if rank == 0:
+            for key in store.list_keys():
+                if key.startswith(f"run/{number}/"):
+                    store.delete_key(key)
+        if number in (repeats // 5, repeats - 1):
+            held.append(own_bytes(os.getpid()))
+    queue.put((held[1] - held[0]) / 2**20 / (repeats * 0.8) * 1000)
+
+
+def own_bytes(pid: int) -> int:
+    """Bytes of memory that belong to this process alone and that it has written. Programs and libraries, which other processes
+    map or cease to map, do not count.
+    """
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return 1024 * sum(int(size) for size in re.findall(r"^(?:Private_Dirty|Swap): +(\d+) kB", rollup, re.MULTILINE))
 
 
 def durable_reports(repeats: int) -> dict[str, float]:

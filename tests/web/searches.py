@@ -17,7 +17,7 @@ from tuner.domain.keys import checkpoint_id, keyed_random, segment_id
 from tuner.driver.actions import Interrupt, Launch
 from tuner.driver.assemble import assemble
 from tuner.space import Space
-from tuner.store import ExperimentRecord, LogChunk, Store
+from tuner.store import ExperimentRecord, LogChunk, Store, UsageSample
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 41, in train
@@ -230,6 +230,23 @@ class Search:
             for rank in (0, 1)
         ]
         self.store.add_logs(self.id, chunks)
+
+    def write_usage(self, number: int, ordinal: int = 1) -> None:
+        """What two ranks would have used: a core each, and memory that rises to 2 GiB."""
+        samples = [
+            UsageSample(
+                trial=number,
+                segment=ordinal,
+                rank=rank,
+                sample_no=n,
+                time=self.now + 10 * n,
+                cpu_s=10.0 * n,
+                rss_bytes=n * 2**28,
+            )
+            for rank in (0, 1)
+            for n in range(1, 9)
+        ]
+        self.store.add_usage(self.id, samples)
 
 
 def steady(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:

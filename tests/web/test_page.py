@@ -74,6 +74,7 @@ def finished(service: Service) -> Search:
     search.advance(at_once=20)
     for ordinal in (1, 2):
         search.write_logs(4, ordinal)
+    search.write_usage(4)
     return search
 
 
@@ -267,6 +268,10 @@ def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_pa
     expect(panel.get_by_role("region", name="Decisions, newest first")).to_contain_text("retry")
     panel.get_by_role("tab", name="Logs").click()
     expect(panel).to_contain_text("[rank 1] epoch 8")
+    panel.get_by_role("tab", name="Usage").click()
+    expect(panel.get_by_role("img", name="Memory of rank 1 over time, now 2 GiB, at most 2 GiB")).to_be_visible()
+    expect(panel.get_by_role("img", name="CPU of rank 0 over time, now 100 %")).to_be_visible()
+    expect(panel).not_to_contain_text("GPU")
     shot(page, tmp_path, "failed")
     panel.get_by_role("link", name=f"Trial {failed.number}").click()
     expect(page).to_have_url(re.compile(r"/trials/trl_\w+$"))

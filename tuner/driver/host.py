@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -292,6 +293,8 @@ class Host:
             await asyncio.to_thread(remove_orphans)
             if self._line is None:
                 self._line = await self._exchange.open(ray.util.get_node_ip_address())
+                gc.collect()
+                gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
             self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
             if self.settings.usage_every_s > 0:

@@ -15,6 +15,7 @@ export type CurveSegment = Schemas["CurveSegment"];
 export type BestSoFar = Schemas["BestSoFar"];
 export type Decision = Schemas["Decision"];
 export type LogPart = Schemas["LogItem"];
+export type UsageSeries = Schemas["UsageSeries"];
 export type Problem = Schemas["Problem"];
 
 export type ExperimentState = Experiment["state"];

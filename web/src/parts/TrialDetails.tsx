@@ -13,6 +13,7 @@ import { Logs } from "./Logs";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import { StateBadge } from "./StateBadge";
+import { Usage } from "./Usage";
 import classes from "./TrialDetails.module.css";
 
 interface TrialDetailsProps {
@@ -39,11 +40,13 @@ export function TrialDetails({ id, experiment, rank, of, onSelect }: TrialDetail
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
+          <Tabs.Tab value="usage">Usage</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="overview"><Overview trial={trial} experiment={experiment} rank={rank} of={of} /></Tabs.Panel>
         <Tabs.Panel value="segments"><Segments trial={trial} onSelect={onSelect} /></Tabs.Panel>
         <Tabs.Panel value="decisions">{tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}</Tabs.Panel>
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} />}</Tabs.Panel>
+        <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
       </Tabs>
     </div>
   );
