@@ -42,6 +42,15 @@ def test_resume_too() -> None:
         tuner.resume("exp_1", rayaddress="auto")  # type: ignore[call-arg]
 
 
+def test_options_of_schedulers_too() -> None:
+    with pytest.raises(TypeError, match=r"ASHAScheduler\(\) has no parameter 'max_T'; did you mean 'max_t'"):
+        tuner.ASHAScheduler(max_T=27)  # type: ignore[call-arg]
+    with pytest.raises(
+        TypeError, match=r"PopulationBasedTraining\(\) has no parameter 'quantile'; did you mean 'quantile_"
+    ):
+        tuner.PopulationBasedTraining(quantile=0.25)  # type: ignore[call-arg]
+
+
 def test_a_name_from_elsewhere_is_only_suggested_where_it_exists() -> None:
     @keywords_explained
     def small(space: Any = None) -> Any:

@@ -57,14 +57,20 @@ def resource_meant(name: str) -> str | None:
     return None if meant == name else meant
 
 
-def keywords_explained(function: Callable[P, R]) -> Callable[P, R]:
-    """Lets a function that is called with an unknown keyword name the one that was most likely meant, in its TypeError."""
+def keywords_explained(function: Callable[P, R], called: str | None = None) -> Callable[P, R]:
+    """Lets a function that is called with an unknown keyword name the one that was most likely meant, in its TypeError.
+
+    called: what it is known by, if not by its own name.
+    """
     parameters = inspect.signature(function).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return function
+    known = [name for name in parameters if name != "self"]
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        if unknown := [name for name in kwargs if name not in parameters]:
-            raise TypeError("; ".join(_unknown(function.__name__, name, list(parameters)) for name in unknown))
+        if unknown := [name for name in kwargs if name not in known]:
+            raise TypeError("; ".join(_unknown(called or function.__name__, name, known) for name in unknown))
         return function(*args, **kwargs)
 
     return checked

@@ -28,6 +28,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
+from tuner.names import keywords_explained
 from tuner.schedulers.state import restore
 
 if TYPE_CHECKING:
@@ -123,6 +124,10 @@ class Scheduler(ABC):
 
     state: Any = None
     setting: Setting
+
+    def __init_subclass__(cls) -> None:
+        if own := cls.__dict__.get("__init__"):
+            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, setting: Setting) -> None:
         """Take the experiment's setting and check the own options against it; SpecError says what does not fit."""
