@@ -215,10 +215,16 @@ def test_an_entrypoint_that_cannot_be_imported_is_refused_at_once(service: Servi
 def test_cancel_ends_the_trials_and_frees_their_groups(service: Service) -> None:
     created = service.post(SLOW)
     until("both to run", lambda: service.get(f"/experiments/{created['id']}")["counts"]["running"] == 2)
+    trial = service.get(f"/experiments/{created['id']}/trials")["items"][0]["id"]
+    live = f"/api/v1/trials/{trial}/live"
+    found = until("ranks to look at", lambda: (answer := service.client.get(live)).status_code == 200 and answer.json())
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert all("thread" in rank["stack"] and rank["rss_bytes"] > 1e7 for rank in found["ranks"])
     assert service.client.post(f"/api/v1/experiments/{created['id']}/cancel").status_code == 202
     ended = service.ended(created["id"])
     assert ended["state"] == "cancelled"
     assert ended["counts"]["cancelled"] == 2
+    assert service.client.get(live).status_code == 409
     assert service.client.post(f"/api/v1/experiments/{created['id']}/cancel").status_code == 202
 
 

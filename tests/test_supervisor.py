@@ -16,6 +16,7 @@ from tests.store.examples import a_spec
 from tuner import runner, service
 from tuner.driver import host as driver_host
 from tuner.driver import kept
+from tuner.errors import DriverSilent
 from tuner.progress import Progress
 from tuner.service import Supervisor
 from tuner.settings import Settings
@@ -53,6 +54,22 @@ def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.Mo
         assert again.wait(20)
     assert started == [0, 1]
     assert calls[:3] == [0, 0, 1]
+
+
+def test_the_service_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = Supervisor(Settings(home=tmp_path))
+    with pytest.raises(DriverSilent, match="the driver is starting"):
+        supervisor.look("seg")
+    supervisor._host = SimpleNamespace(look=SimpleNamespace(remote=lambda segment: segment))
+    monkeypatch.setattr(ray, "get", lambda segment, timeout: {"0": {"stack": segment}})
+    assert supervisor.look("seg") == {"0": {"stack": "seg"}}
+
+    def late(segment: str, timeout: float) -> None:
+        raise ray.exceptions.GetTimeoutError
+
+    monkeypatch.setattr(ray, "get", late)
+    with pytest.raises(DriverSilent, match="GetTimeoutError"):
+        supervisor.look("seg")
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])

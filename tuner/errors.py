@@ -10,6 +10,7 @@
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
     ├── PlacementError            resources that this cluster does not have, or not in time
+    ├── DriverSilent              no driver host answers just now
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
         └── CheckpointLost        the node that has it on its disk is gone
 
@@ -81,6 +82,10 @@ class TrialError(TunerError):
 
 class PlacementError(TunerError):
     """The cluster does not have these resources, or did not have them in time."""
+
+
+class DriverSilent(TunerError, Retryable):
+    """No driver host answers just now, or none that this process can reach."""
 
 
 class CheckpointError(TunerError):

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import SpecError
+from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 CHECK_S = 2.0
 START_S = 60.0
+LOOK_S = 10.0
 
 
 def serve(settings: Settings) -> None:
@@ -49,7 +50,7 @@ def serve(settings: Settings) -> None:
         store.migrate()
         connect(settings.ray_address or start_head(settings.home))
         with Supervisor(settings) as supervisor:
-            created = create_app(settings, store, supervisor.poke, supervisor.problem)
+            created = create_app(settings, store, supervisor.poke, supervisor.problem, supervisor.look)
             print(f"tuner is at http://{settings.host}:{port}   (database {settings.database_url})", flush=True)
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
@@ -93,6 +94,18 @@ class Supervisor:
     def problem(self) -> str | None:
         """Why the driver is not ready; None when it is."""
         return self._trouble
+
+    def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
+        """The ranks of a segment at this moment, see `Host.look`. DriverSilent where the host does not answer soon."""
+        import ray
+
+        if (host := self._host) is None:
+            raise DriverSilent(self._trouble or "the driver is starting")
+        try:
+            found: dict[str, dict[str, Any]] = ray.get(host.look.remote(segment_id), timeout=LOOK_S)
+        except ray.exceptions.RayError as error:
+            raise DriverSilent(f"the driver does not answer: {type(error).__name__}") from error
+        return found
 
     def _watch(self) -> None:
         import ray

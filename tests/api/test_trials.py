@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from tests.api.conftest import Poked
 from tests.store.examples import T0, begin
@@ -102,7 +104,44 @@ async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Stor
     assert (await client.get(url, params={"rank": -1})).status_code == 422
 
 
+async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI, sqlite_store: Store) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    asked: list[str] = []
+    ranks: dict[str, dict[str, Any]] = {
+        "10": {"stack": "no answer"},
+        "2": {"stack": "thread train:\n", "time": 1.0, "cpu_s": 1.5, "rss_bytes": 2e9, "threads": 7.0},
+    }
+
+    def look(segment: str) -> dict[str, dict[str, Any]]:
+        asked.append(segment)
+        return ranks
+
+    app.state.context.look = look
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/live"
+    found = (await client.get(url)).json()
+    gpu = {"gpu_bytes": None, "gpu_reserved_bytes": None, "gpu_percent": None}
+    assert found == {"segment": 1, "ranks": [
+        {"rank": 2, "stack": "thread train:\n", "cpu_s": 1.5, "rss_bytes": 2_000_000_000, "threads": 7, **gpu},
+        {"rank": 10, "stack": "no answer", "cpu_s": None, "rss_bytes": None, "threads": None, **gpu},
+    ]}  # fmt: skip
+    assert asked == [segment_id(made.public_id, 0, 1)]
+    ranks.clear()
+    assert (await client.get(url)).status_code == 409, "it has ended since"
+    trial.state, trial.segments[0].ended_at, trial.segments[0].outcome = TrialState.STOPPED, T0 + 4, "left"
+    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
+    answer = await client.get(url)
+    assert (answer.status_code, len(asked)) == (409, 2)
+    assert "is stopped and has no ranks" in answer.json()["detail"]
+
+
+async def test_no_ranks_where_no_driver_can_be_asked(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, *_ = begin(sqlite_store)
+    answer = await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/live")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert "the script that runs this search" in answer.json()["detail"]
+
+
 async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None:
-    for path in ("trl_x", "trl_x/logs", "trl_x/usage", "a%00", "a%00/usage"):
+    for path in ("trl_x", "trl_x/logs", "trl_x/usage", "trl_x/live", "a%00", "a%00/usage"):
         assert (await client.get(f"/api/v1/trials/{path}")).status_code == 404
     assert (await client.post("/api/v1/trials/trl_x/stop")).status_code == 404

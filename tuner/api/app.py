@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tuner.api.answers import only_known_parameters
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
+from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -24,6 +25,7 @@ def create_app(
     store: Store,
     poke: Callable[[], None] | None = None,
     problem: Callable[[], str | None] | None = None,
+    look: Callable[[str], Mapping[str, Mapping[str, Any]]] | None = None,
     *,
     web: Path | None = None,
 ) -> FastAPI:
@@ -31,12 +33,13 @@ def create_app(
 
     poke: called after a row was written that the driver should look at; must return at once.
     problem: why the driver is not ready, or None; for ``/readyz``.
+    look: segment -> rank -> {"stack": …, and its figures now}; nothing where it does not run. DriverSilent where nobody can tell.
     web: the built page; by default the one in the package.
 
     The store stays the caller's: it is not closed. ``app.state.context.ending`` may be set to let open event streams end
     before the server waits for them.
     """
-    context = Context(settings, store, poke or (lambda: None), problem or (lambda: None))
+    context = Context(settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -54,3 +57,7 @@ def create_app(
     describe(app)
     app.add_middleware(Guard, settings=settings)
     return app
+
+
+def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:
+    raise DriverSilent("the driver belongs to the script that runs this search, and only `tuner serve` can ask its own")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -20,6 +20,7 @@ class Context:
     store: Store
     poke: Callable[[], None]
     problem: Callable[[], str | None]
+    look: Callable[[str], Mapping[str, Mapping[str, Any]]]
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     ending: threading.Event = field(default_factory=threading.Event)
 

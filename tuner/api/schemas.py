@@ -487,6 +487,35 @@ class Usage(Model):
         return cls(items=[UsageSeries.model_validate(series, from_attributes=True) for series in found])
 
 
+class LiveRank(Model):
+    """What a rank does and uses now; null where it does not answer, or uses no GPU."""
+
+    rank: int
+    stack: str
+    cpu_s: Annotated[
+        float | None, Field(description="CPU time since the segment's start, child processes included")
+    ] = None
+    rss_bytes: int | None = None
+    threads: int | None = None
+    gpu_bytes: Annotated[int | None, Field(description="allocated by torch")] = None
+    gpu_reserved_bytes: int | None = None
+    gpu_percent: Annotated[float | None, Field(description="how busy its GPUs are, by whomever")] = None
+
+
+class Live(Model):
+    segment: int
+    ranks: list[LiveRank]
+
+    @classmethod
+    def of(cls, segment: int, found: Mapping[str, Mapping[str, Any]]) -> Live:
+        ranks = [LiveRank(rank=int(rank), **_known(figures)) for rank, figures in found.items()]
+        return cls(segment=segment, ranks=sorted(ranks, key=lambda rank: rank.rank))
+
+
+def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in figures.items() if name in LiveRank.model_fields}
+
+
 class Health(Model):
     status: Literal["ok", "ready", "unready"]
     problems: list[str] = []

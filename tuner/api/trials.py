@@ -9,8 +9,9 @@ from fastapi.responses import Response
 
 from tuner import usecases
 from tuner.api import schemas
-from tuner.api.answers import BAD, NOT_FOUND, answer
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, answer
 from tuner.api.context import Here
+from tuner.errors import Conflict
 
 router = APIRouter(tags=["trials"])
 MAX_NUMBER = 2**31 - 1
@@ -76,6 +77,21 @@ def usage(
 def lineage(here: Here, trial_id: str) -> Response:
     record = here.store.get_trial(_text(trial_id))
     return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
+
+
+@router.get(
+    "/trials/{trial_id}/live",
+    response_model=schemas.Live,
+    responses={**NOT_FOUND, **CONFLICT, **SILENT},
+    summary="Its ranks at this moment: the Python stack of each, and what it uses",
+)
+def live(here: Here, trial_id: str) -> Response:
+    record = here.store.get_trial(_text(trial_id))
+    running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
+    found = here.look(running[-1].public_id) if running else {}
+    if not found:
+        raise Conflict(f"{trial_id} is {record.state} and has no ranks at this moment")
+    return answer(schemas.Live.of(running[-1].ordinal, found))
 
 
 def _text(value: str) -> str:

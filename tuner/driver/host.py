@@ -358,13 +358,10 @@ class Host:
             raise Conflict(f"{segment_id} is over")
         return found
 
-    async def stacks(self, segment_id: str) -> dict[str, str]:
-        """Python stacks of all ranks of a segment that runs."""
-        return dict(await self.groups.stacks(segment_id))
-
-    async def figures(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """CPU, memory and GPU use of all ranks of a segment that runs, now; see `trials.figures.usage`."""
-        return dict(await self.groups.figures(segment_id))
+    async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
+        """rank -> its Python stack ("stack") and what it uses now (see `trials.figures.usage`), of a segment that runs."""
+        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.figures(segment_id))
+        return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
         return {name: Place(driven.record.id, *which) for name, (driven, *which, _) in self.segments.items()}

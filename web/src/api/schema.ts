@@ -455,6 +455,44 @@ export interface components {
                 [key: string]: components["schemas"]["Change"];
             };
         };
+        /** Live */
+        Live: {
+            /** Segment */
+            segment: number;
+            /** Ranks */
+            ranks: components["schemas"]["LiveRank"][];
+        };
+        /**
+         * LiveRank
+         * @description What a rank does and uses now; null where it does not answer, or uses no GPU.
+         */
+        LiveRank: {
+            /** Rank */
+            rank: number;
+            /** Stack */
+            stack: string;
+            /**
+             * Cpu S
+             * @description CPU time since the segment's start, child processes included
+             */
+            cpu_s: number | null;
+            /** Rss Bytes */
+            rss_bytes: number | null;
+            /** Threads */
+            threads: number | null;
+            /**
+             * Gpu Bytes
+             * @description allocated by torch
+             */
+            gpu_bytes: number | null;
+            /** Gpu Reserved Bytes */
+            gpu_reserved_bytes: number | null;
+            /**
+             * Gpu Percent
+             * @description how busy its GPUs are, by whomever
+             */
+            gpu_percent: number | null;
+        };
         /** LogItem */
         LogItem: {
             /** Segment */
