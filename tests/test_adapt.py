@@ -218,6 +218,15 @@ def test_objects_are_stored_and_handed_over(wrap: Any, trainable: Any, tmp_path:
     assert whole.given() == {"data": [1, 2]}
 
 
+def test_objects_of_a_relative_storage_lie_where_the_caller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    got = run(tuner.with_parameters(train, data=[1, 2]), run_config=ray.train.RunConfig(storage_path="ckpts"))[
+        "trainable"
+    ]
+    monkeypatch.chdir("/")
+    assert got.given() == {"data": [1, 2]}
+
+
 def test_resources_of_tune() -> None:
     got = run(ray.tune.with_resources(train, {"cpu": 2, "gpu": 0.5}))
     assert got["resources_per_worker"] == {"CPU": 2.0, "GPU": 0.5}

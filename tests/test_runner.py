@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ray.train
 
 import tuner
 from tuner.domain.events import Reported
@@ -211,7 +212,9 @@ class TestRun:
         assert list(frame["config/x"]) == [t.config["x"] for t in result.trials]
         assert len(result.dataframe(history=True)) == 9
 
-    def test_the_best_checkpoint_can_be_opened(self, tmp_path: Path) -> None:
+    def test_the_best_checkpoint_can_be_opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
         def train(config: dict[str, Any]) -> None:
             for step in range(1, 4):
 
@@ -220,11 +223,12 @@ class TestRun:
 
                 tuner.report({"loss": abs(step - 2)}, checkpoint=save)
 
-        result = search(train, num_samples=1, checkpoint={"frequency": 1})
+        result = search(train, num_samples=1, checkpoint={"frequency": 1}, storage="ckpts")
         assert result.best_checkpoint is not None
         with result.best_checkpoint.as_directory() as folder:
             assert Path(folder, "step").read_text() == "2"
         assert Path(result.best_checkpoint.to_directory(tmp_path / "copy"), "step").read_text() == "2"
+        assert Path(result.best_checkpoint.path).is_relative_to(tmp_path / "ckpts" / result.experiment_id)
 
     def test_a_failing_rank_is_named(self) -> None:
         def train(config: dict[str, Any]) -> None:
@@ -354,6 +358,34 @@ def test_bad_arguments(options: dict[str, Any], pointer: str) -> None:
     with pytest.raises(SpecError) as caught:
         tuner.run(trainable, {"x": tuner.uniform(0, 1)}, **arguments)
     assert pointer in [p for p, _ in caught.value.errors]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"storage": "ckpts"}, "{here}/ckpts"),
+        ({"storage": Path("ckpts")}, "{here}/ckpts"),
+        ({"storage": "./a/../ckpts"}, "{here}/ckpts"),
+        ({"checkpoint": {"storage": "ckpts", "keep_last": 2}}, "{here}/ckpts"),
+        ({"run_config": ray.train.RunConfig(storage_path="ckpts")}, "{here}/ckpts"),
+        ({"storage": "/data"}, "/data"),
+        ({"storage": "$SCRATCH/ckpts"}, "$SCRATCH/ckpts"),
+        ({"storage": "~/ckpts"}, "~/ckpts"),
+        ({"storage": "s3://bucket/ckpts"}, "s3://bucket/ckpts"),
+    ],
+)
+def test_a_relative_storage_is_one_of_the_callers_directory(
+    options: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks work elsewhere: there it would be another directory."""
+
+    def drive(store: Store, settings: Settings, experiment_id: str, *_: Any, **__: Any) -> Any:
+        return store.get_experiment(experiment_id).spec.checkpoint
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tuner.runner._drive", drive)
+    found: Any = tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **options)
+    assert found.storage == expected.format(here=tmp_path)
 
 
 @pytest.mark.parametrize("space", [{"x": tuner.choice([])}, {"x": tuner.uniform(1, 0)}, {"x": tuner.loguniform(0, 1)}])

@@ -57,6 +57,13 @@ def test_every_variable_is_read() -> None:
     )
 
 
+def test_a_relative_storage_is_one_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings.from_env({"TUNER_STORAGE": "ckpts"}).storage == f"{tmp_path}/ckpts"
+    assert Settings.from_env({"TUNER_STORAGE": "$SCRATCH/ckpts"}).storage == "$SCRATCH/ckpts"
+    assert Settings.from_env({"TUNER_STORAGE": "~/ckpts"}).storage == "~/ckpts"
+
+
 def test_impossible_values_are_named_together() -> None:
     with pytest.raises(SpecError) as caught:
         Settings.from_env(

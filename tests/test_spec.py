@@ -131,6 +131,9 @@ def test_unknown_fields_of_sections() -> None:
          "unknown resource; did you mean CPU?"),
         ({"scaling": {"resources_per_worker": {"a/b": "x"}}}, "/scaling/resources_per_worker/a~1b", 'expected a number, got "x"'),
         ({"scaling": {"backend": "nccl"}}, "/scaling/backend", "nccl needs GPUs; set use_gpu"),
+        ({"checkpoint": {"storage": "ckpts"}}, "/checkpoint/storage",
+         "expected an absolute path, a URI such as s3://bucket/folder, or a path that begins with ~ or $NAME, "
+         'got "ckpts", which would be another directory in each process'),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "/runtime_env/env_vars/A", "expected a string, got 1"),
         ({"entrypoint": "train.py"}, "/entrypoint", 'expected "module:function", got "train.py"'),
         ({"entrypoint": ...}, "/entrypoint", 'is required; expected "module:function"'),
@@ -153,6 +156,11 @@ def test_a_resource_that_is_nearly_one_of_rays_is_refused(name: str, meant: str)
 def test_a_custom_resource_is_taken() -> None:
     own = {"CPU": 1.0, "memory": 1e9, "tpu": 4.0, "fast_disk": 1.0}
     assert parse_spec({**SPEC, "scaling": {"resources_per_worker": own}}).scaling.resources_per_worker == own
+
+
+@pytest.mark.parametrize("storage", ["/data/x", "~/x", "~me/x", "$SCRATCH/x", "${SCRATCH}/x", "s3://b/x", "file:///x"])
+def test_a_storage_that_every_process_can_tell_is_taken(storage: str) -> None:
+    assert parse_spec({**SPEC, "checkpoint": {"storage": storage}}).checkpoint.storage == storage
 
 
 def test_fractions_above_one_and_gpus_that_are_none() -> None:

@@ -19,6 +19,7 @@ from tuner.trials import ray_compat
 from tuner.trials.forms import LOOP_CONFIG, as_function, is_objective, is_trainer, with_metrics
 from tuner.trials.objects import Parameterized, Stored, store, with_parameters
 from tuner.trials.packages import ship
+from tuner.trials.storage import absolute
 
 _ENDLESS = 2**31 - 1  # Ray's max_failures=-1
 
@@ -68,7 +69,7 @@ def run_config(config: Any) -> dict[str, Any]:
         out["name"] = config.name
     storage = getattr(config, "storage_path", None)
     if storage and str(storage) != os.path.expanduser("~/ray_results"):  # which Ray fills in where nobody said anything
-        out["storage"] = str(storage)
+        out["storage"] = absolute(storage)
     if getattr(config, "storage_filesystem", None) is not None:
         raise SpecError("storage_filesystem has no counterpart; say storage='scheme://...' instead", "/run_config")
     if (stop := _plain(getattr(config, "stop", None))) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
 from tuner.trainable import by_value
+from tuner.trials.storage import absolute
 from tuner.usecases import create_from_python
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def run(
     time_attr: str = "training_iteration",
     stop: Any = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-    storage: str | None = None,
+    storage: str | os.PathLike[str] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     scope: str = "all",
     runtime_env: Mapping[str, Any] | None = None,
@@ -90,7 +92,8 @@ def run(
     time_budget_s: running time in seconds after which everything is stopped.
     max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
     stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
-    storage: where checkpoints go, a path or any pyarrow.fs URI; default: under the home (``~/.tuner``, or TUNER_HOME).
+    storage: where checkpoints go, a path (a relative one as seen from the caller) or any pyarrow.fs URI; default: under the
+        home (``~/.tuner``, or TUNER_HOME).
     ray_address: a Ray cluster; None: the Ray that this process is connected to already, or a private one on this machine.
         It and the driver stay for the next call, which then starts at once, until the process ends or `tuner.shutdown()`.
     address: a tuner service to run on; not available yet.
@@ -102,6 +105,7 @@ def run(
     Raises SpecError for whatever is wrong with the arguments, before anything is started. Failed trials do not raise: see
     ``result.trials`` and ``result.error``.
     """
+    storage, checkpoint = _seen_from_here(storage), _with_storage_seen_from_here(checkpoint)
     if (other := adapted(run, locals())) is not None:
         return run(**other)
     if address is not None:
@@ -170,6 +174,17 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
             raise Conflict(f"{experiment_id} is {record.state}; there is nothing to resume")
         store.add_command(record.id, "resume", reason="by a user")
         return _drive(store, settings, experiment_id, ray_address, verbose, keep=False)
+
+
+def _seen_from_here(storage: Any) -> Any:
+    """A storage that means the same to every process; what is no path at all is left to the check of the spec."""
+    return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
+
+
+def _with_storage_seen_from_here(checkpoint: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if not isinstance(checkpoint, Mapping) or "storage" not in checkpoint:
+        return checkpoint
+    return {**checkpoint, "storage": _seen_from_here(checkpoint["storage"])}
 
 
 def _store(settings: Settings) -> Store:

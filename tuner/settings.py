@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import SpecError
+from tuner.trials.storage import absolute
 
 
 def _setting(variable: str, about: str, default: Any) -> Any:
@@ -47,8 +48,7 @@ class Settings:
         object.__setattr__(self, "home", home)
         if not self.database_url:
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
-        if not self.storage:
-            object.__setattr__(self, "storage", str(home / "checkpoints"))
+        object.__setattr__(self, "storage", absolute(self.storage or home / "checkpoints"))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
 from tuner.names import did_you_mean, resource_meant
+from tuner.trials.storage import is_relative
 
 if TYPE_CHECKING:
     from tuner.driver.assemble import Parts
@@ -68,7 +69,9 @@ class LimitsSection(Section):
 class CheckpointSection(Section):
     """Where checkpoints go, when they are asked for, and which are kept."""
 
-    storage: Name | None = Field(default=None, description="a path or any pyarrow.fs URI; null: under the home")
+    storage: Name | None = Field(
+        default=None, description="an absolute path or any pyarrow.fs URI; null: under the home"
+    )
     frequency: Whole | None = Field(
         default=None, description="ask for one every n reports; null: when something needs one"
     )
@@ -159,6 +162,7 @@ def parse_spec(
         _check_entrypoint(model, code, errors)
         _check_resources(model.scaling, errors)
         _check_environment(model.runtime_env, errors)
+        _check_storage(model.checkpoint.storage, errors)
         _check_strings(plain, errors)
     _check_parts(plain, space_blob, parts, errors)
     if errors or model is None:
@@ -308,6 +312,17 @@ def _check_resources(scaling: ScalingSection, errors: Errors) -> None:
         errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
         errors.append(("/scaling/backend", "nccl needs GPUs; set use_gpu"))
+
+
+def _check_storage(storage: str | None, errors: Errors) -> None:
+    if storage is not None and is_relative(storage):
+        errors.append(
+            (
+                "/checkpoint/storage",
+                "expected an absolute path, a URI such as s3://bucket/folder, or a path that begins with ~ or $NAME, got "
+                f"{_shown(storage)}, which would be another directory in each process",
+            )
+        )
 
 
 def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:

@@ -128,6 +128,17 @@ def place(uri: str | os.PathLike[str]) -> Place:
     return Place(text, path, base)
 
 
+def is_relative(uri: str) -> bool:
+    """Whether this is a path that means another directory in every process, depending on where that one works."""
+    return "://" not in uri and not uri.startswith(("/", "~", "$"))
+
+
+def absolute(uri: str | os.PathLike[str]) -> str:
+    """With a relative path as seen from the working directory of this process; URIs, ``~`` and ``$NAME/...`` as they are."""
+    text = os.fspath(uri)
+    return os.path.abspath(text) if is_relative(text) else text
+
+
 def _expanded(path: str) -> str:
     """With ``~`` and ``$NAME`` replaced: each node may have its own scratch disk by its own name."""
     found = os.path.expanduser(os.path.expandvars(path))
