@@ -440,10 +440,12 @@ class Host:
                 raise
             return self._refuse(record, epoch, error)
         finally:
-            self.driven.pop(record.id, None)
+            ended = self.driven.pop(record.id, None)
             await self._leave_nothing(record)
             with contextlib.suppress(Exception):
                 store.release(record.id, epoch)
+            if ended is not None:
+                del ended.loop  # which knows it as well: the two would keep all trials until the next full collection
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
         """Whether the driver of this experiment has now died CRASHES times without getting any further."""

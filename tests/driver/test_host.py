@@ -1,0 +1,49 @@
+"""The host without Ray: what it keeps of an experiment, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.examples import a_spec
+from tuner.domain.events import SegmentStarted
+from tuner.domain.states import ExperimentState
+from tuner.driver import host as module
+from tuner.driver.host import Driven, Host
+from tuner.settings import Settings
+
+
+async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven: list[weakref.ref[Driven]] = []
+    trials: list[Any] = []
+
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None]:
+        if not driven:
+            driven.append(weakref.ref(self))
+        trials.append(number)
+        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        return "returned", None
+
+    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr(Driven, "run", run)
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
+    made = host.store.create_experiment(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
+    gc.collect()
+    gc.disable()
+    try:
+        host._begin(made)
+        assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+        await asyncio.sleep(0)
+        assert sorted(trials) == [0, 1, 2]
+        assert driven[0]() is None
+    finally:
+        gc.enable()
+        host.store.close()
