@@ -34,15 +34,15 @@ NEW_POINT = (0.9248497509578116, 0.7217076215439615)  # at (.2, .3), tau 1, with
 STARTED = (0.7411326214437404, 0.8223817828692171)  # trial 1 at tau 1
 
 
-def without_local_term(theta: Floats, prior: Prior) -> Floats:
-    """The prototype had no second term: next to no weight for it, at the medians of its prior."""
-    return np.concatenate([theta, np.log([prior.local[0], prior.radius[0] * math.sqrt(2)])])
+def as_the_prototype(theta: Floats, prior: Prior) -> Floats:
+    """It had no second term (next to no weight for it, at the medians of its prior), and its curves did not fan out."""
+    return np.concatenate([theta, np.log([prior.local[0], prior.radius[0] * math.sqrt(2)]), [0.0]])
 
 
 def prototype() -> tuple[Evidence, Floats]:
     prior = Prior(local=(1e-14, 1.0))
     z = Warp.of(SCORES).z
-    return Evidence(Rows(X, TRIAL, TAU), z, np.array([0, 1]), prior), without_local_term(THETA, prior)
+    return Evidence(Rows(X, TRIAL, TAU), z, np.array([0, 1]), prior), as_the_prototype(THETA, prior)
 
 
 def test_warp_as_the_prototype() -> None:
@@ -98,7 +98,7 @@ def some_evidence(seed: int = 0, trials: int = 12) -> tuple[Evidence, Floats]:
     trial = np.repeat(np.arange(trials), g.integers(1, 5, trials))
     tau = np.concatenate([np.array([0, 0.3, 0.6, 1])[: (trial == k).sum()] for k in range(trials)])
     evidence = Evidence(Rows(x, trial, tau), g.normal(size=len(trial)), GROUP, Prior())
-    return evidence, evidence.prior.mean(4) + 0.4 * g.normal(size=9)
+    return evidence, evidence.prior.mean(4) + 0.4 * g.normal(size=10)
 
 
 def naive_kernel(theta: Floats, a: list[tuple[Floats, int, float]], b: list[tuple[Floats, int, float]]) -> Floats:
@@ -108,13 +108,14 @@ def naive_kernel(theta: Floats, a: list[tuple[Floats, int, float]], b: list[tupl
         return (1 + math.sqrt(5) * r + 5 * r * r / 3) * math.exp(-math.sqrt(5) * r)
 
     lengths = np.exp(theta[:4])[GROUP]
-    scale, own, _, local, radius = np.exp(theta[4:])
+    scale, own, _, local, radius = np.exp(theta[4:-1])
     out = np.empty((len(a), len(b)))
     for i, (x, trial, tau) in enumerate(a):
         for j, (y, other, upsilon) in enumerate(b):
             trend = m52(float(np.linalg.norm((x - y) / lengths)))
             near = local * math.exp(-(float(np.linalg.norm(x - y)) ** 2) / (2 * radius**2))
-            out[i, j] = (trend + near + own * (trial == other)) * m52(abs(tau - upsilon) / scale)
+            grown = math.exp(theta[-1] * (tau - 1) + theta[-1] * (upsilon - 1))
+            out[i, j] = (trend + near + own * (trial == other)) * grown * m52(abs(tau - upsilon) / scale)
     return out
 
 
@@ -187,6 +188,27 @@ def test_a_fit_improves_and_finds_what_made_the_data() -> None:
     theta = evidence.fit([(start, 40)])
     assert evidence.loss(theta)[0] < evidence.loss(start)[0] - 20
     assert np.exp(theta[0]) < 0.5 * np.exp(theta[1:3]).min()
+
+
+def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
+    """And then a small lead at the first level promises a large one at the last."""
+    g = np.random.default_rng(4)
+    trial, tau = np.repeat(np.arange(40), 3), np.tile([0.0, 0.5, 1.0], 40)
+    height = g.normal(size=40)
+    x = g.random((41, 3))
+    growth = {}
+    for name, grown in (("fan", np.exp(2 * (tau - 1))), ("level", np.ones(120))):
+        z = height[trial] * grown + 0.01 * g.normal(size=120)
+        evidence = Evidence(Rows(x[:40], trial, tau), z, np.arange(3), Prior())
+        theta = evidence.fit([(evidence.prior.mean(3), 60)])
+        growth[name] = theta[-1]
+        rows = Rows(x, np.append(trial, 40), np.append(tau, 0.0))
+        lead = 0.2 if name == "fan" else 1.5
+        posterior = Posterior(theta, np.arange(3), rows, np.append(z, lead), np.array([], dtype=np.int64))
+        mean, _ = posterior.of_trials(np.array([40]), np.ones(1))
+        assert mean[0] == pytest.approx(1.5, abs=0.5)
+    assert growth["fan"] > 1.5
+    assert 0 <= growth["level"] < 0.3
 
 
 # -- warp

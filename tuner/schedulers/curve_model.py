@@ -3,13 +3,14 @@
 In the line of freeze-thaw Bayesian optimization (Swersky, Snoek and Adams 2014) with a stationary kernel in place of
 theirs: results at a few geometric levels are enough, and one Cholesky factorization of a few hundred rows serves a decision.
 
-    k = A [ (M52(|x - x'| / l) + c·G(|x - x'| / ρ) + s·1{i = i'}) · M52(|τ - τ'| / λ) + (σ² + ε)·1{same row} ]
+    k = A [ (M52(|x - x'| / l) + c·G(|x - x'| / ρ) + s·1{i = i'}) · g(τ) g(τ') M52(|τ - τ'| / λ) + (σ² + ε)·1{same row} ]
 
 with M52 the Matérn kernel of smoothness 5/2, G the Gaussian one, x the encoded configuration, τ = ln t / ln max_t, i the
 trial. The first term is the trend over the space, with a length of its own for every parameter; the second is what close
 neighbours share beyond it, so that what is known of one configuration is known of its near copies; `s` is what a trial has
-of its own (the luck of its seed). The amplitude A is profiled out. The other parameters have
-normal priors on their logarithms and are set to the maximum of the posterior by L-BFGS-B with analytic gradients.
+of its own (the luck of its seed). g(τ) = exp(γ(τ - 1)), γ >= 0, lets curves fan out: where all begin alike, a small lead at
+the beginning is a large one at the end. The amplitude A is profiled out. The other parameters have normal priors on their
+logarithms (γ on itself) and are set to the maximum of the posterior by L-BFGS-B with analytic gradients.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def squared_distances(a: Floats, b: Floats) -> Floats:
 class Prior:
     """Normal priors on the logarithms of the parameters, as (median, standard deviation of the log).
 
-    theta = [ln l of every parameter of the space..., ln λ, ln s, ln σ², ln c, ln ρ]
+    theta = [ln l of every parameter of the space..., ln λ, ln s, ln σ², ln c, ln ρ, γ]
     """
 
     lengthscale: tuple[float, float] = (0.7, 1.0)
@@ -145,23 +146,24 @@ class Prior:
     noise: tuple[float, float] = (0.01, 1.5)
     local: tuple[float, float] = (0.1, 1.0)
     radius: tuple[float, float] = (0.1, 0.5)  # ρ, for a single parameter; √p times this for p parameters
+    growth: tuple[float, float] = (0.0, 1.0)  # γ, which is no logarithm and never below 0
     shortest: float = 0.1
     reach: float = 4.0  # how far from its median a logarithm may go
 
     def mean(self, dims: int) -> Floats:
         rest = [self.level[0], self.own[0], self.noise[0], self.local[0], self.radius[0] * math.sqrt(dims)]
-        return np.log([self.lengthscale[0]] * dims + rest)
+        return np.append(np.log([self.lengthscale[0]] * dims + rest), self.growth[0])
 
     def sd(self, dims: int) -> Floats:
-        rest = [self.level[1], self.own[1], self.noise[1], self.local[1], self.radius[1]]
+        rest = [self.level[1], self.own[1], self.noise[1], self.local[1], self.radius[1], self.growth[1]]
         return np.array([self.lengthscale[1]] * dims + rest)
 
     def bounds(self, dims: int) -> list[tuple[float, float]]:
         mean = self.mean(dims)
         reach = [4.0, self.reach, self.reach, self.reach, 2.0]
-        return [(math.log(self.shortest), m + 4) for m in mean[:dims]] + [
-            (m - r, m + 4) for m, r in zip(mean[dims:], reach, strict=True)
-        ]
+        lengths = [(math.log(self.shortest), m + 4) for m in mean[:dims]]
+        others = [(m - r, m + 4) for m, r in zip(mean[dims:-1], reach, strict=True)]
+        return [*lengths, *others, (0.0, self.reach)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- fit
@@ -182,7 +184,7 @@ class Evidence:
         """Negative log posterior density of theta, up to a constant, and its gradient."""
         d, n = self.dims, len(self.z)
         x, trial = self.rows.x, self.rows.trial
-        scale, own, noise, local, radius = np.exp(theta[d:])
+        scale, own, noise, local, radius = np.exp(theta[d:-1])
         levels, level = np.unique(self.rows.tau, return_inverse=True)
         pair, step = np.ix_(trial, trial), np.ix_(level, level)
 
@@ -194,8 +196,10 @@ class Evidence:
         across = (1 + q + q * q / 3) * decay + near
         across[np.diag_indices_from(across)] += own
         h = SQRT5 * np.abs(levels[:, None] - levels) / scale
-        along = (1 + h + h * h / 3) * np.exp(-h)
-        by_scale = h * h * (1 + h) * np.exp(-h) / 3
+        to_end = levels[:, None] + levels - 2
+        grown = np.exp(theta[-1] * to_end - h)
+        along = (1 + h + h * h / 3) * grown
+        by_scale = h * h * (1 + h) * grown / 3
 
         k = across[pair] * along[step]
         k[np.diag_indices(n)] += noise + JITTER
@@ -215,11 +219,13 @@ class Evidence:
         near *= between
         slopes = np.empty_like(theta)
         slopes[:d] = np.bincount(self.group, weights=by_column, minlength=d)
-        slopes[d] = 0.5 * (_pair_sums(m * across[pair], level, len(levels)) * by_scale).sum()
+        at_levels = _pair_sums(m * across[pair], level, len(levels))
+        slopes[d] = 0.5 * (at_levels * by_scale).sum()
         slopes[d + 1] = 0.5 * own * np.trace(between)
         slopes[d + 2] = 0.5 * noise * np.trace(m)
         slopes[d + 3] = 0.5 * near.sum()
         slopes[d + 4] = 0.5 * (near * nearness).sum()
+        slopes[d + 5] = 0.5 * (at_levels * along * to_end).sum()
         t = (theta - self.prior.mean(d)) / self.prior.sd(d)
         value = 0.5 * n * math.log(amplitude) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(t @ t)
         return value, t / self.prior.sd(d) - slopes
@@ -255,7 +261,8 @@ class Posterior:
         """`running` are the trials that run now, numbered as in `rows`, which has their x too."""
         d = int(group.max()) + 1
         self._lengths = np.exp(theta[:d])[group]
-        self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:]))
+        self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:-1]))
+        self._growth = float(theta[-1])
         n = self._real = len(z)
         # `rows` may have the x of trials without results, to be asked about: those are no part of the matrix
         used, self._trial = np.unique(np.concatenate([rows.trial, running]), return_inverse=True)
@@ -283,18 +290,19 @@ class Posterior:
         levels, level = np.unique(tau, return_inverse=True)
         k = across[:, self._trial]
         k *= self._along(levels)[:, self._level][level]
-        return self._moments(k)
+        return self._moments(k, tau)
 
     def of_new(self, x: Floats, tau: float) -> tuple[Floats, Floats]:
         """The same for configurations x (m, q) that have not been tried, all at one tau."""
         k = self._across(x)[:, self._trial]
         k *= self._along(np.array([tau]))[0, self._level]
-        return self._moments(k)
+        return self._moments(k, np.array([tau]))
 
-    def _moments(self, k: Floats) -> tuple[Floats, Floats]:
+    def _moments(self, k: Floats, tau: Floats) -> tuple[Floats, Floats]:
         mean: Floats = k[:, : self._real] @ self._alpha
         v = blas.dtrmm(1.0, self._inverse, k.T, lower=1, overwrite_b=1)
-        variance = self.amplitude * (1 + self._local + self._own - np.einsum("ij,ij->j", v, v))
+        prior = (1 + self._local + self._own) * np.exp(2 * self._growth * (tau - 1))
+        variance = self.amplitude * (prior - np.einsum("ij,ij->j", v, v))
         return mean, np.sqrt(np.maximum(variance, 1e-9))
 
     def _across(self, x: Floats) -> Floats:
@@ -308,7 +316,9 @@ class Posterior:
         return out
 
     def _along(self, tau: Floats) -> Floats:
-        return matern52(np.abs(tau[:, None] - self._levels) / self._scale)
+        out = matern52(np.abs(tau[:, None] - self._levels) / self._scale)
+        out *= np.exp(self._growth * (tau[:, None] + self._levels - 2))
+        return out
 
 
 # --------------------------------------------------------------------------------------------------------- acquisition

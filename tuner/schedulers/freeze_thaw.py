@@ -32,6 +32,7 @@ from tuner.schedulers.base import (
 )
 from tuner.schedulers.cube import Cube, key
 from tuner.schedulers.curve_model import Evidence, Floats, Prior, Rows, Warp
+from tuner.schedulers.novelty import Novelty
 from tuner.schedulers.options import check_number, options_of
 from tuner.schedulers.repeats import Repeats
 from tuner.schedulers.weighing import Forecast, Question, Results, Winner, tau, weigh
@@ -42,7 +43,9 @@ FIRST_TRIALS = 8  # drawn without the model
 KEPT_TIMES = 64  # measured times that the medians are taken of
 REFIT_GROWTH = 1.2
 FITS_FROM_PRIOR = 7  # while data are few, the last fit may sit in a poor optimum
-SCOUT_REACH = 0.25  # of max_t
+SCOUT_REACH = 0.2  # of max_t
+SCOUTS_WHEN_STALLED = 2  # times scout_share, on top of it, while nothing gets better
+NEARLY = 0.05  # of the way down to the median score is as good as the best
 RECENT = 10  # proposals of the model that are looked back upon
 
 PRIOR = Prior()
@@ -56,6 +59,7 @@ class FreezeThawState:
         default_factory=list
     )  # trial, level index, score or None: crash
     best: float | None = None  # score
+    records: list[tuple[float, float]] = field(default_factory=list)  # what was spent when a score was the best so far
     running: dict[int, None] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)  # trial -> index of the highest level it has a result at
     clock: dict[int, tuple[float, float | None]] = field(
@@ -83,10 +87,10 @@ class FreezeThawScheduler(Scheduler):
         num_samples, but at least 3 (or num_samples, where that is less); no end of its own where the experiment has a
         time budget or no num_samples.
     thaw: how often only started trials are asked about, by their expected improvement at max_t.
-    random_share: of the new trials, how many are drawn without the model, which may be wrong about the space; more while
-        what it proposes turns out to repeat other trials.
-    scout_share: of all training, how much goes to trials that are drawn without the model and not paused before a quarter
-        of max_t, since slow starters cannot be told early and a model that never saw one does not expect any.
+    random_share: of the new trials, how many are drawn without the model, which may be wrong about the space.
+    scout_share: of all training, how much goes to trials that are drawn without the model and not paused before a fifth of
+        max_t, since slow starters cannot be told early and a model that never saw one does not expect any; up to three
+        times as much while nothing gets better.
     """
 
     TYPE: ClassVar[str] = "freeze_thaw"
@@ -176,7 +180,9 @@ class FreezeThawScheduler(Scheduler):
             if time is not None and fact.time >= time:
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
-        state.best = fact.score if state.best is None else max(state.best, fact.score)
+        if state.best is None or fact.score > state.best:
+            state.best = fact.score
+            state.records.append((state.spent, fact.score))
         index = self._passed(fact.t)
         if index > state.reached.get(fact.trial, -1):
             state.reached[fact.trial] = index
@@ -280,9 +286,8 @@ class FreezeThawScheduler(Scheduler):
         if winner.trial is not None:
             few = "" if winner.weighed == winner.of else f"; {winner.weighed} of {winner.of} paused trials were weighed"
             return Resume(trial=winner.trial, reason=f"resumed: {promise}{few}")
-        share = self._random_share(trials)
-        if self._draw("random") < share and not self._cube.discrete:
-            return self._spread(trials, count, f"new, drawn without the model as {share:.0%} are now")
+        if self._draw("random") < self.random_share and not self._cube.discrete:
+            return self._spread(trials, count, f"new, drawn without the model as {self.random_share:.0%} are")
         assert winner.point is not None
         return Start(params=self._cube.params(winner.point), reason=f"new: {promise}", tags={"model": True})
 
@@ -321,22 +326,28 @@ class FreezeThawScheduler(Scheduler):
                 start_cost=start_cost,
                 may_start=may_start,
                 thaw=self.thaw,
+                repeats=self._chance_of_repeats(trials),
+                few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
             self._cache.winner = weigh(question, self._cube, lambda n: self._point(trials[n]), generator)
             self._cache.asked = asked
         return self._cache.winner
 
-    def _random_share(self, trials: Population) -> float:
-        """More than asked for while the model proposes what turns out to repeat other trials."""
+    def _idle_share(self, trials: Population) -> float:
+        """How much of what the model proposed last turned out to begin like another trial, and half as much again."""
         repeats, recent = self._repeats(), []
         for number in range(len(trials) - 1, FIRST_TRIALS - 1, -1):
             if trials[number].tags.get("model") and number in self.state.reached:
                 recent.append(repeats.begins_like_another(number))
                 if len(recent) == RECENT:
                     break
-        idle = 1.5 * sum(recent) / RECENT
-        return max(self.random_share, min(idle, 0.8)) if self.random_share else 0.0
+        return min(1.5 * sum(recent) / RECENT, 0.8)
+
+    def _chance_of_repeats(self, trials: Population) -> Floats | None:
+        novelty = self._cache.novelty
+        novelty.follow(self.state.results, lambda n: self._cube.features(self._point(trials[n])[None])[0])
+        return novelty.chance()
 
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """A point of a low-discrepancy sequence; scouts have one of their own, so that few of them see much of the space.
@@ -391,14 +402,19 @@ class FreezeThawScheduler(Scheduler):
         return {"theta": evidence.fit(starts).tolist(), "results": payload["results"]}
 
     def _theta(self) -> Floats:
-        return np.array(self.state.theta) if self.state.theta else PRIOR.mean(self._cube.dims)
+        prior = PRIOR.mean(self._cube.dims)
+        # a fit of an older version's model, of other parameters, is of no use
+        return np.array(self.state.theta) if len(self.state.theta) == len(prior) else prior
 
     # -- small things ----------------------------------------------------------------------------------------------------
 
     def _results(self, trials: Population) -> Results:
         results = self.state.results
         if self._cache.results is None or len(self._cache.results.slot) != len(results):
-            self._cache.results = Results.of(results, lambda n: self._point(trials[n]))
+            repeats = self._repeats()
+            self._cache.results = Results.of(
+                results, lambda n: self._point(trials[n]), lambda n: repeats.original(n) is not None
+            )
         return self._cache.results
 
     def _repeats(self) -> Repeats:
@@ -433,7 +449,18 @@ class FreezeThawScheduler(Scheduler):
         state: FreezeThawState = self.state
         if self._cube.discrete or len(self._levels) < 3 or self._scout_end <= self._levels[1]:
             return False
-        return state.scouted < self.scout_share * state.spent
+        share = self.scout_share * (1 + SCOUTS_WHEN_STALLED * self._stalled())
+        return state.scouted < share * state.spent
+
+    def _stalled(self) -> float:
+        """The share of all training, but for the first full one, since there was a score nearly as good as the best."""
+        state: FreezeThawState = self.state
+        scores = [score for _, _, score in state.results if score is not None]
+        if state.best is None or not scores or not state.spent:
+            return 0.0
+        near = state.best - NEARLY * max(0.0, state.best - statistics.median(scores))
+        since = next((spent for spent, best in state.records if best >= near), state.spent)
+        return max(0.0, 1 - max(since, self._end) / state.spent)
 
     def _key(self, *purpose: str | int) -> int:
         return keyed_seed(self.setting.seed, "freeze_thaw", *purpose)
@@ -481,4 +508,5 @@ class _Cache:
     winner: Winner | None = None
     results: Results | None = None
     repeats: Repeats = field(default_factory=Repeats)
+    novelty: Novelty = field(default_factory=Novelty)
     points: dict[int, Floats] = field(default_factory=dict)

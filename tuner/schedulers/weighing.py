@@ -1,8 +1,9 @@
 """One decision of the freeze-thaw search: of the trials that could go on and of all new ones, which shall train next?
 
 MFPI-random (Rakotoarison et al., "In-Context Freeze-Thaw Bayesian Optimization", 2024): a horizon and a goal above the best
-score so far are drawn at random, and the winner is who most probably passes the goal within the horizon. Now and then the
-question is instead which started trial has the highest expected improvement at full training, so that some are finished.
+score so far are drawn at random, and the winner is who most probably passes the goal within the horizon. Where no started trial
+could, the horizon is that of full training. Now and then the question is instead which started trial has the highest expected
+improvement at full training, so that some are finished; unless a new one promises far more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.schedulers.cube import Cube, key
 from tuner.schedulers.curve_model import (
@@ -23,11 +25,18 @@ from tuner.schedulers.curve_model import (
     log_expected_improvement,
     log_probability_of_improvement,
 )
+from tuner.schedulers.novelty import log_new
 
 MAX_ROWS = 320  # results that the model looks at; its cost grows with the cube
-TOP_TRIALS = 40  # whose whole curves are kept longest
+TOP_TRIALS = 40  # whose whole curves are kept longest,
+TOP_RESULTS = 180  # in so many results besides their newest
 MAX_STARTED = 150  # started trials that a decision weighs one by one
+RIVAL = 10  # a new trial that promises so many times the improvement of every started one is not put off for them
+HOPELESS = math.log(
+    1e-3
+)  # a horizon within which no started trial is likelier than this to pass the goal is no question
 SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 150, 20, 6, 10
+FEW = 30  # uniform points, where that is all there is to choose from
 STEPS = (0.1, 0.05, 0.025, 0.012)  # of the climbs
 
 
@@ -36,7 +45,8 @@ class Results:
     """All results at levels, in the order in which they came. Trials are counted in the order of their numbers.
 
     slot, level, score (n,): of each result; the score of a crash is -inf. number, best, newest (k,): of each trial that has
-    results, its number, its best score, and which result is its newest. points (k, p): realised.
+    results, its number, its best score, and which result is its newest. points (k, p): realised. repeat (k,): whether it is
+    known to repeat another trial, of which the model is told nothing.
     """
 
     slot: Ints
@@ -46,10 +56,16 @@ class Results:
     best: Floats
     newest: Ints
     points: Floats
+    repeat: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, results: Sequence[tuple[int, int, float | None]], point: Callable[[int], Floats]) -> Results:
-        """From (trial, level, score or None for a crash) and a function that gives a trial's point; not empty."""
+    def of(
+        cls,
+        results: Sequence[tuple[int, int, float | None]],
+        point: Callable[[int], Floats],
+        repeats: Callable[[int], bool] = lambda number: False,
+    ) -> Results:
+        """From (trial, level, score or None for a crash), a trial's point, and whether it repeats another; not empty."""
         numbers, slot = np.unique(np.array([r[0] for r in results], dtype=np.int64), return_inverse=True)
         score = np.array([-np.inf if r[2] is None else r[2] for r in results])
         best = np.full(len(numbers), -np.inf)
@@ -57,27 +73,36 @@ class Results:
         newest: Ints = np.zeros(len(numbers), dtype=np.int64)
         newest[slot] = np.arange(len(slot))
         level: Ints = np.array([r[1] for r in results], dtype=np.int64)
-        return cls(slot, level, score, numbers, best, newest, np.array([point(int(n)) for n in numbers]))
+        points = np.array([point(int(n)) for n in numbers])
+        repeat = np.array([repeats(int(n)) for n in numbers], dtype=bool)
+        return cls(slot, level, score, numbers, best, newest, points, repeat)
 
-    def thinned(self, generator: np.random.Generator) -> Ints:
-        """Which results the model sees, at most MAX_ROWS.
+    def thinned(self, generator: np.random.Generator, always: int | None = None) -> Ints:
+        """Which results the model sees, at most MAX_ROWS, among them the newest of the trial of slot `always`.
 
-        The newest of the best trials come first, then the newest of the others, earlier ones of the best, and the rest; at
-        random where not all of a kind fit.
+        Those of repeats are left out: the same again says nothing new, and that copies agree says nothing of how alike
+        neighbours are. The newest of the best trials come first, then their earlier ones, from which it learns how curves go
+        on, the newest of the others, and the rest; at random where not all of a kind fit.
         """
-        count = len(self.slot)
-        if count <= MAX_ROWS:
-            return np.arange(count)
-        top = np.zeros(len(self.best), dtype=bool)
-        top[self.top(TOP_TRIALS)] = True
-        last = np.zeros(count, dtype=bool)
-        last[self.newest] = True
-        rank = ~top[self.slot] + 2 * ~last + generator.random(count)
-        return np.sort(np.argsort(rank, kind="stable")[:MAX_ROWS])
+        own = np.flatnonzero(~self.repeat[self.slot])
+        if len(own) <= MAX_ROWS:
+            return own
+        place = np.full(len(self.best), TOP_TRIALS)
+        top = self.top(TOP_TRIALS)
+        place[top] = np.arange(len(top))
+        place = place[self.slot[own]]
+        best, last = place < TOP_TRIALS, np.isin(own, self.newest)
+        kind = np.where(best, np.where(last, 0, 3), np.where(last, 2, 3))
+        earlier = np.flatnonzero(best & ~last)
+        kind[earlier[np.argsort(place[earlier], kind="stable")[:TOP_RESULTS]]] = 1
+        if always is not None:
+            kind[own == self.newest[always]] = 0
+        return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:MAX_ROWS]])
 
     def top(self, count: int) -> Ints:
-        """The best trials' slots, best first."""
-        return np.argsort(-self.best, kind="stable")[:count]
+        """The best trials' slots, best first, without repeats."""
+        order: Ints = np.lexsort((-self.best, self.repeat))
+        return order[: min(count, int((~self.repeat).sum()))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +124,8 @@ class Question:
     start_cost: float  # of a new trial, in units of time
     may_start: bool
     thaw: float  # how often only started trials are asked about
+    repeats: Floats | None = None  # the chance of a repeat at novelty.DISTANCES, where there were any
+    few: bool = False  # whether a new trial is the best of a few uniform points
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +180,16 @@ def weigh(
     daring = 10 ** generator.uniform(-4, 0)
     thaw = bool(generator.random() < q.thaw)
 
-    kept = q.results.thinned(generator)
+    slots = np.searchsorted(q.results.number, q.started)
+    kept = q.results.thinned(generator, int(slots[-1]) if q.held else None)
     warp = Warp.of(q.results.score[kept])
     incumbent = warp.forward(q.best)
     draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
 
-    which = np.arange(len(q.started))
-    if len(which) > 2 * MAX_STARTED:  # too many even to ask the model about each
-        best = q.results.best[np.searchsorted(q.results.number, q.started)]
-        which = _first(np.argsort(-best, kind="stable"), 2 * MAX_STARTED, len(which) if q.held else None)
+    # of the others the model would not know how they went, and expect too much of them
+    which = np.flatnonzero(np.isin(q.results.newest[slots], kept))
+    if not len(which):
+        which = np.argsort(-q.results.best[slots], kind="stable")[:MAX_STARTED]
     seen = q.results.number[q.results.slot[kept]]
     numbers = np.unique(np.concatenate([seen, q.started[which], q.running]))
     x = cube.features(np.array([point(int(n)) for n in numbers]).reshape(-1, cube.dims))
@@ -174,10 +202,16 @@ def weigh(
         which = which[_first(order, MAX_STARTED, len(which) if q.held else None)]
     stay, value = None, -math.inf
     if len(which):
-        stay, value = _best_started(q, draw, posterior, warp, which, np.searchsorted(numbers, q.started[which]))
-    if not q.may_start or (thaw and stay is not None):
+        rows_of = np.searchsorted(numbers, q.started[which])
+        stay, value = _best_started(q, draw, posterior, warp, which, rows_of)
+        if not thaw and value < HOPELESS:
+            draw = _Draw(end, draw.goal, thaw)
+            stay, value = _best_started(q, draw, posterior, warp, which, rows_of)
+    if not q.may_start:
         return stay
     new, new_value = _best_new(q, draw, posterior, warp, cube, point, generator, stay)
+    if thaw:
+        new_value -= math.log(RIVAL)
     return new if new is not None and new_value > value else stay
 
 
@@ -223,33 +257,33 @@ def _best_new(
     generator: np.random.Generator,
     stay: Winner | None,
 ) -> tuple[Winner | None, float]:
-    """Scattered points, neighbours of the best trials, then hill climbs from the best of these."""
+    """Scattered points, neighbours of the best trials, then hill climbs from the best of these; or the best of a few points.
+
+    The model expects of a configuration what it would expect if it were none of those that were tried; the worth of one
+    that may repeat another is smaller by that chance.
+    """
     until = min(draw.horizon, float(q.levels[-1]))
     at = float(tau(q.levels, np.array([until]))[0])
     toll = math.log1p(q.start_cost / float(q.levels[0]))
     tried: set[bytes] = set()
     if cube.discrete:
         tried = {key(p) for p in q.results.points} | {key(point(int(n))) for n in q.running}
+    known = cube.features(np.concatenate([q.results.points, *(point(int(n))[None] for n in q.running)]))
 
     def value(points: Floats) -> Floats:
-        values = draw.score(*posterior.of_new(cube.features(points), at)) - toll
+        x = cube.features(points)
+        values = draw.score(*posterior.of_new(x, at)) - toll
+        if q.repeats is not None:
+            values += log_new(q.repeats, x, known)
         if tried:
             values[[key(p) in tried for p in points]] = -np.inf
         return values
 
-    top = q.results.points[q.results.top(5)]
-    scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
-    near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)
-    points = np.concatenate([cube.scatter(SCATTERED, generator), near])
-    values = value(points)
-    k = np.argsort(-values, kind="stable")[:CLIMBERS]
-    points, values = points[k], values[k]
-    for step in STEPS:
-        tries = cube.perturb(np.repeat(points, TRIES, 0), step, generator)
-        all_points = np.concatenate([points[:, None], tries.reshape(len(points), TRIES, -1)], 1)
-        all_values = np.concatenate([values[:, None], value(tries).reshape(len(points), TRIES)], 1)
-        k = all_values.argmax(1)
-        points, values = all_points[np.arange(len(points)), k], all_values[np.arange(len(points)), k]
+    if q.few:
+        points = cube.realise(generator.random((FEW, cube.dims)))
+        values = value(points)
+    else:
+        points, values = _climbed(q.results.points[q.results.top(5)], cube, value, generator)
     best = int(values.argmax())
     if not math.isfinite(values[best]):
         return None, -math.inf
@@ -263,6 +297,25 @@ def _best_new(
         of=stay.of if stay else 0,
     )
     return winner, float(values[best])
+
+
+def _climbed(
+    top: Floats, cube: Cube, value: Callable[[Floats], Floats], generator: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """The ends of hill climbs that begin at scattered points and at neighbours of the best trials' points, and their values."""
+    scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
+    near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)
+    points = np.concatenate([cube.scatter(SCATTERED, generator), near])
+    values = value(points)
+    k = np.argsort(-values, kind="stable")[:CLIMBERS]
+    points, values = points[k], values[k]
+    for step in STEPS:
+        tries = cube.perturb(np.repeat(points, TRIES, 0), step, generator)
+        all_points = np.concatenate([points[:, None], tries.reshape(len(points), TRIES, -1)], 1)
+        all_values = np.concatenate([values[:, None], value(tries).reshape(len(points), TRIES)], 1)
+        k = all_values.argmax(1)
+        points, values = all_points[np.arange(len(points)), k], all_values[np.arange(len(points)), k]
+    return points, values
 
 
 def _forecast(warp: Warp, until: float, mean: float, sd: float) -> Forecast:
