@@ -147,6 +147,7 @@ class Rank:
             return RankResult(
                 kind="failed", error=RankError(type="RuntimeError", message="was not prepared", communication=True)
             )
+        segment.session.progressed_at = time.monotonic()
         segment.thread = threading.Thread(target=self._main, args=(segment,), name="train", daemon=True)
         segment.thread.start()
         segment.ended.wait()
@@ -184,7 +185,8 @@ class Rank:
         if segment is None or segment.ended.is_set():
             return None
         running = segment.session
-        idle = time.monotonic() - running.progressed_at
+        # Before the function is entered a rank that is slow is no rank that hangs.
+        idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
         return Progress(running.count, idle, running.waiting_for_verdict, running.saving)
 
     @ray.method(concurrency_group="control")
