@@ -20,6 +20,7 @@ import tuner
 from tuner.domain.events import Reported
 from tuner.driver.cluster import connect
 from tuner.errors import SpecError
+from tuner.runner import _Interrupts
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -410,3 +411,13 @@ def test_what_cannot_be_pickled_is_named() -> None:
 
     with pytest.raises(SpecError, match="closure variable 'lock'"):
         tuner.run(train, {"x": 1}, metric="loss", mode="min")
+
+
+def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else(sqlite_store: Store) -> None:
+    """While Ray is connected to there is nothing to pause yet."""
+    interrupts = _Interrupts(sqlite_store, "exp_1")
+    with interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)  # the signal ends it
+        assert interrupts.count == 0

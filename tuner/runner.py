@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tuner.adapt import adapted
@@ -216,12 +217,16 @@ def _drive(
         for attempt in range(3):
             started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
             try:
-                with kept.borrow(settings, ray_address or settings.ray_address, started, keep=keep) as host:
+                with (
+                    kept.borrow(settings, ray_address or settings.ray_address, started, keep=keep) as host,
+                    interrupts.heard(),
+                ):
                     _wait(host, experiment_id, progress, interrupts)
                 break
             except Conflict:
                 if attempt == 0:
-                    _follow(store, experiment_id, progress, interrupts)
+                    with interrupts.heard():
+                        _follow(store, experiment_id, progress, interrupts)
                     break
                 time.sleep(settings.lease_s)  # the lease of a driver that died on another machine runs out
             except DEAD:
@@ -249,10 +254,11 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
 
     started = host.start.remote()
     try:
-        while not ray.wait([started], timeout=POLL_S)[0]:
-            if interrupts.count > 1:
-                raise KeyboardInterrupt
-            progress.update()
+        with interrupts.heard():
+            while not ray.wait([started], timeout=POLL_S)[0]:
+                if interrupts.count > 1:
+                    raise KeyboardInterrupt
+                progress.update()
         ray.get(started)
     except DEAD as error:
         raise TunerError(f"the driver host could not be started on Ray: {error}") from error
@@ -293,12 +299,16 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interr
 
 
 class _Interrupts:
-    """Ctrl-C, counted: the first asks for a pause, the second is for the caller to act on."""
+    """Ctrl-C, counted: the first asks for a pause, the second is for the caller to act on.
+
+    Where nobody looks at the count, as while Ray is being connected to, it interrupts as anywhere else in Python.
+    """
 
     def __init__(self, store: Store, experiment_id: str) -> None:
         self.store, self.experiment_id = store, experiment_id
         self.count = 0
         self.news = False
+        self._heard = False
         self._before: Any = None
 
     def __enter__(self) -> _Interrupts:
@@ -310,7 +320,18 @@ class _Interrupts:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Within this block somebody looks at the count every moment."""
+        self._heard = True
+        try:
+            yield
+        finally:
+            self._heard = False
+
     def _take(self, number: int, frame: Any) -> None:
+        if not self._heard:
+            raise KeyboardInterrupt
         self.count += 1
         if self.count == 1:
             self.news = True

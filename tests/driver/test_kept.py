@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,13 @@ def host_pid() -> int:
     return int(owner.split(":")[1])
 
 
+def until(happened: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def groups() -> list[dict[str, Any]]:
     table = ray.util.placement_group_table().values()
     return [group for group in table if group["state"] != "REMOVED"]
@@ -76,7 +85,33 @@ def test_what_has_changed_since_needs_a_new_host(tmp_path: Path, monkeypatch: py
     search()
     pids.append(host_pid())
     assert len(set(pids)) == 4
-    assert [pid for pid in pids if psutil.pid_exists(pid)] == pids[-1:], "each new one ends the one before"
+    until(lambda: [pid for pid in pids if psutil.pid_exists(pid)] == pids[-1:])  # each new one ends the one before
+
+
+@pytest.mark.usefixtures("_ray")
+def test_a_search_that_breaks_off_leaves_the_host_to_another_that_has_it() -> None:
+    search()
+    entered, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with kept.borrow(Settings.from_env(), None, lambda host: None) as host:
+            entered.set()
+            done.wait(60)
+            answers.append(ray.get(host.status.remote())["pid"])
+
+    answers: list[int] = []
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(60)
+    first = host_pid()
+    with pytest.raises(ValueError, match="broken off"), kept.borrow(Settings.from_env(), None, lambda host: None):
+        raise ValueError("broken off")
+    done.set()
+    thread.join(60)
+    assert answers == [first]
+    assert kept._kept is None
+    search()
+    assert host_pid() != first
 
 
 @pytest.mark.usefixtures("_ray")
@@ -104,16 +139,28 @@ import os, sys, psutil, tuner
 def train(config):
     tuner.report({"loss": config["x"], "pid": os.getpid()})
 
+def says(config):
+    tuner.report({"loss": config["x"], "said": float(os.environ.get("SAID", 0))})
+
 def search():
     result = tuner.run(train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
     return int(result.trials[0].history[-1]["pid"])
 
 first, second = search(), search()
 assert first == second, "the worker of the first search is warm for the second"
+
+from tuner.driver import kept
+import ray
+pid = ray.get(kept._kept.host.status.remote())["pid"]
+psutil.Process(pid).kill()
+search()
+os.environ["SAID"] = "1"
+result = tuner.run(says, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
+assert result.trials[0].history[-1]["said"] == 1.0, "the Ray that was started here is replaced, also after its host died"
 below = psutil.Process().children(recursive=True)
 tuner.shutdown()
-psutil.wait_procs(below, timeout=30)
-assert not [process for process in below if process.is_running() and process.status() != "zombie"]
+_, left = psutil.wait_procs(below, timeout=30)
+assert not left, left
 print(search() != first, *[process.pid for process in psutil.Process().children(recursive=True)])
 """
 
@@ -125,8 +172,36 @@ def test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends(tmp_path: 
         [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    new, *pids = done.stdout.split()
+    new, *pids = done.stdout.splitlines()[-1].split()
     assert new == "True"
-    processes = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
-    _, left = psutil.wait_procs(processes, timeout=30)
-    assert left == []
+    until(lambda: not [pid for pid in pids if psutil.pid_exists(int(pid))])
+
+
+RECONNECTS = """
+import ray, tuner
+from ray.cluster_utils import Cluster
+
+def train(config):
+    tuner.report({"loss": config["x"]})
+
+def search():
+    result = tuner.run(train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
+    assert result.state == "completed", result.error
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+for _ in range(2):
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    search()
+    ray.shutdown()
+tuner.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_a_script_that_connects_anew_to_the_same_ray(tmp_path: Path) -> None:
+    """The actor of the first connection ended with it, though node and cluster are the same."""
+    (tmp_path / "script.py").write_text(RECONNECTS)
+    environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170)
+    assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """The driver host of a script or a notebook, kept between its calls: only the first one waits for Ray and a host to start.
 
-What is kept ends with the process, by `shutdown`, and whenever a call needs another: other settings, another Ray, changed
-environment variables or `sys.path`.
+A host is kept for calls with the same settings and database; a Ray that was started here, for calls with the same address,
+environment variables and `sys.path`, which its workers have from this process. Both end with the process and by `shutdown`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,24 @@ _CLOSE_S = 20.0
 @dataclass(slots=True, eq=False)
 class _Kept:
     host: Any
-    private: bool  # whether Ray was started for it
     needs: tuple[Any, ...]  # what a call must have in common with the one that it was started for
-    node: str  # of the Ray that it belongs to
-    pid: int
+    connection: str  # to the Ray that it belongs to
     users: int = 0
 
-    @property
-    def here(self) -> bool:
-        """Whether this process, and not the one it was forked from, is still connected to that Ray."""
-        return self.pid == os.getpid() and ray.is_initialized() and ray.get_runtime_context().get_node_id() == self.node
+
+@dataclass(frozen=True, slots=True)
+class _Private:
+    """A Ray that was started here, and is ours to end."""
+
+    connection: str
+    needs: tuple[Any, ...]
 
 
 _kept: _Kept | None = None
+_private: _Private | None = None
+_users = 0  # of all hosts
 _lock = threading.RLock()
+_pid = os.getpid()
 
 
 @contextlib.contextmanager
@@ -50,55 +54,86 @@ def borrow(
     """A driver host for the length of a `with` block: the kept one, or a new one once `start` has seen it come up.
 
     address: of the Ray cluster; None: the one that this process is connected to, or a private one.
-    keep: whether it may serve the next call. After an exception it never does.
+    keep: whether it may serve the next call. After an exception it never does, but others that have it keep it.
     """
     kept = _take(settings, address, start)
     try:
         yield kept.host
-    except BaseException as error:
-        kept.users -= 1
-        _end(kept, ray_too=not isinstance(error, DEAD))
+    except DEAD:
+        _give_back(kept, keep=False)
         raise
-    with _lock:
-        kept.users -= 1
-        done_with = kept is not _kept or (not kept.users and not (keep and _rests(kept)))
-        if done_with:
-            _end(kept)
+    except BaseException:
+        _give_back(kept, keep=False)
+        _end_ray()
+        raise
+    _give_back(kept, keep)
 
 
 def shutdown() -> None:
     """End what was kept for further calls: the driver host, idle worker groups, and the Ray that was started for them."""
+    global _kept
+    if os.getpid() != _pid:
+        return  # a fork: what is kept belongs to its parent
     with _lock:
-        if _kept is not None:
-            _end(_kept)
+        kept, _kept = _kept, None
+        if kept is not None and not kept.users:
+            _end(kept)
+        _end_ray()
 
 
 def _take(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
-    global _kept
+    global _kept, _users
     with _lock:
-        needs = _needs(settings, address)
-        if _kept is not None and _kept.here and _kept.needs == needs and _answers(_kept.host):
-            _kept.users += 1
-            return _kept
-        if _kept is not None and not _kept.users:
-            shutdown()
-        private = connect(address)
-        host = start_host(settings)
-        kept = _Kept(host, private, (), ray.get_runtime_context().get_node_id(), os.getpid(), users=1)
-        try:
-            start(host)
-        except BaseException:
-            kept.users -= 1
-            _end(kept)
-            raise
-        kept.needs = _needs(settings, address)  # connecting sets variables of its own
-        if _kept is None:  # else another thread uses one, and this one serves one call
-            _kept = kept
+        kept = _kept
+        if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
+            kept = _begin(settings, address, start)
+            if _kept is None:  # else another thread uses one, and this one serves one call
+                _kept = kept
+        kept.users += 1
+        _users += 1
         return kept
 
 
+def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
+    global _kept, _private
+    old = _kept
+    if old is not None and not old.users:
+        _kept = None
+        _end(old)
+    if _private is not None and _private.needs != _of_ray(address):
+        _end_ray()
+    if connect(address):
+        _private = _Private(_connection(), _of_ray(address))  # once connected: that sets variables of its own
+    kept = _Kept(start_host(settings), (), _connection())
+    try:
+        start(kept.host)
+    except BaseException:
+        _end(kept)
+        _end_ray()
+        raise
+    kept.needs = _needs(settings, address)
+    return kept
+
+
+def _give_back(kept: _Kept, keep: bool) -> None:
+    global _kept, _users
+    with _lock:
+        kept.users -= 1
+        _users -= 1
+        if not keep and kept is _kept:
+            _kept = None
+        if not kept.users and (kept is not _kept or not _rests(kept)):
+            if kept is _kept:
+                _kept = None
+            _end(kept)
+
+
 def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
-    return settings, address, _file(settings.database_url), dict(os.environ), list(sys.path)
+    return settings, _file(settings.database_url), _of_ray(address)
+
+
+def _of_ray(address: str | None) -> tuple[Any, ...]:
+    return address, dict(os.environ), list(sys.path)
 
 
 def _file(url: str) -> tuple[int, int] | None:
@@ -110,38 +145,57 @@ def _file(url: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _connection() -> str:
+    """This process's to a Ray: another one after each `ray.init`, also where that is to the same cluster."""
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()} {context.get_job_id()}"
+
+
+def _here(kept: _Kept) -> bool:
+    return os.getpid() == _pid and kept.connection == _connection()
+
+
 def _answers(host: Any) -> bool:
     try:
         ray.get(host.start.remote(), timeout=_CLOSE_S)
-    except ray.exceptions.RayError:
+    except Exception:
         return False
     return True
 
 
 def _rests(kept: _Kept) -> bool:
     """On a Ray of our own idle worker groups may stay for a while; on one that others use, nothing stays but the host."""
+    private = _private is not None and _private.connection == kept.connection
     try:
-        ray.get(kept.host.rest.remote(kept.private))
-    except ray.exceptions.RayError:
+        ray.get(kept.host.rest.remote(private), timeout=_CLOSE_S)
+    except Exception:
         return False
     return True
 
 
-def _end(kept: _Kept, ray_too: bool = True) -> None:
+def _end(kept: _Kept) -> None:
     """Let the host put everything back, and if it cannot, have Ray remove it with all that belongs to it."""
-    global _kept
-    with _lock:
-        if kept is _kept:
-            _kept = None
-        if not kept.here:
-            return
-        try:
-            ray.get(kept.host.close.remote(), timeout=_CLOSE_S)
-        except Exception:
-            pass
-        finally:
+    if not _here(kept):
+        return
+    try:
+        ray.get(kept.host.close.remote(), timeout=_CLOSE_S)
+    except Exception:
+        pass
+    finally:
+        with contextlib.suppress(Exception):
             ray.kill(kept.host)
-        if kept.private and ray_too and not kept.users:
+
+
+def _end_ray() -> None:
+    """End the Ray that was started here, unless another thread still uses it or it has ended otherwise."""
+    global _private
+    with _lock:
+        if _private is None or _users or os.getpid() != _pid:
+            return
+        private, _private = _private, None
+        if private.connection == _connection():
             ray.shutdown()
 
 
