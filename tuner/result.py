@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner import lineage
 from tuner.domain.states import TrialState
+from tuner.errors import CheckpointError
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import TrialRecord
@@ -161,8 +164,21 @@ def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
     from tuner.trials.checkpoints import Checkpoint
 
     row = store.get_checkpoint(public_id)
-    info = CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes)
-    return Checkpoint(row.uri, info=info)
+    info = CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node)
+    return Checkpoint(row.uri, info=info, fetch=functools.partial(_fetch, row.uri, row.node) if row.node else None)
+
+
+def _fetch(uri: str, node: str, target: str) -> None:
+    """Fill a directory with a checkpoint that is not to be found here. Only a process that uses Ray anyway has a way to it."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        raise CheckpointError(
+            f"there is no committed checkpoint at {uri} on this machine: it lies on the disk of node {node[:8]}, which only a "
+            "process connected to that Ray can read"
+        )
+    from tuner.trials import travel
+
+    travel.fetch(uri, node, target)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -151,7 +151,7 @@ async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None
 
 async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, epoch, trials = begin(sqlite_store, 2)
-    checkpoint = CheckpointInfo(id="ckp_1", uri="/c/1", step=2, bytes=9)
+    checkpoint = CheckpointInfo(id="ckp_1", uri="/c/1", step=2, bytes=9, node="5f" * 28)
     trials[0].iteration, trials[0].last, trials[0].best_value, trials[0].last_value = (
         2,
         {"accuracy": 0.5, "loss": math.inf},
@@ -183,7 +183,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
     [trial] = (await client.get(f"{API}/{made.public_id}/trials", params={"state": "stopped"})).json()["items"]
     assert (trial["id"], trial["number"], trial["experiment_id"]) == (first, 0, made.public_id)
     assert (trial["last"], trial["last_value"], trial["best_value"]) == ({"accuracy": 0.5, "loss": None}, None, 0.5)
-    assert trial["checkpoint"] == {"id": "ckp_1", "uri": "/c/1", "step": 2, "bytes": 9}
+    assert trial["checkpoint"] == {"id": "ckp_1", "uri": "/c/1", "step": 2, "bytes": 9, "node": "5f" * 28}
     assert "segments" not in trial
 
     curves = (await client.get(f"{API}/{made.public_id}/curves")).json()

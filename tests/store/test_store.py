@@ -522,21 +522,21 @@ class TestViews:
     def test_checkpoints_have_the_state_they_are_in(self, store: Store) -> None:
         made, epoch, trials = begin(store)
         infos = [
-            CheckpointInfo(id=f"ckp_{made.public_id}_{n}", uri=f"/c/{n}", step=n, bytes=n, ready=n != 2)
+            CheckpointInfo(id=f"ckp_{made.public_id}_{n}", uri=f"/c/{n}", step=n, bytes=n, ready=n != 2, node="5f" * 28)
             for n in (1, 2, 3)
         ]
         log = [(3 + n, dataclasses.replace(a_report(0, n), checkpoint=infos[n - 1])) for n in (1, 2, 3)]
         store.commit(made.id, epoch, Batch(log=log, trials=trials, deleted_checkpoints=[infos[0].id]), T0)
-        assert [c.state for c in store.checkpoints(made.id)] == ["deleted", "uploading", "ready"]
-        saved = [
-            CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=dataclasses.replace(info, ready=True, uri="s3://b"))
-            for info in infos[:2]
+        assert [(c.state, c.node) for c in store.checkpoints(made.id)] == [
+            (state, "5f" * 28) for state in ("deleted", "uploading", "ready")
         ]
+        uploaded = [dataclasses.replace(info, ready=True, uri="s3://b", node=None) for info in infos[:2]]
+        saved = [CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=info) for info in uploaded]
         store.commit(made.id, epoch, Batch(log=[(7, saved[0]), (8, saved[1])], trials=trials), T0)
-        assert [(c.state, c.uri) for c in store.checkpoints(made.id, trial=0)] == [
-            ("deleted", "/c/1"),
-            ("ready", "s3://b"),
-            ("ready", "/c/3"),
+        assert [(c.state, c.uri, c.node) for c in store.checkpoints(made.id, trial=0)] == [
+            ("deleted", "/c/1", "5f" * 28),
+            ("ready", "s3://b", None),
+            ("ready", "/c/3", "5f" * 28),
         ]
         assert store.get_checkpoint(infos[2].id).segment == 1
         with pytest.raises(NotFound):

@@ -38,6 +38,7 @@ checkpoints = st.builds(
     step=st.integers(0, 99),
     bytes=st.integers(0, 2**60),
     ready=st.booleans(),
+    node=st.none() | st.just("5f" * 28),
 )
 failures = st.builds(
     e.Failure,

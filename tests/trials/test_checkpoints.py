@@ -161,6 +161,22 @@ def test_readers_of_a_remote_one_share_a_download(s3: str, tmp_path: Path) -> No
     assert not os.path.exists(folders[0]), "removed by the last one out"
 
 
+def test_one_below_a_variable_that_only_its_own_node_has_is_fetched(tmp_path: Path) -> None:
+    def fetch(folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        Path(folder, "count").write_text("3")
+
+    uri = f"$NOT_SET_HERE/{tmp_path.name}"
+    checkpoint = Checkpoint(uri, info=CheckpointInfo(id="ckp_1", uri=uri, step=1), fetch=fetch)
+    checkpoint.verify()
+    with checkpoint.as_directory() as folder:
+        assert Path(folder, "count").read_text() == "3"
+    assert Path(checkpoint.to_directory(tmp_path / "copy"), "count").read_text() == "3"
+    assert checkpoints.papers(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
+    with pytest.raises(CheckpointError, match="NOT_SET_HERE, which is not set here"):
+        Checkpoint(uri).to_directory()
+
+
 def test_a_storage_that_cannot_be_used() -> None:
     with pytest.raises(CheckpointError, match="nosuch://bucket/x cannot be used as storage"):
         place("nosuch://bucket/x")

@@ -13,7 +13,9 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from tests.test_result import won_by
 from tests.trials.conftest import Bench, remains
+from tuner.store import Store
 from tuner.trials import checkpoints
 from tuner.trials.launch import Verdict
 
@@ -137,7 +139,7 @@ def counts_up(config: dict[str, Any]) -> None:
     report({"count": count, "shards": shards}, checkpoint=save)
 
 
-def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path) -> None:
+def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqlite_store: Store) -> None:
     for name in ("left", "right"):
         add_node_with_disk(cluster, tmp_path, name)
     bench = Bench(tmp_path)
@@ -148,6 +150,10 @@ def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path) -> N
     assert info.uri.startswith("$TEST_DISK/")
     assert list(tmp_path.glob("left/**/shard1"))
     assert not (tmp_path / "right").exists()
+    won = won_by(sqlite_store, info).best_checkpoint
+    assert won is not None
+    with won.as_directory() as folder:
+        assert sorted(os.listdir(folder)) == ["count", "shard0", "shard1"], "to the script that searches, too"
 
     second = bench.launch(counts_up, 2, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)
     outcome = bench.run(second, pause)

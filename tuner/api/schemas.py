@@ -254,6 +254,9 @@ class Checkpoint(Model):
     uri: str
     step: int
     bytes: int
+    node: str | None = Field(
+        description="Ray's id of the node that wrote it, where storage is a path: on its disk it lies unless nodes share the path"
+    )
 
 
 class Segment(Model):
@@ -565,6 +568,10 @@ def _best(record: ExperimentRecord) -> Best | None:
     )
 
 
+def _checkpoint(found: Mapping[str, Any]) -> Checkpoint:
+    return Checkpoint(**{name: found[name] for name in ("id", "uri", "step", "bytes")}, node=found.get("node"))
+
+
 def _trial_fields(record: TrialRecord) -> dict[str, Any]:
     names = (
         "number",
@@ -586,7 +593,7 @@ def _trial_fields(record: TrialRecord) -> dict[str, Any]:
         "params": dict(record.params),
         "last": dict(record.last),
         "error": None if record.failure is None else Failure.model_validate(dict(record.failure)),
-        "checkpoint": None if found is None else Checkpoint(**{n: found[n] for n in ("id", "uri", "step", "bytes")}),
+        "checkpoint": None if found is None else _checkpoint(found),
         "created_at": rfc3339(record.created_at),
         "started_at": _time(record.started_at),
         "ended_at": _time(record.ended_at),

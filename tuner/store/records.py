@@ -131,6 +131,7 @@ class CheckpointRecord:
     uri: str
     bytes: int
     state: str  # uploading | ready | deleted
+    node: str | None  # Ray's id of the node that wrote it to a path; None where it lies at a URI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

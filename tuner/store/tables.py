@@ -194,6 +194,7 @@ checkpoint = Table(
     Column("uri", Text, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
+    Column("node", String(64)),  # Ray's id of the node that wrote it to a path; null where it lies at a URI
 )
 
 event = Table(

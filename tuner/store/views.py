@@ -346,7 +346,7 @@ def _checkpoints() -> Select[Any]:
             checkpoint.c.public_id,
             trial.c.number.label("trial"),
             segment.c.ordinal.label("segment"),
-            *checkpoint.c["step", "uri", "bytes", "state"],
+            *checkpoint.c["step", "uri", "bytes", "state", "node"],
         )
         .join(segment, segment.c.id == checkpoint.c.segment_id)
         .join(trial, trial.c.id == segment.c.trial_id)

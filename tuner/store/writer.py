@@ -82,8 +82,9 @@ INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind
 SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::int[], ?::int[], ?::float8[], ?::float8[], ?::smallint[])
 ON CONFLICT DO NOTHING"""
 _CHECKPOINT = """
-INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (public_id) DO UPDATE SET uri = excluded.uri, bytes = excluded.bytes, state = excluded.state
+INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state, node) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (public_id) DO UPDATE
+SET uri = excluded.uri, bytes = excluded.bytes, state = excluded.state, node = excluded.node
 WHERE checkpoint.state <> 'deleted' AND NOT (checkpoint.state = 'ready' AND excluded.state = 'uploading')"""
 _SNAPSHOT = """
 INSERT INTO snapshot (experiment_id, event_seq, state) SELECT id, ?, ? FROM experiment WHERE id = ? AND driver_epoch = ?
@@ -353,7 +354,7 @@ class Writer:
 
     def _write_checkpoint(self, cursor: Cursor, segment: int, info: e.CheckpointInfo) -> None:
         state = "ready" if info.ready else "uploading"
-        cursor.execute(_CHECKPOINT, (info.id, segment, info.step, clean(info.uri), info.bytes, state))
+        cursor.execute(_CHECKPOINT, (info.id, segment, info.step, clean(info.uri), info.bytes, state, info.node))
 
     def _segment(self, trial: int, ordinal: int) -> int:
         try:

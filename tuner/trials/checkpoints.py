@@ -57,10 +57,10 @@ class Checkpoint:
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files into `path` (a fresh temporary directory by default) and return it."""
         target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
-        where = place(self.path)
-        if self._fetch is not None and self._elsewhere(where):
+        if self._fetch is not None and self.is_elsewhere:
             self._fetch(target)
             return target
+        where = place(self.path)
         manifest = self._manifest(where)
         where.download(target)
         if manifest is not None:
@@ -74,8 +74,7 @@ class Checkpoint:
         A local checkpoint is not copied. One that lies elsewhere is downloaded once for all processes of a node that use it
         at the same time.
         """
-        where = place(self.path)
-        if where.local and not self._elsewhere(where):
+        if not self.is_elsewhere and (where := place(self.path)).local:
             manifest = self._manifest(where)
             if manifest is None and not os.path.isdir(where.path):
                 raise CheckpointError(f"there is no checkpoint at {self.path}")
@@ -110,9 +109,9 @@ class Checkpoint:
 
     def verify(self) -> None:
         """Read every file and compare its hash; CheckpointError for what is missing or torn."""
-        where = place(self.path)
-        if self._elsewhere(where):
+        if self.is_elsewhere:
             return  # `fetch` compares
+        where = place(self.path)
         manifest = self._manifest(where)
         if manifest is not None and where.local:
             compare(self.path, manifest, where.path)
@@ -120,10 +119,13 @@ class Checkpoint:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the files lie on the disk of another node, so that using them means fetching them."""
-        return self._elsewhere(place(self.path))
-
-    def _elsewhere(self, where: Place) -> bool:
-        return where.local and self._fetch is not None and where.beside(_MARKER).read() is None
+        if self._fetch is None:
+            return False
+        try:
+            where = place(self.path)
+        except CheckpointError:  # it begins with a variable that is set on its own node only
+            return True
+        return where.local and where.beside(_MARKER).read() is None
 
     def _manifest(self, where: Place) -> Manifest | None:
         """None for a directory that is somebody's own and not one of ours."""
@@ -190,9 +192,9 @@ def committed(uri: str) -> Manifest:
 
 
 def papers(uri: str) -> tuple[str, str]:
-    """Where the manifest and the marker of a checkpoint lie."""
-    where = place(uri)
-    return where.beside(_MANIFEST).uri, where.beside(_MARKER).uri
+    """Where the manifest and the marker of a checkpoint lie that is on the disk of a node; `uri` may mean nothing here."""
+    base = uri.rstrip("/")
+    return base + _MANIFEST, base + _MARKER
 
 
 def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:

@@ -51,6 +51,11 @@ export interface components {
             step: number;
             /** Bytes */
             bytes: number;
+            /**
+             * Node
+             * @description Ray's id of the node that wrote it, where storage is a path: on its disk it lies unless nodes share the path
+             */
+            node: string | null;
         };
         /** Configuration */
         Configuration: {
