@@ -107,7 +107,7 @@ def test_where_none_can_be_shown_some_are_weighed_all_the_same() -> None:
 
 
 def test_a_new_trial_is_not_put_off_for_started_ones_that_promise_nothing() -> None:
-    flat = {n: [0.0] * 6 + [0.001 * n] for n in range(20)} | {1000: [0.1 * k for k in range(8)]}
+    flat = {n: [0.001 * n] * 5 for n in range(10)} | {1000: [0.15 * k for k in range(8)]}
     winner = ask(results_of(flat), thaw=1.0, may_start=True)
     assert winner is not None
     assert winner.trial is None
@@ -125,10 +125,10 @@ def test_a_started_trial_that_promises_as_much_is_thawed() -> None:
 
 
 def test_a_horizon_within_which_nobody_can_win_is_not_asked_about() -> None:
-    """Trial 0 has stopped far below the goal; 1 has hardly begun. Soon neither will pass it; at the end 1 might."""
-    curves = {0: [0.0] * 7, 1: [0.0], 2: [0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0]}
+    """Trial 0 stands still at 8, far below the best score. Whatever is drawn, the question is where it might be much later."""
+    curves = {0: [0.0] * 5, 1: [0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0]}
     found = [ask(results_of(curves), seed) for seed in range(40)]
-    assert {winner.trial for winner in found if winner is not None} == {1}
+    assert min(winner.forecast.until for winner in found if winner is not None) >= 14
 
 
 def test_new_trials_keep_away_from_where_they_would_be_repeats() -> None:
