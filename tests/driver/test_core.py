@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.actions import DeleteCheckpoint, Interrupt, Launch
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core, Outcome
+from tuner.schedulers.stoppers import FunctionStopper
 from tuner.space import Space
 
 
@@ -252,25 +255,81 @@ def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experimen
     assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (bench.core.error or "")
 
 
-LOST = Failure(kind="system", cause="checkpoint_lost", message="the checkpoint lies on the disk of node n2")
+def stops(trial: int, metrics: dict[str, float]) -> bool:
+    raise ValueError(f"no idea about {trial}")
+
+
+@pytest.mark.parametrize("cause", ["metric", "stop", "exception"])
+def test_why_a_trial_failed_is_the_same_after_a_restart(cause: str) -> None:
+    bench = Bench(num_samples=2)
+    if cause == "stop":
+        bench.core = assemble(bench.spec, bench.space, Parts(stopper=FunctionStopper(stops)))
+        bench.log.clear()
+        bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    for number in (0, 1):
+        bench.started(number)
+    match cause:
+        case "metric":
+            bench.feed(
+                e.Reported(time=bench.tick(), trial=0, segment=1, report_no=1, iteration=1, metrics={"los": 1.0})
+            )
+        case "stop":
+            bench.reported(0)
+        case "exception":
+            broken = Failure(kind="user", cause="exception", message="ValueError: no", traceback="where it was")
+            bench.ended(0, "failed", broken)
+    failure = bench.core.trials[0].failure
+    assert failure is not None
+    assert failure.cause == cause
+    assert ("no idea about" in failure.traceback) == (cause == "stop")
+    bench.log = [(seq, again(entry)) for seq, entry in bench.log]
+    for trial in bench.core.trials:
+        trial.segments[-1].milestone = trial.segments[-1].decide_at = None  # what its ranks were told is not of the log
+    assert list(bench.successor().core.trials) == list(bench.core.trials)
+
+
+def again(entry: Any) -> Any:
+    """As it comes out of the database."""
+    data = json.loads(json.dumps(entry.to_json()))
+    return e.from_json(entry.KIND, data) if isinstance(entry, Event) else d.from_json(entry.KIND, data)
+
+
+LOST = Failure(kind="system", cause="disk_lost", message="the checkpoint lay on the disk of node n2, which is gone")
 
 
 def test_what_went_with_the_disk_of_a_node_is_not_started_from_again() -> None:
-    bench = Bench(limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
-    bench.started(0)
-    bench.reported(0, checkpoint=True, node="n1")
-    bench.reported(0, checkpoint=True, node="n2")
-    bench.reported(0, checkpoint=True, node="n2")
+    bench = Bench(checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
+    for number in (0, 1):
+        bench.started(number)
+        for node in ("n1", "n2", "n2"):
+            bench.reported(number, checkpoint=True, node=node)
     bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="its node was lost"))
     assert bench.core.trials[0].segments[-1].start_iteration == 3
-    bench.ended(0, "failed", LOST)
+    out = bench.ended(0, "failed", LOST)
     trial = bench.successor().core.trials[0]
     assert trial == bench.core.trials[0]
     assert trial.segments[-1].start_iteration == 1
     assert trial.reason == f"started again from iteration 1 after trial 0: {LOST.message}"
-    bench.ended(0, "failed", LOST)
-    assert trial.segments[-1].source is not None
+    deleted = sorted(action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint))
+    assert deleted == ["ckp_0_1_2", "ckp_0_1_3", "ckp_1_1_2", "ckp_1_1_3"], "those of other trials went with it"
+    other = bench.core.trials[1].checkpoint
+    assert other is not None
+    assert other.node == "n1"
+    bench.ended(0, "failed", replace(LOST, message="the checkpoint lay on the disk of node n1"))
     assert bench.core.trials[0].segments[-1].source is None, "from the beginning, where no disk is left"
+
+
+def test_one_checkpoint_that_is_gone_from_its_node_leaves_the_others() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
+    bench.started(0)
+    for _ in range(3):
+        bench.reported(0, checkpoint=True, node="n1")
+    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="its node was lost"))
+    unreachable = Failure(kind="system", cause="checkpoint_unreachable", message="not now")
+    bench.ended(0, "failed", unreachable)
+    assert bench.core.trials[0].segments[-1].start_iteration == 3, "what is only out of reach is tried again"
+    bench.ended(0, "failed", replace(LOST, cause="checkpoint_lost"))
+    assert bench.core.trials[0].segments[-1].start_iteration == 2
 
 
 REFUSED = Failure(kind="placement", cause="placement", message="this cluster can never run 64 workers with 1 CPU each")

@@ -160,7 +160,8 @@ class Drive:
         if keep:
             segments = {n: self.core.trials[n].segments[-1] for n in self.running}
             told = {n: (segment.milestone, segment.decide_at) for n, segment in segments.items()}
-            self.moments.append(Moment(event, len(self.log), saved(self.core), told))
+            trials = copy.deepcopy(list(self.core.trials))
+            self.moments.append(Moment(event, len(self.log), saved(self.core), trials, told))
         out = self.core.handle(event)
         if keep:
             self.moments[-1].outcome = list(out.log)
@@ -251,9 +252,14 @@ class Moment:
     """What was there just before an event, and what came of it."""
 
     def __init__(
-        self, event: e.Event, length: int, state: str, told: dict[int, tuple[int | None, float | None]]
+        self,
+        event: e.Event,
+        length: int,
+        state: str,
+        trials: list[Trial],
+        told: dict[int, tuple[int | None, float | None]],
     ) -> None:
-        self.event, self.length, self.state, self.told = event, length, state, told
+        self.event, self.length, self.state, self.trials, self.told = event, length, state, trials, told
         self.outcome: list[Entry] = []
 
     def restore(self, drive: Drive, snapshot: bool) -> Core:

@@ -81,6 +81,7 @@ all_decisions = st.one_of(
     st.builds(d.Stop, reason=texts, trial=trials),
     st.builds(d.Pause, reason=texts, trial=trials),
     st.builds(d.Exploit, reason=texts, trial=trials, donor=trials, params=objects, checkpoint=texts, mutations=objects),
+    st.builds(d.Fail, reason=texts, trial=trials, failure=st.none() | failures),
     st.builds(d.Finish, reason=texts),
     st.builds(d.Note, reason=texts),
 )

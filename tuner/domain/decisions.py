@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tuner.domain.events import Failure
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -84,10 +86,11 @@ class Retry(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail(Decision):
-    """The trial is given up."""
+    """The trial is given up. `failure`: what was wrong, where no event has brought it."""
 
     KIND = "fail"
     trial: int
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,4 +127,7 @@ _KINDS: dict[str, type[Decision]] = {
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
     """The decision that `to_json` wrote under this kind."""
-    return _KINDS[kind](**data)
+    parts = dict(data)
+    if parts.get("failure"):
+        parts["failure"] = Failure(**parts["failure"])
+    return _KINDS[kind](**parts)

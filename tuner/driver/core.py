@@ -253,8 +253,8 @@ class Core(Fold):
         except Exception as error:
             meant = did_you_mean(error.args[0], trial.last, "'") if isinstance(error, KeyError) and error.args else ""
             what = f"stop raised {type(error).__name__}: {error}, the metrics being {_names(sorted(trial.last))}{meant}"
-            trial.failure = Failure(kind="spec", cause="stop", message=what, traceback=traceback.format_exc())
-            return self._all_fail(trial, trial.failure, "every trial is judged by the same function")
+            failure = Failure(kind="spec", cause="stop", message=what, traceback=traceback.format_exc())
+            return self._all_fail(trial, failure, "every trial is judged by the same function")
         return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
     def _wrong_report(self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported) -> list[Decision]:
@@ -262,10 +262,10 @@ class Core(Fold):
         reported = sorted(event.metrics)
         meant = "".join(did_you_mean(name, reported, "'") for name in missing)
         message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}"
-        trial.failure = Failure(kind="spec", cause="metric", message=message, rank=0)
+        failure = Failure(kind="spec", cause="metric", message=message, rank=0)
         if trial.reports > 1 or any(name in t.last for name in missing for t in self.trials if t is not trial):
-            return [d.Fail(trial=trial.number, reason=trial.failure.headline(trial.number))]
-        return self._all_fail(trial, trial.failure, "every trial runs the same function")
+            return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
+        return self._all_fail(trial, failure, "every trial runs the same function")
 
     def _judge_end(self, event: e.SegmentEnded) -> Iterable[Decision]:
         trial = self.trials[event.trial]
@@ -290,7 +290,7 @@ class Core(Fold):
         why = failure.headline(trial.number)
         others = [t.number for t in self.trials if not t.state.ended and t is not trial]
         return [
-            d.Fail(trial=trial.number, reason=why),
+            d.Fail(trial=trial.number, reason=why, failure=failure),
             *(d.Stop(trial=number, reason=f"{since}, and {why}") for number in others),
             d.Finish(reason=f"{since}, and {why}", failed=True),
         ]

@@ -271,7 +271,8 @@ class Fold:
                 facts += self._end(number, _S.STOPPED, decision.reason)
             case d.Complete(trial=number):
                 facts += self._end(number, _S.COMPLETED, decision.reason)
-            case d.Fail(trial=number):
+            case d.Fail(trial=number, failure=failure):
+                self.trials[number].failure = failure or self.trials[number].failure
                 facts += self._end(number, _S.FAILED, decision.reason)
             case d.Cancel(trial=number):
                 facts += self._end(number, _S.CANCELLED, decision.reason)
