@@ -106,9 +106,7 @@ def tune_load(trials: int, rate: int, seconds: int) -> dict[str, float]:
             self.begun = self.cpu = self.last = self.used = 0.0
             self.count = 0
 
-        def on_trial_result(
-            self, iteration: int, trials_: list[Any], trial: Any, result: dict[str, Any], **_: Any
-        ) -> None:
+        def on_trial_result(self, *, trial: Any, **_: Any) -> None:
             self.seen.add(trial.trial_id)
             now = time.monotonic()
             if len(self.seen) < trials or (self.begun and now > self.begun + seconds):
