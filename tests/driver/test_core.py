@@ -255,6 +255,38 @@ def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experimen
     assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (bench.core.error or "")
 
 
+def test_a_scheduler_that_raises_ends_trials_too_that_are_leaving_for_an_exploit() -> None:
+    calls: list[int] = []
+
+    def explore(params: dict[str, Any]) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ZeroDivisionError("no more")
+        return {"x": 0.5}
+
+    pbt = tuner.PopulationBasedTraining(
+        perturbation_interval=1, quantile_fraction=0.5, custom_explore_fn=explore, hyperparam_mutations={}
+    )
+    bench = Bench(num_samples=4, limits={"max_concurrent_trials": 4})
+    bench.core = assemble(bench.spec, bench.space, Parts(scheduler=pbt))
+    bench.log.clear()
+    bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    for number in range(4):
+        bench.started(number)
+    bench.reported(0, loss=0.0, checkpoint=True)
+    bench.reported(1, loss=1.0)
+    assert bench.verdict(1) == "exploit"
+    bench.reported(2, loss=2.0)
+    assert len(calls) == 2
+    assert bench.states == ["stopped"] * 4
+    assert launches(bench.ended(1)) == []
+    for number in (0, 2, 3):
+        assert bench.verdict(number) == "stop"
+        bench.ended(number)
+    assert bench.core.state is ExperimentState.FAILED
+    assert sum(isinstance(entry, d.Finish) for _, entry in bench.log) == 1
+
+
 def stops(trial: int, metrics: dict[str, float]) -> bool:
     raise ValueError(f"no idea about {trial}")
 

@@ -15,7 +15,7 @@ import logging
 import math
 import traceback
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tuner.domain import decisions as d
@@ -81,8 +81,7 @@ class Core(Fold):
                     facts.extend(self._take(decision))
             if self._asks_scheduler(fact):
                 for decision in self._ask_scheduler(fact):
-                    if self._still_applies(decision):
-                        facts.extend(self._take(decision))
+                    facts.extend(self._take(decision))
         if isinstance(event, e.Reported):
             self._obey(self.trials[event.trial])
         if self.stopper is not None and self.finishing is None and (why := self.stopper.finished(self.trials)):
@@ -100,12 +99,17 @@ class Core(Fold):
         what = f"stop looks at {_names(names)}, which is not among the reported metrics: {_names(known)}"
         return f"{what} (until it comes, it ends nothing){meant}"
 
-    def _ask_scheduler(self, fact: Fact) -> Sequence[Decision]:
-        """It may be of the user's, or call a function that is: what it raises, it would raise for the next driver too."""
+    def _ask_scheduler(self, fact: Fact) -> Iterator[Decision]:
+        """One after the other, each as far as it still applies when those before it have taken effect.
+
+        The scheduler may be of the user's, or call a function that is: what it raises, it would raise for the next driver too.
+        """
         try:
-            return tuple(self.scheduler.decide(fact, self.trials))
+            decisions = tuple(self.scheduler.decide(fact, self.trials))
         except Exception as error:
-            return self._give_up(error)
+            yield from self._give_up(error)
+        else:
+            yield from filter(self._still_applies, decisions)
 
     def _choose(self) -> Decision | None:
         try:
@@ -366,7 +370,9 @@ class Core(Fold):
         return []
 
     def _asks_scheduler(self, fact: Fact) -> bool:
-        """Reports are decided on at milestones only, and not once the trial is leaving."""
+        """Reports are decided on at milestones only, and not once the trial is leaving; nothing is once all has failed."""
+        if self._failing:
+            return False
         if not isinstance(fact, TrialReported):
             return True
         segment = self.trials[fact.trial].segments[-1]
