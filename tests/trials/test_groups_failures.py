@@ -89,7 +89,7 @@ def _stuck_in_here() -> None:
 def stops_itself(config: dict[str, Any]) -> None:
     _report(a=1)
     if _rank() == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.raise_signal(signal.SIGSTOP)  # os.kill may stop it a little later, when it has met the others
     _wait_for_the_others()
 
 
@@ -187,6 +187,26 @@ def test_a_hang_shows_every_ranks_stack(bench: Bench) -> None:
     assert "no report for 2 s" in failure.message
     assert "_stuck_in_here" in failure.stacks["1"]
     assert "_wait_for_the_others" in failure.stacks["0"]
+
+
+def test_a_rank_that_is_mute_for_a_while_does_not_hang(bench: Bench) -> None:
+    launch = bench.launch(sleeps_until_told, params={"go": str(bench.folder / "go")}, limits={"hang_timeout_s": 1.0})
+    running = bench.begin(launch)
+    bench.wait_for_report(launch)
+    rank = psutil.Process(bench.started(launch)["ranks"][0]["pid"])
+    rank.suspend()
+    done, _ = ray.wait([running], timeout=6.0)  # it is asked every second or so, and each answer is waited for
+    (bench.folder / "go").touch()
+    rank.resume()
+    assert not done, "it was taken for a hang"
+    assert ray.get(running, timeout=60).kind == "returned"
+
+
+def sleeps_until_told(config: dict[str, Any]) -> None:
+    _report(a=1)
+    while not Path(config["go"]).exists():
+        time.sleep(0.05)
+        _report(a=1)
 
 
 def test_a_stopped_process(bench: Bench) -> None:

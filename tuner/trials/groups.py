@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _ECHO_S = 2.0  # how long after an echo its origin is waited for
 _READY_S = 120.0  # imports and the rendezvous may take this long even where reports must come quicker
 _ANSWER_S = 2.0  # how long a rank may take to answer a question
+_MUTE_S = 20.0  # how long no rank may answer: C code that holds the GIL, or a machine that swaps, is no hang yet
 _SAVING_S = 600.0  # a rank's last checkpoint may take this long even where reports must come quicker
 _LOOK_S = 1.0  # how often a rank that saves is looked at
 
@@ -56,6 +57,7 @@ class _Running:
     training: bool = False
     interrupt: str | None = None  # one that came while the ranks were getting ready
     measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # ranks that were asked
+    mute_since: float | None = None  # no rank has answered from then on
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
 
@@ -353,7 +355,7 @@ class GroupManager:
                     rank, idle = await self._silence(running, missing)
                     if idle >= limits.hang_timeout_s:
                         return _failed(await self._hung(running, rank), _reports(results))
-                    check_at = now + limits.hang_timeout_s - idle
+                    check_at = now + (limits.hang_timeout_s - idle if running.mute_since is None else _LOOK_S)
         finally:
             _forget(tasks)
         if echo is not None:
@@ -411,11 +413,14 @@ class GroupManager:
 
     async def _silence(self, running: _Running, ranks: list[int]) -> tuple[int, float]:
         """For how long no rank has reported, and the rank that looks most like the cause: it has reported least."""
+        asked_at = time.monotonic()
         answers = await self._ask(running.launch.segment_id, "progress", ranks)
         known = {rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)}
         mute = [rank for rank in ranks if rank not in known]
         if mute and len(mute) == len(ranks):
-            return mute[0], float("inf")
+            running.mute_since = running.mute_since or asked_at
+            return mute[0], float("inf") if time.monotonic() - running.mute_since >= _MUTE_S else 0.0
+        running.mute_since = None
         saving_s = _saving_s(running.launch)
         excused = [
             # Rank 0 waits for the driver, which takes as long as it takes; the others wait for rank 0.
