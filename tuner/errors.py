@@ -12,7 +12,8 @@
     ├── PlacementError            resources that this cluster does not have, or not in time
     ├── DriverSilent              no driver host answers just now
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
-        └── CheckpointLost        the node that has it on its disk is gone
+        ├── CheckpointLost        the node that had it on its disk is gone, or it is gone from there
+        └── CheckpointUnreachable the node that has it on its disk does not give it just now; retryable
 
 `Retryable` marks errors where doing the same again may work: a lost node, a lost connection.
 """
@@ -93,7 +94,15 @@ class CheckpointError(TunerError):
 
 
 class CheckpointLost(CheckpointError):
-    """The node that has the checkpoint on its disk is gone, or the checkpoint is gone from it."""
+    """The node that had the checkpoint on its disk is gone: `node`; or the checkpoint is gone from there: None."""
+
+    def __init__(self, message: str, node: str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class CheckpointUnreachable(CheckpointError, Retryable):
+    """The node that has the checkpoint on its disk does not give it just now."""
 
 
 def _dotted(pointer: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -175,6 +177,25 @@ def test_one_below_a_variable_that_only_its_own_node_has_is_fetched(tmp_path: Pa
     assert checkpoints.papers(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
     with pytest.raises(CheckpointError, match="NOT_SET_HERE, which is not set here"):
         Checkpoint(uri).to_directory()
+
+
+def test_a_download_whose_reader_was_killed_is_removed_by_the_next_one(s3: str, tmp_path: Path) -> None:
+    uri, other = join(s3, tmp_path.name, "one"), join(s3, tmp_path.name, "two")
+    save(uri, tmp_path / "made", FILES)
+    save(other, tmp_path / "made", FILES)
+    script = (
+        "import os, signal, sys; from tuner.trials.checkpoints import Checkpoint\n"
+        f"with Checkpoint({uri!r}).as_directory() as folder:\n"
+        "    print(folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    left = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stdout.strip()
+    assert os.path.isdir(left)
+    with Checkpoint(other).as_directory() as folder:
+        assert content(folder) == FILES
+        assert not os.path.exists(left)
+        with Checkpoint(uri).as_directory() as again:
+            assert os.path.exists(folder), "what is being read stays"
+            assert content(again) == FILES
 
 
 def test_a_storage_that_cannot_be_used() -> None:

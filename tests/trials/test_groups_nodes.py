@@ -135,6 +135,9 @@ def counts_up(config: dict[str, Any]) -> None:
         if context.world_rank == 0:
             Path(folder, "count").write_text(str(count + 1))
         Path(folder, f"shard{context.world_rank}").write_bytes(b"x" * 100)
+        Path(folder, "model").write_text(
+            str(context.world_rank)
+        )  # as plain DDP code does, which saves it on every rank
 
     report({"count": count, "shards": shards}, checkpoint=save)
 
@@ -153,7 +156,7 @@ def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqli
     won = won_by(sqlite_store, info).best_checkpoint
     assert won is not None
     with won.as_directory() as folder:
-        assert sorted(os.listdir(folder)) == ["count", "shard0", "shard1"], "to the script that searches, too"
+        assert sorted(os.listdir(folder)) == ["count", "model", "shard0", "shard1"], "to the script that searches, too"
 
     second = bench.launch(counts_up, 2, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)
     outcome = bench.run(second, pause)
@@ -168,7 +171,10 @@ def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqli
     whole = Path(os.path.expandvars(bench.checkpoints(third)[-1].uri.replace("$TEST_DISK", "")).lstrip("/"))
     homes = [disk for disk in ("left", "right") if (tmp_path / disk / whole).exists()]
     assert len(homes) == 1, "the shard of the other node has moved to that of rank 0"
-    assert sorted(os.listdir(tmp_path / homes[0] / whole)) == ["count", "shard0", "shard1"]
+    assert sorted(os.listdir(tmp_path / homes[0] / whole)) == ["count", "model", "shard0", "shard1"]
+    assert (tmp_path / homes[0] / whole / "model").read_text() == "0", "that of the lowest rank"
+    staged = [path for path in tmp_path.glob("*/checkpoints/.staging/*") if any(path.rglob("*"))]
+    assert staged == [], "no copy stays on the other disk"
     bench.close()
 
 
@@ -183,6 +189,6 @@ def test_a_checkpoint_that_went_with_its_node(cluster: Cluster, tmp_path: Path) 
     shutil.rmtree(tmp_path / "left")
     failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)).failure
     assert failure is not None
-    assert (failure.kind, failure.cause) == ("system", "checkpoint_lost")
-    assert f"lies on the disk of node {doomed.node_id[:8]}, which does not give it" in failure.message
+    assert (failure.kind, failure.cause) == ("system", "disk_lost")
+    assert f"lay on the disk of node {doomed.node_id[:8]}, which is gone" in failure.message
     bench.close()

@@ -134,8 +134,8 @@ class Fold:
                 trial = self._touch(event.trial)
                 trial.failure = event.failure or trial.failure
                 self._close(trial, event.outcome, event.time)
-                if event.failure is not None and event.failure.cause == "checkpoint_lost":
-                    self._lose(trial)
+                if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
+                    self._lose(trial, event.failure.cause == "disk_lost")
             case e.Commanded():
                 self._record_command(event)
             case e.BudgetSpent():
@@ -419,17 +419,25 @@ class Fold:
             self._foreign.pop(trial.number, None)
         self._forget(trial)
 
-    def _lose(self, trial: Trial) -> None:
-        """The checkpoint it was to start from went with a node, and so did all others on that disk."""
+    def _lose(self, trial: Trial, disk: bool) -> None:
+        """The checkpoint it was to start from is gone; with `disk` all others that lay on the disk of that node are too."""
         source = trial.segments[-1].source
         if source is None:
             return
-        left = {
-            key: kept for key, kept in trial.checkpoints.items() if kept.info.node != source.node and key != source.id
-        }
-        trial.checkpoints = left
-        trial.checkpoint = max((kept.info for kept in left.values() if kept.info.ready), key=_step, default=None)
-        self._foreign.pop(trial.number, None)
+
+        def is_lost(info: e.CheckpointInfo) -> bool:
+            return info.id == source.id or (disk and info.node == source.node)
+
+        for other in self.trials:
+            for lost in [kept.info for kept in other.checkpoints.values() if is_lost(kept.info)]:
+                del other.checkpoints[lost.id]
+                self._act(DeleteCheckpoint(other.number, lost))
+                self._touch(other.number)
+            if other.checkpoint is not None and is_lost(other.checkpoint):
+                left = (kept.info for kept in other.checkpoints.values() if kept.info.ready)
+                other.checkpoint = max(left, key=_step, default=None)
+                self._foreign.pop(other.number, None)
+                self._touch(other.number)
 
     def _forget(self, trial: Trial) -> None:
         """Ask for the deletion of what the policy does not keep and nothing points to."""

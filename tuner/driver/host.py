@@ -113,6 +113,11 @@ class Driven:
             working_dir=code.working_dir or None,
         )
 
+    @property
+    def storage(self) -> str:
+        """Where the experiment's checkpoints lie."""
+        return join(self.record.spec.checkpoint.storage or self.host.settings.storage, self.record.public_id)
+
     def segment_name(self, number: int, ordinal: int) -> str:
         return segment_id(self.record.public_id, number, ordinal)
 
@@ -152,7 +157,6 @@ class Driven:
         trial = self.core.trials[number]
         segment = trial.segments[ordinal - 1]
         experiment = self.record.public_id
-        storage = spec.checkpoint.storage or settings.storage
         return Launch(
             experiment_id=experiment,
             trial_id=trial_id(experiment, number),
@@ -169,7 +173,7 @@ class Driven:
             scaling=spec.scaling,
             limits=spec.limits,
             checkpoint_policy=spec.checkpoint,
-            storage=join(storage, experiment),
+            storage=self.storage,
             log_dir=str(settings.home / "logs" / experiment),
             first_milestone=milestone,
             checkpoint_every=spec.checkpoint.frequency,
@@ -292,7 +296,10 @@ class Host:
         if not self._background:
             await asyncio.to_thread(remove_orphans)
             if self._line is None:
-                self._line = await self._exchange.open(ray.util.get_node_ip_address())
+                with contextlib.suppress(
+                    OSError
+                ):  # an address that is not this machine's own, behind NAT: reports go by calls
+                    self._line = await self._exchange.open(ray.util.get_node_ip_address())
                 gc.collect()
                 gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
@@ -429,6 +436,8 @@ class Host:
                 return self._refuse(record, epoch, error)
             commands = {c.id: _commanded(c) for c in store.pending_commands([record.id])}
             self._seen |= set(commands)
+            if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
+                await asyncio.to_thread(checkpoints.sweep, driven.storage)
             slots = capacity(record.spec.scaling)
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)

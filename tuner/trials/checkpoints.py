@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
@@ -67,7 +68,7 @@ class Checkpoint:
             compare(self.path, manifest, target)
         return target
 
-    @contextmanager
+    @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
         """The files as a local directory, to be read only, for the length of a `with` block.
 
@@ -80,6 +81,7 @@ class Checkpoint:
                 raise CheckpointError(f"there is no checkpoint at {self.path}")
             yield where.path
             return
+        _sweep_cache()
         folder = os.path.join(_cache(), hashlib.blake2b(self.path.encode(), digest_size=10).hexdigest())
         with open(f"{folder}.lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)  # while somebody holds this, nobody removes the folder
@@ -254,6 +256,18 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 def _hash(file: BufferedReader) -> str:
     """Against torn and mixed up files, not against forgers: every save and every restore pays for it."""
     return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+def _sweep_cache() -> None:
+    """Remove downloads whose readers were killed: nobody holds their lock."""
+    for name in os.listdir(_cache()):
+        folder, suffix = os.path.splitext(os.path.join(_cache(), name))
+        if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):
+            continue
+        with open(f"{folder}.lock", "ab") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # the download and what was begun aside
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _cache() -> str:

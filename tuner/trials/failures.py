@@ -21,6 +21,9 @@ _FATAL = {
 }
 
 
+_NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable")
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What is left of a dead rank on its node."""
@@ -33,9 +36,9 @@ class Findings:
 def from_error(error: RankError, place: Placed) -> Failure:
     """A rank raised, or told on itself."""
     message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
-    kinds: dict[str, FailureKind] = {"spec": "spec", "checkpoint_lost": "system"}
+    kind: FailureKind = "spec" if error.cause == "spec" else "system" if error.cause in _NOT_THE_USERS else "user"
     return Failure(
-        kind=kinds.get(error.cause, "user"),
+        kind=kind,
         cause="exception" if error.cause == "spec" else error.cause,
         message=message,
         rank=place.rank,

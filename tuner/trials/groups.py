@@ -487,7 +487,10 @@ class GroupManager:
 
 
 def _ready_s(launch: Launch) -> float:
-    return max(_READY_S, launch.limits.hang_timeout_s or 0.0)
+    travels = (
+        launch.checkpoint is not None and launch.checkpoint.node is not None
+    )  # it may have to come from another node
+    return max(_SAVING_S if travels else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 
 def _saving_s(launch: Launch) -> float:

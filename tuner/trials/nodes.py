@@ -6,6 +6,7 @@ Each is a plain function that the group manager runs itself on its own node, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -56,10 +57,16 @@ def read_log(path: str, offset: int, limit: int) -> bytes:
     return b""
 
 
-def on_node(node: str, function: Any, *args: Any) -> Any:
-    """Run one of the above on that node: a Ray reference to its result."""
+def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
+    """Run a function that can be imported there on that node: a Ray reference to its result."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=strategy).remote(*args)
+    return _as_task(function).options(scheduling_strategy=strategy, max_retries=retries).remote(*args)
+
+
+@functools.cache
+def _as_task(function: Any) -> Any:
+    """Made once: Ray keeps each until the job ends."""
+    return ray.remote(num_cpus=0)(function)
 
 
 def _alive(pid: int) -> bool:

@@ -1,8 +1,10 @@
 """How a rank's checkpoints get from the training thread to storage.
 
 The training thread only hands a directory over (a rename, where it lies in the temp directory). A thread of the saver hashes
-and places the files; rank 0's then asks every other rank for its shard of the same report, and commits. Where several ranks
-save a file of the same name, rank 0's is kept. Shards on the disk of another node are brought to that of rank 0.
+the files, and uploads them where storage is a URI; rank 0's then asks every other rank for its shard of the same report, and
+commits. On a disk it is rank 0 that moves all shards to their place, out of the staging directories of the others, which only
+it sees where the disk is shared; those on the disk of another node are brought. Where several ranks save a file of the same
+name, that of the lowest rank is kept.
 """
 
 from __future__ import annotations
@@ -23,16 +25,25 @@ from tuner.errors import CheckpointError
 from tuner.trials import checkpoints
 from tuner.trials.channel import Hub, PeerLost, Spoke
 from tuner.trials.checkpoints import Checkpoint, Source
-from tuner.trials.storage import add_into, join, move_into, place, walk
+from tuner.trials.storage import Place, join, move_into, place, walk
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
 """(report_no, whether after the last report and not at it): what ranks name a checkpoint by among themselves."""
 
 Bring = Callable[[str, str, Files, str], None]
-"""(uri, node, files, directory): get these files, which lie at `uri` on the disk of that node, into a local directory."""
+"""(path, node, files, directory): move these files from a directory on the disk of that node to a local one, and remove it."""
 
 _SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to get to the report that a checkpoint belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one rank adds to a checkpoint."""
+
+    files: Files
+    node: str | None = None  # Ray's id of that rank's node
+    staging: str | None = None  # the directory there that the files wait in; None where they are in their place already
 
 
 @dataclass(slots=True)
@@ -75,7 +86,7 @@ class Saver:
         self._error: BaseException | None = None
         self._progress = threading.Condition()
         self._passed: Moment = (0, False)  # up to here this rank takes no more checkpoints
-        self._shards: dict[Moment, Files | str | None] = {}  # files, an error, or None while under way
+        self._shards: dict[Moment, Shard | str | None] = {}  # an error in words; None while under way
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
@@ -152,17 +163,11 @@ class Saver:
         elif self._rank == 0:
             os.makedirs(target.path, exist_ok=True)
             move_into(job.staging, target.path)
-        else:
-            os.makedirs(target.path, exist_ok=True)
-            files = {name: files[name] for name in add_into(job.staging, target.path)}
-        self._note(job.moment, files)
+        waits = target.local and self._rank != 0
+        self._note(job.moment, Shard(files, self.node, job.staging if waits else None))
         if self._rank == 0:
-            merged, origins = self._collect(job.moment)
-            if target.local:
-                self._bring_missing(job.uri, target.path, merged, origins)
-            elif any(merged.get(name, own) != own for name, own in files.items()):
-                target.upload(job.staging)  # over what other ranks saved under the same names
-            merged.update(files)
+            others = self._collect(job.moment)
+            merged = self._gather(target, files, others) if target.local else self._agree(target, job, files, others)
             checkpoints.commit(
                 job.uri,
                 merged,
@@ -170,7 +175,8 @@ class Saver:
             )
             size = sum(length for length, _ in merged.values())
             self._committed(self._info(job, size))
-        shutil.rmtree(job.staging, ignore_errors=True)
+        if not waits:
+            shutil.rmtree(job.staging, ignore_errors=True)
 
     def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
         return CheckpointInfo(
@@ -182,32 +188,52 @@ class Saver:
             node=self.node if place(job.uri).local else None,
         )
 
-    def _bring_missing(self, uri: str, folder: str, files: Files, origins: Mapping[str, str | None]) -> None:
-        """What other nodes have on disks of their own."""
-        for node in {*origins.values()} - {None, self.node}:
-            there = [name for name in origins if origins[name] == node]
-            missing = {name: files[name] for name in there if not os.path.exists(os.path.join(folder, name))}
-            if missing and self._bring is not None and node is not None:
-                self._bring(uri, node, missing, folder)
+    def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
+        """Get the shards of the other ranks to where this one's is, on the disk of this node."""
+        merged = dict(own)
+        for rank, shard in sorted(others.items()):
+            wanted = {name: file for name, file in shard.files.items() if name not in merged}
+            if shard.staging is None:
+                continue
+            if os.path.isdir(shard.staging):
+                move_into(shard.staging, target.path, wanted)
+                shutil.rmtree(shard.staging, ignore_errors=True)
+            elif self._bring is not None and shard.node not in (None, self.node):
+                self._bring(shard.staging, str(shard.node), wanted, target.path)
+            else:
+                raise CheckpointError(f"the part of rank {rank} is gone from {shard.staging}")
+            merged.update(wanted)
+        return merged
 
-    def _note(self, moment: Moment, shard: Files | str | None) -> None:
+    def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
+        """All shards are uploaded: see that they do not contradict each other, but for files that this rank saved too."""
+        merged: Files = {}
+        for rank, shard in sorted(others.items(), reverse=True):
+            for name in merged.keys() & shard.files.keys() - own.keys():
+                if merged[name] != shard.files[name]:
+                    raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
+            merged.update(shard.files)
+        if any(merged.get(name, file) != file for name, file in own.items()):
+            target.upload(job.staging)  # over what other ranks saved under the same names
+        return merged | own
+
+    def _note(self, moment: Moment, shard: Shard | str | None) -> None:
         with self._progress:
             self._shards[moment] = shard
             self._progress.notify_all()
 
-    def _collect(self, moment: Moment) -> tuple[Files, dict[str, str | None]]:
-        """The shards of all other ranks for this report, and the nodes that they lie on."""
-        merged: Files = {}
-        origins: dict[str, str | None] = {}
+    def _collect(self, moment: Moment) -> dict[int, Shard]:
+        """The shards of all other ranks for this report, by rank."""
+        shards: dict[int, Shard] = {}
         if self._hub is None:
-            return merged, origins
+            return shards
         for link in self._hub.notes.values():
             link.send(("want", self._segment, moment))
-        for rank, link in sorted(self._hub.notes.items(), reverse=True):
+        for rank, link in self._hub.notes.items():
             patience: float | None = self.patience_s
             try:
                 while True:
-                    segment, which, answer, node = link.receive(patience)
+                    segment, which, answer = link.receive(patience)
                     if (segment, which) != (self._segment, moment):
                         continue
                     if answer is not None:
@@ -220,21 +246,17 @@ class Saver:
                 ) from None
             if isinstance(answer, str):
                 raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
-            for name in merged.keys() & answer.keys():
-                if merged[name] != answer[name]:
-                    raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
-            merged.update(answer)
-            origins.update(dict.fromkeys(answer, node))
-        return merged, origins
+            shards[rank] = answer
+        return shards
 
-    def answer(self, moment: Moment, under_way: Callable[[], None]) -> Files | str:
+    def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
         """On ranks other than 0: this rank's files for a checkpoint, or why there are none, once that can be said.
 
         `under_way` is called before, where this rank has come to that report and takes its time to save.
         """
         with self._progress:
             self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)
-            shard = self._shards.get(moment, {})
+            shard = self._shards.get(moment, Shard({}))
         if shard is None:
             under_way()
             with self._progress:
@@ -242,6 +264,12 @@ class Saver:
                 shard = self._shards[moment]
         assert shard is not None
         return shard
+
+    def discard(self) -> None:
+        """Once the whole group has ended: delete shards that rank 0 has not asked for."""
+        for shard in self._shards.values():
+            if isinstance(shard, Shard) and shard.staging is not None:
+                shutil.rmtree(shard.staging, ignore_errors=True)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -255,10 +283,8 @@ def answer_notes(spoke: Spoke, saver: Callable[[str], Saver | None]) -> None:
         while True:
             _, segment, moment = spoke.notes.receive()
             own = saver(segment)
-            node = own.node if own is not None else None
-            under_way = functools.partial(spoke.notes.send, (segment, moment, None, node))
-            answer = own.answer(moment, under_way) if own is not None else {}
-            spoke.notes.send((segment, moment, answer, node))
+            under_way = functools.partial(spoke.notes.send, (segment, moment, None))
+            spoke.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
     except (PeerLost, OSError):
         return
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -173,37 +173,12 @@ def walk(folder: str) -> list[str]:
     return sorted(found)
 
 
-def move_into(source: str, target: str) -> None:
-    """Move the content of `source` into `target`, file by file, where files of others may lie already. Same filesystem."""
-    for name in walk(source):
+def move_into(source: str, target: str, names: Iterable[str] | None = None) -> None:
+    """Move these files, by default all, from `source` into `target`, over what lies there. Same filesystem."""
+    for name in walk(source) if names is None else names:
         destination = os.path.join(target, name)
         os.makedirs(os.path.dirname(destination), exist_ok=True)
         os.replace(os.path.join(source, name), destination)
-
-
-def add_into(source: str, target: str) -> list[str]:
-    """Like `move_into`, but what is there already stays as it is; the paths of the files that were added."""
-    added = []
-    for name in walk(source):
-        destination = os.path.join(target, name)
-        os.makedirs(os.path.dirname(destination), exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            _rename_new(os.path.join(source, name), destination)
-            added.append(name)
-    return added
-
-
-def _rename_new(source: str, destination: str) -> None:
-    try:
-        os.link(source, destination)
-    except FileExistsError:
-        raise
-    except OSError:  # a filesystem without hard links
-        if os.path.exists(destination):
-            raise FileExistsError(destination) from None
-        os.rename(source, destination)
-    else:
-        os.unlink(source)
 
 
 def difference(expected: Mapping[str, int], found: Mapping[str, int]) -> str | None:

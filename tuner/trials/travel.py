@@ -1,7 +1,7 @@
 """Files of checkpoints that lie on the disk of another node: they come here through Ray's object store.
 
 Storage that every node reaches (a shared directory, a URI) needs none of this. Nothing is kept in the object store: parts of a
-file are put there when somebody on another node asks for them, a few at a time.
+file are put there when somebody on another node asks for them, two at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import posixpath
+import shutil
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from tuner.errors import CheckpointLost
+from tuner.errors import CheckpointLost, CheckpointUnreachable
 from tuner.trials import checkpoints, nodes
 from tuner.trials.storage import place
 
@@ -25,72 +25,75 @@ log = logging.getLogger(__name__)
 
 _DELETE_S = 60.0
 _PART = 32 << 20  # bytes of a file that travel as one object
-_WINDOW = 4  # parts under way at a time
+_WINDOW = 2  # parts under way at a time: each is read by a process of its own, beside the training there
+_RETRIES = 3  # of a read whose process is killed, for memory say
 
 
 def read_part(path: str, offset: int, length: int) -> Any:
     """A part of a local file, as an array of bytes, which Ray does not copy. Runs on the node that has the file."""
     import numpy
 
-    return numpy.fromfile(place(path).path, dtype=numpy.uint8, count=length, offset=offset)
+    return numpy.fromfile(path, dtype=numpy.uint8, count=length, offset=offset)
 
 
-def read_small(paths: Iterable[str]) -> list[bytes | None]:
+def read_small(uris: Iterable[str]) -> list[bytes | None]:
     """What is in these small files. Runs on the node that has them."""
-    return [place(path).read() for path in paths]
+    return [place(uri).read() for uri in uris]
 
 
-def remove(uri: str) -> None:
-    """Delete a checkpoint or part of one. Runs on the node that has it."""
-    checkpoints.delete(uri)
+def local_path(uri: str) -> str:
+    """Where it lies on the node that this runs on."""
+    return place(uri).path
 
 
 def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
     """Copy a committed checkpoint from the disk of that node into a local directory.
 
-    CheckpointLost when the node is gone or no longer has it; CheckpointError when what came is torn.
+    CheckpointLost when the node is gone or no longer has it, CheckpointUnreachable when it does not give it now,
+    CheckpointError when what came is torn.
     """
-    content, marker = _ask(uri, node, read_small, [str(path) for path in checkpoints.papers(uri)])
+    content, marker = _ask(uri, node, read_small, checkpoints.papers(uri))
     if content is None or marker is None:
         raise CheckpointLost(f"node {node[:8]} no longer has a committed checkpoint at {uri}")
     manifest = checkpoints.read_manifest(uri, content, marker)
-    fetch_files(uri, node, manifest.files, target)
+    _fetch_files(uri, _ask(uri, node, local_path, uri), node, manifest.files, target)
     checkpoints.compare(uri, manifest, target)
     return manifest
 
 
-def fetch_files(uri: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
-    """Copy these files of a directory on the disk of that node into a local directory."""
-    parts: deque[tuple[str, int, Any]] = deque()
-    for name, (size, _) in files.items():
-        path = os.path.join(target, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        Path(path).touch()
-        for offset in range(0, size, _PART):
-            parts.append((path, offset, _start(node, read_part, posixpath.join(uri, name), offset, _PART)))
-            if len(parts) >= _WINDOW:
-                _take(uri, node, parts)
-    while parts:
-        _take(uri, node, parts)
-
-
-def bring(uri: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
-    """Move these files of one checkpoint, all that the node has of it, from its disk into a local directory."""
-    fetch_files(uri, node, files, target)
-    checkpoints.compare(uri, checkpoints.Manifest(files, {}), target)
-    _ask(uri, node, remove, uri)
+def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
+    """Copy these files of a directory on the disk of that node into a local one, and remove the directory there."""
+    _fetch_files(path, path, node, files, target)
+    checkpoints.compare(path, checkpoints.Manifest(files, {}), target)
+    _ask(path, node, shutil.rmtree, path, True)
 
 
 async def delete(uri: str, node: str) -> None:
     """Delete a checkpoint from the disk of that node; nothing happens where the node is gone."""
     try:
-        await asyncio.wait_for(_answer(_start(node, remove, uri)), _DELETE_S)
+        await asyncio.wait_for(_answer(nodes.on_node(node, checkpoints.delete, uri)), _DELETE_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
         log.info("the checkpoint at %s could not be deleted on node %s: %s", uri, node[:8], error)
 
 
 async def _answer(reference: Any) -> None:
     await reference
+
+
+def _fetch_files(uri: str, folder: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
+    parts: deque[tuple[str, int, Any]] = deque()
+    os.makedirs(target, exist_ok=True)
+    for name, (size, _) in files.items():
+        path = os.path.join(target, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(path).touch()
+        for offset in range(0, size, _PART):
+            origin = os.path.join(folder, name)
+            parts.append((path, offset, nodes.on_node(node, read_part, origin, offset, _PART, retries=_RETRIES)))
+            if len(parts) >= _WINDOW:
+                _take(uri, node, parts)
+    while parts:
+        _take(uri, node, parts)
 
 
 def _take(uri: str, node: str, parts: deque[tuple[str, int, Any]]) -> None:
@@ -102,19 +105,27 @@ def _take(uri: str, node: str, parts: deque[tuple[str, int, Any]]) -> None:
 
 
 def _ask(uri: str, node: str, function: Any, *arguments: Any) -> Any:
-    return _wait(uri, node, _start(node, function, *arguments))
-
-
-def _start(node: str, function: Any, *arguments: Any) -> Any:
-    return nodes.on_node(node, function, *arguments)
+    return _wait(uri, node, nodes.on_node(node, function, *arguments, retries=_RETRIES))
 
 
 def _wait(uri: str, node: str, reference: Any) -> Any:
     try:
         return ray.get(reference)
-    except (ray.exceptions.RayError, OSError) as error:
+    except ray.exceptions.RayError as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        why = str(cause).strip().splitlines()[-1] if str(cause).strip() else type(cause).__name__
+        if isinstance(cause, FileNotFoundError):
+            raise CheckpointLost(f"node {node[:8]} no longer has all of the checkpoint at {uri}: {why}") from error
+        if _is_alive(node):
+            raise CheckpointUnreachable(
+                f"the checkpoint at {uri} lies on the disk of node {node[:8]}, which does not give it now: {why}"
+            ) from error
         raise CheckpointLost(
-            f"the checkpoint at {uri} lies on the disk of node {node[:8]}, which does not give it: "
-            f"{str(error).strip().splitlines()[-1]}. Storage that every node reaches, a shared directory or a URI, keeps "
-            "checkpoints when a node is lost"
+            f"the checkpoint at {uri} lay on the disk of node {node[:8]}, which is gone. Storage that every node reaches, a "
+            "shared directory or a URI, keeps checkpoints when a node is lost",
+            node=node,
         ) from error
+
+
+def _is_alive(node: str) -> bool:
+    return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())

@@ -21,7 +21,7 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
-from tuner.errors import CheckpointLost, EntrypointError
+from tuner.errors import CheckpointLost, CheckpointUnreachable, EntrypointError
 from tuner.trials import directories, rendezvous, session, travel
 from tuner.trials.calling import call
 from tuner.trials.channel import Hub, PeerLost, Spoke
@@ -159,9 +159,12 @@ class Rank:
 
         Called once all ranks have ended: a process group that goes earlier breaks the last collectives of the others.
         """
+        if self._segment is not None:
+            self._segment.saver.discard()
         self._segment = None
         rendezvous.leave()
         if self._baseline is not None and self._dirty is None:
+            self._baseline.note_modules()
             self._dirty = self._baseline.restore()
         return self._dirty
 
@@ -269,6 +272,7 @@ class Rank:
                 sys.path.insert(0, entry)
         own_directory = directories.enter(launch, seat.rank)
         self._seed(launch, seat)
+        self._baseline.note_modules()
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         self._baseline.note_modules()
@@ -502,7 +506,9 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 def _cause(error: BaseException) -> str:
     if isinstance(error, CheckpointLost):
-        return "checkpoint_lost"
+        return "disk_lost" if error.node is not None else "checkpoint_lost"
+    if isinstance(error, CheckpointUnreachable):
+        return "checkpoint_unreachable"
     return "spec" if isinstance(error, EntrypointError) else "exception"
 
 
