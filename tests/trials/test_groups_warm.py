@@ -69,6 +69,18 @@ def test_a_module_that_has_changed_is_not_used_from_memory(bench: Bench) -> None
     assert metrics(bench, bench.launch("my_training:train", experiment_id="exp_2"))["version"] == 2
 
 
+def test_a_changed_module_is_seen_that_the_training_function_imported(bench: Bench) -> None:
+    """By one trial alone: no other has come to this process in between."""
+    (bench.folder / "outer.py").write_text(
+        "from tuner.trials.session import report\ndef train(config):\n    import inner\n    report({'version': inner.version})\n"
+    )
+    inner = bench.folder / "inner.py"
+    inner.write_text("version = 1\n")
+    assert metrics(bench, bench.launch("outer:train", experiment_id="exp_1"))["version"] == 1
+    inner.write_text("version = 2  # edited\n")
+    assert metrics(bench, bench.launch("outer:train", experiment_id="exp_2"))["version"] == 2
+
+
 def test_idle_groups_go_back_after_a_while(local_ray: None, tmp_path: Path) -> None:
     bench = Bench(tmp_path, idle_timeout_s=0.5)
     launch = bench.launch(draws)

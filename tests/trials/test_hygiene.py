@@ -115,6 +115,7 @@ def test_changed_sources_are_seen(tmp_path: Path) -> None:
         f"""
         sys.path.insert(0, {str(tmp_path)!r})
         open({str(tmp_path / "mine.py")!r}, "w").write("value = 1")
+        baseline.note_modules()
         import mine
         baseline.note_modules()
         print(baseline.stale_module())
@@ -123,3 +124,38 @@ def test_changed_sources_are_seen(tmp_path: Path) -> None:
         """
     )
     assert found.split("\n") == ["None", str(tmp_path / "mine.py"), "None"]
+
+
+def test_a_source_that_changed_between_its_import_and_the_look_at_it_is_seen(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("value = 1")
+    found = after(
+        f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        baseline.note_modules()
+        import mine
+        os.utime(mine.__file__, (4e9, 4e9))
+        baseline.note_modules()
+        print(baseline.stale_module())
+        """
+    )
+    assert found.split("\n") == [str(mine), "None"]
+
+
+def test_an_import_is_seen_where_another_module_has_gone(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("value = 1")
+    found = after(
+        f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        import this_is_gone_soon
+        baseline.note_modules()
+        del sys.modules["this_is_gone_soon"]
+        import mine
+        baseline.note_modules()
+        os.utime(mine.__file__, (1, 1))
+        print(baseline.stale_module())
+        """,
+        before=f"open({str(tmp_path / 'this_is_gone_soon.py')!r}, 'w').close()",
+    )
+    assert found.split("\n") == [str(mine), "None"]

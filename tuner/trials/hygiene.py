@@ -25,6 +25,7 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "t
 _GRACE_S = 0.3
 _POOL_THREADS = 64
 _GPU_SLACK = 32 << 20
+_UNKNOWN = -1  # in the place of a file's time of modification
 _LIBRARIES = tuple(
     {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
 )
@@ -45,7 +46,8 @@ class Baseline:
         self._threads = {thread.ident for thread in threading.enumerate()}
         self._torch: dict[str, Any] | None = None
         self._stamps: dict[str, int] = {}
-        self._known_modules = 0
+        self._known_modules: set[str] = set()
+        self._noted_at = time.time_ns()
         gc.collect()
         self._freeze()
 
@@ -95,15 +97,17 @@ class Baseline:
         self._frozen_modules = len(sys.modules)
 
     def note_modules(self) -> None:
-        """Remember the files of the user's modules that have been imported by now."""
-        modules = sys.modules
-        if len(modules) == self._known_modules:
-            return
-        self._known_modules = len(modules)
-        for module in list(modules.values()):
-            file = getattr(module, "__file__", None)
+        """Remember the files of the user's modules that were imported since the last call.
+
+        A file that has changed since then may have changed after its import, so it counts as one that has.
+        """
+        for name in sys.modules.keys() - self._known_modules:
+            self._known_modules.add(name)
+            file = getattr(sys.modules.get(name), "__file__", None)
             if isinstance(file, str) and file not in self._stamps and not file.startswith(_LIBRARIES):
-                self._stamps[file] = _modified(file)
+                modified = _modified(file)
+                self._stamps[file] = modified if modified <= self._noted_at else _UNKNOWN
+        self._noted_at = time.time_ns()
 
     def stale_module(self) -> str | None:
         """A file of the user's that has changed since it was imported here."""
