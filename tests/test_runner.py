@@ -152,10 +152,14 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
     until("no process left", lambda: not ray_processes(job.home), 60)
     before = len(job.reports())
     assert before > 6
+    half = job.home / "checkpoints" / job.experiment().public_id / "trial_00000" / "iteration_00000099_half"
+    half.mkdir(parents=True)
+    (half / "weights").write_text("of a rank that was killed before it could commit")
 
     job.start("resume", job.experiment().public_id)
     output = job.end()
     assert "STATE completed" in output, output
+    assert not half.exists()
     no_step_twice_from_the_beginning(job)
     assert len(job.reports()) <= 120 + 3 * 10
 
@@ -387,6 +391,36 @@ def test_a_relative_storage_is_one_of_the_callers_directory(
     monkeypatch.setattr("tuner.runner._drive", drive)
     found: Any = tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **options)
     assert found.storage == expected.format(here=tmp_path)
+
+
+def perturbed(params: dict[str, Any]) -> dict[str, Any]:
+    return params
+
+
+def enough(trial: int, metrics: dict[str, float]) -> bool:
+    return False
+
+
+PBT = {"perturbation_interval": 1, "hyperparam_mutations": {}}
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"scheduler": "asha", "stop": {"training_iteration": 3}}, True),
+        ({"stop": enough}, False),
+        ({"stop": {"type": "function", "function": f"{__name__}:enough"}}, False),
+        ({"scheduler": tuner.PopulationBasedTraining(custom_explore_fn=perturbed, **PBT)}, False),
+        ({"scheduler": {"type": "pbt", "custom_explore_fn": f"{__name__}:perturbed", **PBT}}, False),
+    ],
+)
+def test_a_driver_that_imports_code_of_the_users_is_not_kept(
+    options: dict[str, Any], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That code may have changed by the next call."""
+    monkeypatch.setattr("tuner.runner._drive", lambda *_, keep, **__: keep)
+    found: Any = tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **options)
+    assert found is kept
 
 
 @pytest.mark.parametrize("space", [{"x": tuner.choice([])}, {"x": tuner.uniform(1, 0)}, {"x": tuner.loguniform(0, 1)}])

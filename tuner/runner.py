@@ -16,7 +16,7 @@ from tuner.adapt import adapted
 from tuner.domain.experiment import Mode
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.driver.parts import dump_parts, plain_json
+from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import scheduler_part, searcher_part, stopper_part
 from tuner.errors import Conflict, SpecError, TunerError
 from tuner.names import keywords_explained
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "resume", "run"]
 
 POLL_S = 0.25
+_PARTS = ("scheduler", "search", "stop")
 
 
 @keywords_explained
@@ -156,9 +157,8 @@ def run(
     settings = Settings.from_env()
     with _store(settings) as store:
         record = create_from_python(store, data, code, parts)
-        return _drive(
-            store, settings, record.public_id, ray_address, verbose, keep=not (code.parts_blob or code.space_blob)
-        )
+        brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
+        return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
 
 
 @keywords_explained

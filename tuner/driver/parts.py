@@ -6,12 +6,15 @@ In the spec they are ``{"type": "python", "repr": "..."}``; the objects travel p
 from __future__ import annotations
 
 import pickle
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.driver.assemble import Parts
 from tuner.errors import SpecError
 
 NAMES = ("scheduler", "searcher", "stopper")
+_FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def plain_json(part: Any) -> dict[str, Any]:
@@ -37,6 +40,15 @@ def dump_parts(parts: Parts) -> bytes | None:
 def load_parts(blob: bytes | None) -> Parts:
     """The live objects that `dump_parts` pickled. The blob must be trusted."""
     return Parts(**pickle.loads(blob)) if blob else Parts()
+
+
+def names_code(options: Any) -> bool:
+    """Whether functions may be among these options, as ``"module:name"``: whoever builds the part imports their modules."""
+    if isinstance(options, Mapping):
+        return any(names_code(value) for value in options.values())
+    if isinstance(options, Sequence) and not isinstance(options, str):
+        return any(names_code(value) for value in options)
+    return isinstance(options, str) and bool(_FUNCTION.fullmatch(options))
 
 
 def _json(part: Any) -> dict[str, Any] | None:
