@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import time
@@ -40,7 +41,7 @@ def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
     progress, out = shown(sqlite_store, made.public_id, True)
     with progress:
         end = time.monotonic() + 30
-        while ", 1 s  starting the driver" not in out.getvalue():
+        while not re.search(r", [1-9]\d* s  starting the driver", out.getvalue()):
             assert time.monotonic() < end, out.getvalue()[-300:]
             time.sleep(0.02)
 

@@ -284,7 +284,7 @@ def test_figures_of_many_ranks_at_once_do_not_wait_for_one_that_is_mute(bench: B
         asked = [bench.call("measure", [name])[name].keys() for _ in range(3)]
     finally:
         mute.resume()
-    assert asked == [{0}] * 3
+    assert all(1 not in ranks for ranks in asked), "nobody waits long for a rank that is mute"
     deadline = time.monotonic() + 30
     while bench.call("measure", [name])[name].keys() != {0, 1}:
         assert time.monotonic() < deadline, "it answers again once it goes on"

@@ -14,8 +14,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_s() -> float:
-    """CPU time that this process and its ended children have used so far."""
-    return sum(os.times()[:4])
+    """CPU time that this process and its descendants, ended or alive, have used so far."""
+    return sum(os.times()[:4]) + _children_cpu_s(os.getpid())
 
 
 def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
@@ -28,7 +28,7 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
         "time": time.time(),
-        "cpu_s": cpu_s() + _children_cpu_s(os.getpid()) - since_cpu_s,
+        "cpu_s": cpu_s() - since_cpu_s,
         "rss_bytes": float(int(fields[21]) * _PAGE),
         "threads": float(fields[17]),
     }

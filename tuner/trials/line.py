@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.trials.channel import Link, PeerLost
@@ -34,7 +34,7 @@ Take = Callable[[str, list[ReportMsg]], Awaitable[Verdict | None]]
 class Address:
     host: str
     port: int
-    token: bytes  # what a connection starts with; without it nothing is read
+    token: bytes = field(repr=False)  # what a connection starts with; without it nothing is read
 
 
 class Exchange:
