@@ -35,15 +35,12 @@ class Repeats:
         Two different results at least must agree: one alone may do so by chance, and a flat curve says nothing.
         """
         curve = self._curves.get(trial, ())
-        if len({score for _, score in curve}) < 2:
+        alike = self._trials.get(curve, [])
+        if len(alike) < 2 or len({score for _, score in curve}) < 2:
             return None
-        for other in self._trials[curve]:
-            if other == trial:
-                continue
-            further = len(self._curves[other]) > len(curve)
-            if further or self._trials[curve].index(other) < self._trials[curve].index(trial):
-                return other
-        return None
+        if alike[0] != trial:
+            return alike[0]
+        return next((other for other in alike if len(self._curves[other]) > len(curve)), None)
 
     def begins_like_another(self, trial: int) -> bool:
         """Whether an earlier trial had the same first result."""
