@@ -7,11 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from tuner.domain.events import CheckpointInfo
 from tuner.trials.launch import ReportMsg, Verdict
 from tuner.trials.line import Address, Exchange, Line
 
@@ -91,6 +92,19 @@ def test_batches_come_whole_and_in_order_and_verdicts_go_back(driver: Driver) ->
     assert (name, first.metrics.keys()) == ("seg_a", large.metrics.keys())
     assert [reports[0].report_no for _, reports in rest] == list(range(2, 50))
     assert driver.by_call == []
+    line.close()
+
+
+def test_all_of_a_report_and_of_a_verdict_comes_over(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = CheckpointInfo(id="ckp_1", uri="/data/ckp_1", step=3, bytes=7, ready=False)
+    report = ReportMsg(report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, wait=True)
+    verdict = Verdict(action="exploit", next_milestone=9, save_checkpoint=True, reason="it is the worst of 8")
+    assert all(getattr(verdict, f.name) != f.default for f in fields(Verdict))
+    assert {f.name for f in fields(ReportMsg)} == {"report_no", "metrics", "time", "step", "checkpoint", "wait"}
+    monkeypatch.setattr(driver, "_verdict", lambda reports: verdict)
+    line = driver.line()
+    assert line.send("seg", [report]) == verdict
+    assert driver.by_line == [("seg", [report])]
     line.close()
 
 

@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner.domain.events import CheckpointInfo
 from tuner.trials.channel import Link, PeerLost
-from tuner.trials.launch import ReportMsg, Verdict
+from tuner.trials.launch import Action, ReportMsg, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,9 @@ class Exchange:
                 return
             while True:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-                segment_id, reports = pickle.loads(await reader.readexactly(size))
-                body = pickle.dumps(await self._answer(segment_id, reports), protocol=pickle.HIGHEST_PROTOCOL)
+                segment_id, packed = pickle.loads(await reader.readexactly(size))
+                answer = await self._answer(segment_id, [_report(*parts) for parts in packed])
+                body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
                 writer.write(_HEADER.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, TimeoutError, OSError):
             pass  # the rank is gone, or this end is closing
@@ -79,12 +81,15 @@ class Exchange:
             self._lines.discard(task)
             writer.close()
 
-    async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, Verdict | None]:
-        """(whether it was taken, the verdict). An error is left to the call of the actor to tell."""
+    async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | None]:
+        """(whether it was taken, the verdict's parts). An error is left to the call of the actor to tell."""
         try:
-            return True, await self._take(segment_id, reports)
+            verdict = await self._take(segment_id, reports)
         except Exception:
             return False, None
+        if verdict is None:
+            return True, None
+        return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
 
 
 class Line:
@@ -98,11 +103,10 @@ class Line:
         """Deliver and wait for the answer. One sender at a time."""
         if (link := self._connected()) is not None:
             try:
-                link.send((segment_id, reports))
-                taken, answer = link.receive()
+                link.send((segment_id, [_parts(report) for report in reports]))
+                taken, verdict = link.receive()
                 if taken:
-                    verdict: Verdict | None = answer
-                    return verdict
+                    return _verdict(*verdict) if verdict is not None else None
             except PeerLost as error:
                 log.info("the line to the driver is gone, reports go through Ray: %s", error)
                 self.close()
@@ -127,3 +131,25 @@ class Line:
                 log.info("there is no line to the driver, reports go through Ray: %s", error)
                 self._address = None
         return self._link
+
+
+# Plain tuples go over the line: a frozen dataclass with slots takes ten times as long to unpickle.
+
+
+def _parts(report: ReportMsg) -> tuple[Any, ...]:
+    return report.report_no, dict(report.metrics), report.time, report.step, report.checkpoint, report.wait
+
+
+def _report(
+    report_no: int,
+    metrics: dict[str, float],
+    time: float,
+    step: int | None,
+    checkpoint: CheckpointInfo | None,
+    wait: bool,
+) -> ReportMsg:
+    return ReportMsg(report_no=report_no, metrics=metrics, time=time, step=step, checkpoint=checkpoint, wait=wait)
+
+
+def _verdict(action: Action, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:
+    return Verdict(action=action, next_milestone=next_milestone, save_checkpoint=save_checkpoint, reason=reason)
