@@ -5,8 +5,8 @@
 A home, a Ray and a service of their own; the experiments follow one another, and their trials share one warm group. Memory that a
 process alone has written (private dirty pages), descriptors, threads and processes are counted after every so many trials, by
 kind of process; the slope is that of a straight line through the counts from the 200th trial on, per 1,000 trials.
-`database_mib_per_1000` is the growth of the SQLite file, of which each connection caches up to 16 MiB. `torch_alone` is how much
-two plain processes grow that set gloo groups up and tear them down.
+`database_mib_per_1000` is the growth of the SQLite file; `torch_alone` is how much two plain processes grow that set gloo groups
+up and tear them down.
 """
 
 from __future__ import annotations
