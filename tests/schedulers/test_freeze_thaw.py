@@ -273,11 +273,11 @@ def test_slow_starters_are_found() -> None:
                 max_t=30,
                 time_budget_s=10 * 30 / 4,
             )
-            for seed in range(1, 7)
+            for seed in range(1, 5)
         ]
         return sum(done.best_value is not None and done.best_value < 0.5 for done in best)
 
-    assert found(scout_share=0) < found() >= 5
+    assert found(scout_share=0) < found() == 4
 
 
 def test_more_scouts_are_sent_while_nothing_gets_better() -> None:
@@ -462,15 +462,20 @@ def test_thousands_of_trials_are_thinned_and_it_is_said() -> None:
 
 def test_the_share_of_training_without_progress() -> None:
     feed = fed()
-    for k, score in enumerate((0.1, 0.2, 1.0)):
-        number = feed.start({"x": k / 3})
-        feed.report(number, 27, score)
     stalled = feed.scheduler._stalled  # type: ignore[attr-defined]
+
+    def train(*scores: float) -> None:
+        for score in scores:
+            feed.report(feed.start({"x": 0.5}), 27, score)
+
+    train(0.1, 0.2, 1.0, 0.1, 0.2)
+    assert stalled() == 0, "nobody asks so early"
+    train(1.01)
+    assert stalled() == pytest.approx(1 / 6), "a little better is not better"
+    train(2.0)
     assert stalled() == 0
-    feed.report(feed.start({"x": 0.9}), 27, 1.01)
-    assert stalled() == pytest.approx(1 / 4), "a little better is not better"
-    feed.report(feed.start({"x": 0.8}), 27, 2.0)
-    assert stalled() == 0
+    train(0.1, 0.1, 0.1)
+    assert stalled() == pytest.approx(3 / 10)
 
 
 def test_a_fit_of_another_versions_model_is_not_used() -> None:

@@ -45,6 +45,7 @@ REFIT_GROWTH = 1.2
 FITS_FROM_PRIOR = 7  # while data are few, the last fit may sit in a poor optimum
 SCOUT_REACH = 0.2  # of max_t
 SCOUTS_WHEN_STALLED = 2  # times scout_share, on top of it, while nothing gets better
+PATIENCE = 5  # full trainings before it is asked whether things get better
 NEARLY = 0.05  # of the way down to the median score is as good as the best
 RECENT = 10  # proposals of the model that are looked back upon
 
@@ -453,14 +454,14 @@ class FreezeThawScheduler(Scheduler):
         return state.scouted < share * state.spent
 
     def _stalled(self) -> float:
-        """The share of all training, but for the first full one, since there was a score nearly as good as the best."""
+        """The share of all training, but for the first of it, since there was a score nearly as good as the best."""
         state: FreezeThawState = self.state
         scores = [score for _, _, score in state.results if score is not None]
         if state.best is None or not scores or not state.spent:
             return 0.0
         near = state.best - NEARLY * max(0.0, state.best - statistics.median(scores))
         since = next((spent for spent, best in state.records if best >= near), state.spent)
-        return max(0.0, 1 - max(since, self._end) / state.spent)
+        return max(0.0, 1 - max(since, PATIENCE * self._end) / state.spent)
 
     def _key(self, *purpose: str | int) -> int:
         return keyed_seed(self.setting.seed, "freeze_thaw", *purpose)
