@@ -30,7 +30,7 @@ class TrialResult:
     state: TrialState
     config: Mapping[str, Any]
     iterations: int
-    metrics: Mapping[str, float]  # of the newest report
+    metrics: Mapping[str, float]  # the newest value of each
     best_value: float | None
     last_value: float | None
     reason: str

@@ -143,15 +143,52 @@ def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> 
     assert result.trials[1].reason == f"every trial runs the same function, and {result.error}"
 
 
-def test_a_metric_that_one_trial_lacks_fails_that_one() -> None:
-    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
-        for step in range(3):
-            yield Step({"loss": 1.0, "x": config["x"]} if config["width"] > 16 or not step else {"x": config["x"]})
+def every_third(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    """The objective with each third report, others in between."""
+    begin = checkpoint or 0
+    for step in range(begin + 1, 17):
+        metrics = {"loss": config["x"] / step} if step % 3 == 0 or step == 1 else {"train": 1.0 / step}
+        yield Step(metrics, checkpoint=step)
 
-    result = search(evaluate, scheduler="fifo", num_samples=12)
-    states = {trial.params["width"]: str(trial.state) for trial in result.trials}
+
+def test_once_it_was_reported_the_objective_may_be_left_out() -> None:
+    result = search(every_third, scheduler="fifo", max_t=12)
     assert result.state is ExperimentState.COMPLETED
-    assert states == {16: "failed", 32: "completed", 64: "completed"}
+    assert {(str(trial.state), trial.iteration) for trial in result.trials} == {("completed", 12)}
+    trial = result.best_trial
+    assert trial is not None
+    assert trial.values.keys() == {1, 3, 6, 9, 12}
+    assert trial.last == {"loss": trial.best_value, "train": 1 / 11}, "the newest value of each"
+
+
+def test_max_t_holds_at_a_report_without_the_objective_too() -> None:
+    result = search(every_third, scheduler="fifo", max_t=8)
+    assert {(str(trial.state), trial.iteration) for trial in result.trials} == {("completed", 8)}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "decided"),
+    [
+        ({"type": "asha", "grace_period": 4, "reduction_factor": 2}, {6}),
+        ({"type": "asha_promotion", "grace_period": 4, "reduction_factor": 2}, {6, 9}),
+        ({"type": "hyperband", "reduction_factor": 2}, {1, 3, 6}),
+        ({"type": "pbt", "perturbation_interval": 4, "quantile_fraction": 0.5}, {6, 12}),
+        ({"type": "median", "grace_period": 4, "min_samples_required": 1}, {6}),
+    ],
+)
+def test_a_milestone_without_the_objective_moves_to_the_next_report_that_has_it(
+    scheduler: dict[str, Any], decided: set[int]
+) -> None:
+    result = search(every_third, scheduler=scheduler, max_t=16, num_samples=8)
+    assert result.state is ExperimentState.COMPLETED
+    reached: dict[int, int] = {}
+    found = set()
+    for _, entry in result.log:
+        if isinstance(entry, e.Reported):
+            reached[entry.trial] = entry.iteration
+        elif isinstance(entry, d.Stop | d.Pause | d.Exploit) and entry.trial in reached:
+            found.add(reached[entry.trial])
+    assert found == decided
 
 
 def test_a_metric_that_others_have_reported_fails_only_those_without() -> None:

@@ -1,5 +1,5 @@
 """Two ways to drive a scheduler in tests: `Feed` gives it one report after the other by hand, `Drive` runs the real core over
-events in a random order, with failures, lost segments, NaN and late checkpoints among them."""
+events in a random order, with failures, lost segments, NaN, reports without the objective and late checkpoints among them."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ class Drive:
         stop: Mapping[str, Any] | None = None,
         trouble: float = 0.05,
         checkpoints: float = 0.9,
+        bare: float = 0.0,
         value: Value = some_value,
         space: Space = SPACE,
         stride: int = 1,
@@ -129,7 +130,7 @@ class Drive:
             stop=dict(stop or {}),
             limits=Limits(max_concurrent_trials=slots, max_failures=2),
         )
-        self.space, self.value, self.trouble, self.checkpoints = space, value, trouble, checkpoints
+        self.space, self.value, self.trouble, self.checkpoints, self.bare = space, value, trouble, checkpoints, bare
         self.core = self.fresh()
         self.log: list[Entry] = []
         self.moments: list[Moment] = []
@@ -237,7 +238,7 @@ class Drive:
                 segment=segment.ordinal,
                 report_no=report_no,
                 iteration=iteration,
-                metrics={"m": value},
+                metrics={"other": value} if trial.last and self.rng.random() < self.bare else {"m": value},
                 checkpoint=info,
             )
         )

@@ -42,6 +42,9 @@ CASES = [pytest.param(s, {}, id=name) for name, s in SCHEDULERS.items()] + [
     pytest.param({"type": "asha", "reduction_factor": 3}, s, id=f"stop: {name}") for name, s in STOPPERS.items()
 ]
 
+BARE = st.sampled_from([0.0, 0.4])
+"""The share of reports without the objective."""
+
 
 def without_milestones(trial: Trial) -> Trial:
     """What ranks were told is theirs to remember: only those of segments that are open are told to a new driver."""
@@ -58,6 +61,7 @@ def without_milestones(trial: Trial) -> Trial:
     num_samples=st.integers(2, 14),
     slots=st.integers(1, 5),
     mode=st.sampled_from(["min", "max"]),
+    bare=BARE,
     data=st.data(),
 )
 def test_kill_and_fold_changes_no_decision(
@@ -67,9 +71,11 @@ def test_kill_and_fold_changes_no_decision(
     num_samples: int,
     slots: int,
     mode: str,
+    bare: float,
     data: st.DataObject,
 ) -> None:
-    drive = Drive(scheduler, seed, num_samples=num_samples, slots=slots, mode=mode, stop=stop, stride=7).run()
+    options: dict[str, Any] = {"num_samples": num_samples, "slots": slots, "mode": mode, "stop": stop, "bare": bare}
+    drive = Drive(scheduler, seed, **options, stride=7).run()
     assert drive.core.ended, "the search came to no end"
     assert drive.count > 3
     for _ in range(min(4, len(drive.moments))):
@@ -83,16 +89,23 @@ def test_kill_and_fold_changes_no_decision(
 
 @pytest.mark.parametrize(("scheduler", "stop"), CASES)
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
-@given(seed=st.integers(0, 10**6), num_samples=st.integers(2, 14), slots=st.integers(1, 5), data=st.data())
+@given(seed=st.integers(0, 10**6), num_samples=st.integers(2, 14), slots=st.integers(1, 5), bare=BARE, data=st.data())
 def test_a_new_driver_brings_the_search_to_its_end(
-    scheduler: dict[str, Any], stop: dict[str, Any], seed: int, num_samples: int, slots: int, data: st.DataObject
+    scheduler: dict[str, Any],
+    stop: dict[str, Any],
+    seed: int,
+    num_samples: int,
+    slots: int,
+    bare: float,
+    data: st.DataObject,
 ) -> None:
     """Whatever ran is lost and begins again from its newest checkpoint; nobody waits for ever."""
-    drive = Drive(scheduler, seed, num_samples=num_samples, slots=slots, stop=stop, stride=5).run()
+    options: dict[str, Any] = {"num_samples": num_samples, "slots": slots, "stop": stop, "bare": bare}
+    drive = Drive(scheduler, seed, **options, stride=5).run()
     if not drive.moments:
         return
     moment = drive.moments[data.draw(st.integers(0, len(drive.moments) - 1))]
-    again = Drive(scheduler, seed + 1, num_samples=num_samples, slots=slots, stop=stop, stride=10**6)
+    again = Drive(scheduler, seed + 1, **options, stride=10**6)
     again.core, again.now = moment.restore(drive, False), 10_000.0
     again.run()
     assert again.core.ended

@@ -28,6 +28,7 @@ class Segment:
     report_no: int = 0  # of its newest report
     milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
     decide_at: float | None = None  # value of time_attr from which the scheduler is to be asked; None: never
+    scored: bool = True  # its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
     commanded: str | None = None  # what a user wants of it at its next report
     opened_at: float = 0.0
@@ -55,7 +56,7 @@ class Trial:
     state: TrialState = TrialState.PENDING
     iteration: int = 0  # training_iteration of the newest report
     t: float = 0.0  # time_attr's value of the newest report; the iteration by default
-    last: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)  # the newest value of each metric
     last_value: float | None = None  # of the objective, newest finite one
     best_value: float | None = None
     best_iteration: int | None = None

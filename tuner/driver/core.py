@@ -41,6 +41,8 @@ GIVE_UP_AFTER = 10
 FIT_AGAIN_S = 30.0
 """How long after a model fit that failed no other one is asked for."""
 
+_FIRST = "; a trial's first report has to have it, later ones may leave it out"
+
 _S, _X = TrialState, ExperimentState
 
 
@@ -158,7 +160,7 @@ class Core(Fold):
             case "stop":
                 at_end = policy.at_end and trial.state is _S.COMPLETED
                 return Verdict("stop", save_checkpoint=at_end, reason=trial.reason)
-        asked = segment.decide_at is not None and trial.t >= segment.decide_at
+        asked = segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at
         segment.milestone = self._next_milestone(trial, segment)
         save = (asked and self.scheduler.SAVES_AT_MILESTONES) or save_is_due(self.spec, segment, self.now)
         save = save or (policy.keep_best != 0 and self._is_best_yet(trial))
@@ -235,8 +237,8 @@ class Core(Fold):
         number, segment, spec = trial.number, trial.segments[-1], self.spec
         if segment.leaving:
             return ()
-        if missing := [o.metric for o in spec.objectives if o.metric not in event.metrics]:
-            return self._wrong_report(trial, "the objective", missing, event)
+        if missing := [o.metric for o in spec.objectives if o.metric not in trial.last]:
+            return self._wrong_report(trial, "the objective", missing, event, _FIRST)
         if trial.diverged:
             value = event.metrics[self._objective.metric]
             return [
@@ -261,11 +263,13 @@ class Core(Fold):
             return self._all_fail(trial, failure, "every trial is judged by the same function")
         return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
-    def _wrong_report(self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported) -> list[Decision]:
+    def _wrong_report(
+        self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported, hint: str = ""
+    ) -> list[Decision]:
         """Ends the trial; and the experiment, where nobody has ever reported this: no trial would get any further."""
         reported = sorted(event.metrics)
         meant = "".join(did_you_mean(name, reported, "'") for name in missing)
-        message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}"
+        message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}{hint}"
         failure = Failure(kind="spec", cause="metric", message=message, rank=0)
         if trial.reports > 1 or any(name in t.last for name in missing for t in self.trials if t is not trial):
             return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
@@ -488,7 +492,9 @@ class Core(Fold):
         return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(t.reports == 0 for t in self.trials)
 
     def _next_milestone(self, trial: Trial, segment: Segment) -> int | None:
-        segment.decide_at = self.scheduler.milestone(trial, self.trials)
+        undecided = not segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at
+        if not undecided:  # else the scheduler is asked at the next report that has the objective
+            segment.decide_at = self.scheduler.milestone(trial, self.trials)
         stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
         end = None if self.spec.max_t is None else float(self.spec.max_t)
         return next_milestone(self.spec, trial, segment, [segment.decide_at, stop_at, end], self.now)

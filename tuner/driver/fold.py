@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.domain import decisions as d
@@ -173,8 +174,9 @@ class Fold:
         if self._unseen:
             self._unseen -= metrics.keys()
             self._missed += tuple(sorted(self._unseen.difference(self._missed)))
-        trial.last = metrics if isinstance(metrics, dict) else dict(metrics)
-        trial.t = self._time_of(trial)
+        segment.scored = all(objective.metric in metrics for objective in self.spec.objectives)
+        trial.last = {**trial.last, **metrics}
+        trial.t = self._time_of(trial, metrics)
         value = metrics.get(self._objective.metric)
         trial.diverged = value is not None and not math.isfinite(value)
         usable = value is not None and not trial.diverged
@@ -189,7 +191,7 @@ class Fold:
                 self.best = (score, trial.number)
         if event.checkpoint is not None:
             self._keep(trial, event.checkpoint, value if usable else None)
-        if not usable or segment.leaving or math.isnan(trial.t):
+        if not usable or not segment.scored or segment.leaving or math.isnan(trial.t):
             return []
         return [
             TrialReported(
@@ -457,14 +459,15 @@ class Fold:
         segments = (s for n in numbers for s in (self.trials[n].next, self.trials[n].segment) if s is not None)
         return {*self._foreign.values(), *(s.source.id for s in segments if s.source is not None)}
 
-    def _time_of(self, trial: Trial) -> float:
+    def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
+        """Where the trial stands at this report. One without the objective may lack the time attribute too."""
         match self.spec.time_attr:
             case "training_iteration":
                 return float(trial.iteration)
             case "time_total_s":
                 return trial.running_s
             case name:
-                return float(trial.last.get(name, math.nan))
+                return float(metrics.get(name, math.nan if trial.segments[-1].scored else trial.t))
 
     def _touch(self, number: int) -> Trial:
         self._out.touched[number] = None

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { fold, FRAME, nothing, random, story } from "../test/run";
-import { foldCurves, foldTrials, hasEnded, isBetter } from "./events";
+import { foldCurves, foldTrials, hasEnded, isBetter, type LiveEvent } from "./events";
 
 const EVENTS = story(40);
 
@@ -80,6 +80,15 @@ describe("folding events", () => {
     const { series } = foldCurves(nothing().byStep, [report], FRAME);
     expect(series).toHaveLength(1);
     expect(series[0]!.segments).toHaveLength(1);
+  });
+
+  it("keeps the newest value of each metric, where not every report has all of them", () => {
+    const [start, waiting, started] = EVENTS.slice(0, 3);
+    const report = EVENTS.find((event) => event.type === "reported" && event.trial_number === 0) as Extract<LiveEvent, { type: "reported" }>;
+    const bare = { ...report, seq: report.seq + 1, iteration: report.iteration + 1, metrics: { train_loss: 0.5 } };
+    const [trial] = foldTrials([], [start!, waiting!, started!, report, bare], FRAME);
+    expect(trial!.last).toEqual({ ...report.metrics, train_loss: 0.5 });
+    expect([trial!.iteration, trial!.last_value]).toEqual([bare.iteration, report.metrics["accuracy"]]);
   });
 
   it("does not bring a trial back that was stopped while it started", () => {

@@ -68,7 +68,7 @@ export function foldTrial<T extends Trial>(trial: T, event: LiveEvent, frame: Fr
       return {
         ...trial,
         iteration: event.iteration,
-        last: event.metrics,
+        last: { ...trial.last, ...event.metrics },
         last_value: value ?? trial.last_value,
         ...(better ? { best_value: value, best_iteration: event.iteration } : {}),
       };
