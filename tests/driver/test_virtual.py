@@ -138,6 +138,7 @@ def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> 
     assert result.state is ExperimentState.FAILED
     assert result.error is not None
     assert "'loss' is not among the reported metrics: 'accuracy', 'los'; did you mean 'los'?" in result.error
+    assert result.error.endswith("a trial's first report has to have it, later ones may leave it out")
     assert [row[2] for row in result.history] == [1] * 4, "the first report tells it for all"
     assert [str(trial.state) for trial in result.trials] == ["failed", "stopped", "stopped", "stopped"]
     assert result.trials[1].reason == f"every trial runs the same function, and {result.error}"

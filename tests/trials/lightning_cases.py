@@ -106,7 +106,13 @@ class Driver:
 
 @contextmanager
 def trial(
-    leave_at: int | None = None, *, action: str = "pause", checkpoint: Checkpoint | None = None, world_size: int = 1
+    leave_at: int | None = None,
+    *,
+    action: str = "pause",
+    checkpoint: Checkpoint | None = None,
+    world_size: int = 1,
+    objective: str | None = None,
+    start_iteration: int = 0,
 ) -> Iterator[Driver]:
     """Inside: a trial of one rank, which leaves at report `leave_at`. The exception of leaving stays inside."""
     driver = Driver(leave_at, action)
@@ -120,8 +126,10 @@ def trial(
         local_rank=0,
         local_world_size=world_size,
         node_rank=0,
+        start_iteration=start_iteration,
     )
-    session.activate(Session(context, reports=driver, peers=None, saver=driver, checkpoint=checkpoint))
+    running = Session(context, reports=driver, peers=None, saver=driver, checkpoint=checkpoint, objective=objective)
+    session.activate(running)
     try:
         yield driver
     except LeaveTrial:

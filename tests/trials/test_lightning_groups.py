@@ -53,7 +53,7 @@ def train(config: dict[str, Any]) -> None:
     trainer = pl.Trainer(
         max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False, strategy=strategy
     )
-    tuner.lightning.prepare_trainer(trainer)
+    tuner.lightning.prepare_trainer(trainer, on=config.get("on", "validation_end"))
     trainer.fit(Net(), DataLoader(data(), batch_size=8, shuffle=True), DataLoader(data(16), batch_size=8))
 
 
@@ -77,3 +77,12 @@ def test_a_pause_leaves_no_trace_and_an_exploit_changes_what_it_says(bench: Benc
     exploit = bench.launch(train, 2, params={**params, "lr": 0.08}, checkpoint=saved, start_iteration=2)
     assert bench.run(exploit).kind == "returned"
     assert [report["rate"] for report in curve(exploit)] == pytest.approx([0.02, 0.01])
+
+
+def test_reports_at_batches_wait_for_the_objective_on_all_ranks(bench: Bench) -> None:
+    params = {"sharded": False, "lr": 0.01, "on": ["train_batch_end", "validation_end"]}
+    launch = bench.launch(train, 2, params=params, metric="loss")
+    outcome = bench.run(launch)
+    assert outcome.kind == "returned", outcome.failure
+    found = [(report.step, "loss" in report.metrics) for report in bench.reports(launch)]
+    assert found == [(step, step % 3 == 0) for step in range(3, 13)], "three batches an epoch"

@@ -147,6 +147,66 @@ def test_when_it_reports(on: Any, options: dict[str, Any], expected: list[int]) 
     assert [report.step for report in driver.reports] == expected
 
 
+ALL = ["train_batch_end", "train_epoch_end", "validation_end"]
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "expected"),
+    [
+        (["train_batch_end", "validation_end"], {}, [6, 7, 8, 9, 10, 11, 12]),
+        (["train_batch_end", "validation_end"], {"val_check_interval": 0.5}, list(range(3, 13))),
+        (["train_epoch_end", "validation_end"], {"check_val_every_n_epoch": 2}, [12]),
+        (ALL, {"limit_val_batches": 0}, [6, 7, 8, 9, 10, 11, 12]),
+    ],
+)
+def test_the_first_report_has_the_objective(on: Any, options: dict[str, Any], expected: list[int]) -> None:
+    """It is a metric of validation, and training metrics come before it."""
+    objective = "train_loss" if "limit_val_batches" in options else "val_loss"
+    with trial(objective=objective) as driver:
+        fit(FLAVOURS[0], plain, CONFIG, **{"max_epochs": 2, **options}, report={"on": on})
+    found = sorted({report.step for report in driver.reports})  # type: ignore[type-var]
+    assert found == expected
+    assert objective in driver.reports[0].metrics
+
+
+@pytest.mark.parametrize(
+    ("metrics", "between"),
+    [(None, {"epoch", "train_loss"}), (["val_loss", "train_loss"], {"train_loss"}), ("val_loss", {"val_loss"})],
+)
+def test_metrics_of_validation_are_reported_once_for_each(metrics: Any, between: set[str]) -> None:
+    with trial(objective="val_loss") as driver:
+        fit(
+            FLAVOURS[0],
+            plain,
+            CONFIG,
+            max_epochs=3,
+            report={"on": ["train_batch_end", "validation_end"], "metrics": metrics},
+        )
+    assert [report.step for report in driver.reports] == list(range(6, 19))
+    for report in driver.reports:
+        assert report.metrics.keys() == (between | {"val_loss"} if report.step in (6, 12, 18) else between), report.step
+
+
+def test_a_metric_that_was_chosen_is_waited_for_too() -> None:
+    with trial() as driver:
+        fit(FLAVOURS[0], plain, CONFIG, max_epochs=1, report={"on": ALL, "metrics": ["val_loss", "train_loss"]})
+    assert [report.metrics.keys() for report in driver.reports] == [{"val_loss", "train_loss"}]
+
+
+@pytest.mark.parametrize("options", [{"max_epochs": 1}, {"max_steps": 3, "max_epochs": -1}])
+def test_an_objective_that_never_comes_is_waited_for_to_the_end_at_most(options: dict[str, Any]) -> None:
+    with trial(objective="los") as driver:
+        fit(FLAVOURS[0], plain, CONFIG, **options, report={"on": ["train_batch_end", "validation_end"]})
+    assert len(driver.reports) == 1, "which the driver answers with the names of what was reported"
+    assert "los" not in driver.reports[0].metrics
+
+
+def test_a_trial_that_goes_on_has_reported_it_before() -> None:
+    with trial(objective="val_loss", start_iteration=5) as driver:
+        fit(FLAVOURS[0], plain, CONFIG, max_epochs=1, report={"on": ["train_batch_end", "validation_end"]})
+    assert [report.step for report in driver.reports] == [1, 2, 3, 4, 5, 6]
+
+
 def test_without_validation_it_says_what_to_do() -> None:
     with trial(), pytest.raises(SpecError, match="train_epoch_end"):
         fit(FLAVOURS[0], plain, CONFIG, limit_val_batches=0)

@@ -133,8 +133,10 @@ class Session:
         checkpoint_every: int | None = None,
         milestone_checkpoints: bool = False,
         checkpoint_at_end: bool = False,
+        objective: str | None = None,
     ) -> None:
         self.context = context
+        self.objective = objective
         self.checkpoint = checkpoint
         self._reports = reports
         self._peers = peers

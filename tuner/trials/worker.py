@@ -323,6 +323,7 @@ class Rank:
             checkpoint_every=launch.checkpoint_every,
             milestone_checkpoints=launch.milestone_checkpoints,
             checkpoint_at_end=launch.checkpoint_policy.at_end,
+            objective=launch.metric,
         )
         segment = _Segment(launch, running, saver, outbox, capture, function, config)
         running.on_leave = lambda verdict: self._expect_end(segment, verdict)

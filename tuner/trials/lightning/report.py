@@ -35,6 +35,9 @@ class ReportCallback(Flavoured):
         `trainer.callback_metrics`, and `epoch`, which counts from 0.
     on: "validation_end" (not at the sanity check), "train_epoch_end" or "train_batch_end", or several of these. What happens
         at the end of an epoch is reported once, between that epoch and the next, training metrics of the epoch included.
+        Of several, the more frequent ones begin to report when the objective has been logged, or after the first of the
+        rarest: a trial's first report has to have the objective. Metrics of validation are then reported once for each, and
+        not again with every batch.
     checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in `checkpoint.ckpt`.
         A function ``save(trainer, folder)`` saves something else; it is called on every rank, each with a folder of its own,
         and restoring is then yours. False: trials cannot be paused or exploited. Nothing is written when nobody wants one.
@@ -68,6 +71,11 @@ class ReportCallback(Flavoured):
         self.after_restore = after_restore
         self.opened = contextlib.ExitStack()  # keeps the checkpoint that is being restored at hand
         self._due = False
+        self._begun = False  # reports need not wait for the objective any more
+        self._held_back = False  # one of them did
+        self._trained: dict[str, float] = {}  # what was logged before a validation
+        self._validated: dict[str, float] = {}  # what validations have logged
+        self._stale = True  # these have been reported
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
@@ -86,7 +94,9 @@ class ReportCallback(Flavoured):
         self._restored = checkpoint.get(_KEY)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self._due = False
+        running = session.current()
+        self._due = self._held_back = False
+        self._begun = running is not None and running.context.start_iteration + running.count > 0
         self._configured = hyperparameters.configured(trainer.optimizers, _schedulers(trainer))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -119,17 +129,29 @@ class ReportCallback(Flavoured):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if "train_batch_end" in self.on:
+            self._note(trainer, "train_batch_end")
             self._arrive(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._trained = _logged(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if "validation_end" in self.on and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._note(trainer, "validation_end")
+            before = self._trained
+            logged = _logged(trainer)
+            self._validated = {n: v for n, v in logged.items() if n in self._validated or before.get(n) != v}
+            self._stale = False
             self._arrive(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if "train_epoch_end" in self.on:
+            self._note(trainer, "train_epoch_end")
             self._due = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._held_back and not self._begun:  # the objective never came: whoever reads the error sees what did
+            self._begun = self._due = True
         self._report_if_due(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -167,21 +189,40 @@ class ReportCallback(Flavoured):
 
     def _report(self, trainer: Any, epoch: int) -> None:
         running = session.current()
-        if running is None:
+        if running is None or self._is_too_early(trainer, running):
             return
         values = self._values(trainer, epoch) if running.context.world_rank == 0 else {}
         source = (lambda folder: self._save(trainer, folder)) if self.checkpoint else None
         running.report(values, step=trainer.global_step, checkpoint=source)
 
+    def _note(self, trainer: Any, moment: str) -> None:
+        """The rarest of the moments has come: if the objective is not there now, it is nowhere."""
+        possible = (m for m in _MOMENTS if m in self.on and (m != "validation_end" or trainer.enable_validation))
+        if moment == next(possible):
+            self._begun = True
+
+    def _is_too_early(self, trainer: Any, running: session.Session) -> bool:
+        """Whether the objective has not been logged so far. Rank 0 knows; all ranks must report equally often."""
+        if not self._begun:
+            wanted = [running.objective] if self.metrics is None else self.metrics.values()
+            lacks = any(name is not None and name not in trainer.callback_metrics for name in wanted)
+            self._held_back = bool(trainer.strategy.broadcast(lacks))
+            self._begun = not self._held_back
+        return not self._begun
+
     def _values(self, trainer: Any, epoch: int) -> dict[str, float]:
-        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        logged = _logged(trainer)
+        known = self._validated if self._stale else {}
+        self._stale = True
+        old = {name for name, value in known.items() if logged.get(name) == value}
         if self.metrics is None:
-            return {"epoch": epoch, **logged}
+            return {"epoch": epoch, **{name: value for name, value in logged.items() if name not in old}}
         missing = [name for name in self.metrics.values() if name not in logged]
         if missing:
             have = ", ".join(sorted(logged)) or "none"
             raise SpecError(f"{', '.join(missing)} was not logged by self.log; logged so far: {have}", "/metrics")
-        return {name: logged[source] for name, source in self.metrics.items()}
+        chosen = {name: logged[source] for name, source in self.metrics.items()}
+        return {name: value for name, value in chosen.items() if self.metrics[name] not in old} or chosen
 
     def _save(self, trainer: Any, folder: str) -> None:
         if callable(self.checkpoint):
@@ -223,6 +264,10 @@ def save_everywhere(trainer: Any, folder: str) -> None:
         return
     if trainer.strategy.local_rank == 0:
         os.rename(used, path)
+
+
+def _logged(trainer: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def _schedulers(trainer: Any) -> list[Any]:
