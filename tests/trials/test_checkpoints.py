@@ -198,6 +198,13 @@ def test_a_download_whose_reader_was_killed_is_removed_by_the_next_one(s3: str, 
             assert content(again) == FILES
 
 
+def test_a_variable_that_is_a_relative_path_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would take it for a directory of its own."""
+    monkeypatch.setenv("SCRATCH", "scratch")
+    with pytest.raises(CheckpointError, match=r"the storage \$SCRATCH/x is scratch/x here, which is no absolute path"):
+        place("$SCRATCH/x")
+
+
 def test_a_storage_that_cannot_be_used() -> None:
     with pytest.raises(CheckpointError, match="nosuch://bucket/x cannot be used as storage"):
         place("nosuch://bucket/x")

@@ -144,6 +144,8 @@ def _expanded(path: str) -> str:
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
+    if path.startswith("$") and not os.path.isabs(found):
+        raise CheckpointError(f"the storage {path} is {found} here, which is no absolute path")
     return found
 
 
