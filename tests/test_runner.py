@@ -228,10 +228,11 @@ class TestRun:
 
                 tuner.report({"loss": abs(step - 2)}, checkpoint=save)
 
-        result = search(train, num_samples=1, checkpoint={"frequency": 1}, storage="ckpts")
+        result = search(train, num_samples=1, storage="ckpts")
         assert result.best_checkpoint is not None
         with result.best_checkpoint.as_directory() as folder:
-            assert Path(folder, "step").read_text() == "2"
+            assert Path(folder, "step").read_text() == "2", "that of the best value, not the last one"
+        assert result.best_checkpoint.iteration == 2
         assert Path(result.best_checkpoint.to_directory(tmp_path / "copy"), "step").read_text() == "2"
         assert Path(result.best_checkpoint.path).is_relative_to(tmp_path / "ckpts" / result.experiment_id)
 

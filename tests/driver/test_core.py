@@ -339,8 +339,8 @@ def test_what_went_with_the_disk_of_a_node_is_not_started_from_again() -> None:
     assert bench.core.trials[0].segments[-1].start_iteration == 3
     out = bench.ended(0, "failed", LOST)
     trial = bench.successor().core.trials[0]
-    assert trial == bench.core.trials[0]
-    assert trial.segments[-1].start_iteration == 1
+    assert trial.checkpoints == bench.core.trials[0].checkpoints
+    assert trial.segments[-1].start_iteration == bench.core.trials[0].segments[-1].start_iteration == 1
     assert trial.reason == f"started again from iteration 1 after trial 0: {LOST.message}"
     deleted = sorted(action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint))
     assert deleted == ["ckp_0_1_2", "ckp_0_1_3", "ckp_1_1_2", "ckp_1_1_3"], "those of other trials went with it"
@@ -384,6 +384,7 @@ def test_a_refusal_ends_an_experiment_that_has_results_too() -> None:
     bench = Bench(num_samples=100)
     bench.started(0)
     bench.reported(0)
+    bench.verdict(0)
     out = bench.ended(1, "failed", REFUSED)
     assert interrupts(out) == [0]
     bench.ended(0)
@@ -608,3 +609,30 @@ def test_an_experiment_wide_stopper_ends_what_runs() -> None:
     for number in (0, 1):
         bench.ended(number)
     assert bench.core.state is ExperimentState.COMPLETED
+
+
+def test_the_best_value_yet_is_asked_for_its_checkpoint_wherever_there_may_be_one() -> None:
+    bench = Bench(num_samples=1, limits={"max_concurrent_trials": 1})
+    assert bench.core.first_milestone(0) == 1
+    bench.started(0)
+    wanted, looks = [], []
+    for loss in (0.5, 0.1, 0.4, 0.05, 0.3):
+        bench.reported(0, loss=loss)
+        count = bench.core.trials[0].segments[-1].report_no
+        verdict = bench.core.verdict(0, 1, offer=count + 1)
+        wanted.append(verdict.save_checkpoint)
+        looks.append(verdict.next_milestone)
+    assert wanted == [True, True, False, True, False]
+    assert looks == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("checkpoint", "expected"), [({}, [1, 2, 4, 8, 16]), ({"keep_best": 0}, [None])])
+def test_who_has_offered_no_checkpoint_is_asked_ever_more_seldom(checkpoint: dict[str, Any], expected: Any) -> None:
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, **checkpoint})
+    milestones = [bench.core.first_milestone(0)]
+    bench.started(0)
+    for _ in range(10):
+        bench.reported(0)
+        if bench.core.trials[0].segments[-1].report_no == milestones[-1]:
+            milestones.append(bench.core.verdict(0, 1).next_milestone)
+    assert milestones == expected

@@ -321,3 +321,10 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
         one.take(4)
     hub.close()
     spoke[0].close()
+
+
+def test_a_milestone_says_where_the_next_function_that_saves_is_to_be_expected() -> None:
+    running, memory, _ = make()
+    for number in range(1, 13):
+        running.report({"loss": 1}, checkpoint=(lambda folder: None) if number in (3, 6, 9) else None)
+    assert [m.offer for m in memory.sent] == [None, None, 6, 6, 6, 9, 9, 9, 12, 12, 12, 15]

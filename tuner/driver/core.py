@@ -145,8 +145,11 @@ class Core(Fold):
     def open_segments(self) -> int:
         return self._open
 
-    def verdict(self, number: int, ordinal: int) -> Verdict:
-        """What the ranks of this segment do now: a function of the state, so that asking twice gives the same answer."""
+    def verdict(self, number: int, ordinal: int, offer: int | None = None) -> Verdict:
+        """What the ranks of this segment do now: a function of the state, so that asking twice gives the same answer.
+
+        offer: the report_no of the next report that a checkpoint may be had at, as far as the ranks can tell.
+        """
         trial = self.trials[number]
         segment = trial.segment
         if segment is None or segment.ordinal != ordinal or not segment.open:
@@ -161,7 +164,7 @@ class Core(Fold):
                 at_end = policy.at_end and trial.state is _S.COMPLETED
                 return Verdict("stop", save_checkpoint=at_end, reason=trial.reason)
         asked = segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at
-        segment.milestone = self._next_milestone(trial, segment)
+        segment.milestone = self._next_milestone(trial, segment, offer)
         save = (asked and self.scheduler.SAVES_AT_MILESTONES) or save_is_due(self.spec, segment, self.now)
         save = save or (policy.keep_best != 0 and self._is_best_yet(trial))
         return Verdict("continue", next_milestone=segment.milestone, save_checkpoint=save)
@@ -491,13 +494,13 @@ class Core(Fold):
     def _hopeless(self) -> bool:
         return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(t.reports == 0 for t in self.trials)
 
-    def _next_milestone(self, trial: Trial, segment: Segment) -> int | None:
+    def _next_milestone(self, trial: Trial, segment: Segment, offer: int | None = None) -> int | None:
         undecided = not segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at
         if not undecided:  # else the scheduler is asked at the next report that has the objective
             segment.decide_at = self.scheduler.milestone(trial, self.trials)
         stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
         end = None if self.spec.max_t is None else float(self.spec.max_t)
-        return next_milestone(self.spec, trial, segment, [segment.decide_at, stop_at, end], self.now)
+        return next_milestone(self.spec, trial, segment, [segment.decide_at, stop_at, end], self.now, offer)
 
     def _log(self, entry: Event | Decision) -> int:
         self.seq += 1

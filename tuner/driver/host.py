@@ -214,7 +214,8 @@ class Driven:
             )
             for message in reports
         ]
-        verdict = await self.loop.report(events, wait=bool(reports) and reports[-1].wait)
+        waits = bool(reports) and reports[-1].wait
+        verdict = await self.loop.report(events, waits, reports[-1].offer if waits else None)
         if verdict is None:
             return None
         return Verdict(

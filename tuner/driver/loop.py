@@ -73,7 +73,7 @@ class _Item:
     event: Event
     done: asyncio.Future[Verdict | None]
     command: int | None = None
-    segment: tuple[int, int] | None = None  # whose verdict is asked for
+    segment: tuple[int, int, int | None] | None = None  # whose verdict is asked for
 
 
 class ExperimentLoop:
@@ -91,9 +91,10 @@ class ExperimentLoop:
     # ------------------------------------------------------------------------------------------------ in
 
     def put(
-        self, event: Event, *, command: int | None = None, segment: tuple[int, int] | None = None
+        self, event: Event, *, command: int | None = None, segment: tuple[int, int, int | None] | None = None
     ) -> asyncio.Future[Verdict | None]:
-        """Queue an event; the future is done when it is committed, with the verdict on `segment` (trial, ordinal) as of then."""
+        """Queue an event; the future is done when it is committed, with the verdict on `segment` as of then: the
+        arguments of `Core.verdict`."""
         done = asyncio.get_running_loop().create_future()
         if self._stopped is not None:
             done.set_exception(self._stopped)
@@ -102,14 +103,17 @@ class ExperimentLoop:
             self._inbox.put_nowait(_Item(event, done, command, segment))
         return done
 
-    async def report(self, events: list[e.Reported], wait: bool) -> Verdict | None:
-        """Commit reports of one segment, in order; with `wait` the verdict after the last of them."""
+    async def report(self, events: list[e.Reported], wait: bool, offer: int | None = None) -> Verdict | None:
+        """Commit reports of one segment, in order; with `wait` the verdict after the last of them.
+
+        offer: the report_no of the next report that a checkpoint may be had at, as far as its ranks can tell.
+        """
         if not events:
             return None
         *early, last = events
         for event in early:
             self.put(event)
-        return await self.put(last, segment=(last.trial, last.segment) if wait else None)
+        return await self.put(last, segment=(last.trial, last.segment, offer) if wait else None)
 
     # ------------------------------------------------------------------------------------------------ the loop
 

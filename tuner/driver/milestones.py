@@ -1,4 +1,5 @@
-"""At which report the ranks of a segment wait next: for the scheduler, a stopper, max_t, or a checkpoint that is due by time."""
+"""At which report the ranks of a segment wait next: for the scheduler, a stopper, max_t, or a checkpoint: one that
+is due by time, or one of what may be the best value yet."""
 
 from __future__ import annotations
 
@@ -8,16 +9,19 @@ from tuner.domain.experiment import Spec
 from tuner.domain.trial import Segment, Trial
 
 
-def next_milestone(spec: Spec, trial: Trial, segment: Segment, wanted: list[float | None], now: float) -> int | None:
-    """report_no within the segment; None: never. `wanted` are values of time_attr that somebody waits for."""
+def next_milestone(
+    spec: Spec, trial: Trial, segment: Segment, wanted: list[float | None], now: float, offer: int | None = None
+) -> int | None:
+    """report_no within the segment; None: never.
+
+    wanted: values of time_attr that somebody waits for. offer: where the ranks could next save a checkpoint.
+    """
     soon = segment.report_no + 1
     due = [w for w in wanted if w is not None and not math.isinf(w)]
-    to_save = _next_save(spec, trial, segment, now)
-    if not due:
-        return to_save
     by_iteration = spec.time_attr == "training_iteration"
-    at = max(soon, math.ceil(min(due)) - segment.start_iteration) if by_iteration else soon
-    return at if to_save is None else min(at, to_save)
+    at = [max(soon, math.ceil(min(due)) - segment.start_iteration) if by_iteration else soon] if due else []
+    saves = (_next_save(spec, trial, segment, now), _next_best(spec, segment, offer))
+    return min([*at, *(save for save in saves if save is not None)], default=None)
 
 
 def save_is_due(spec: Spec, segment: Segment, now: float) -> bool:
@@ -36,3 +40,10 @@ def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | 
     pace = trial.running_s / trial.reports
     left = segment.saved_at + interval - now
     return segment.report_no + max(1, math.ceil(left / pace) if pace > 0 else 10_000)
+
+
+def _next_best(spec: Spec, segment: Segment, offer: int | None) -> int | None:
+    """Where a new best value could be saved: wherever there may be a checkpoint, and until one was offered, ever more seldom."""
+    if spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1:
+        return None
+    return offer if offer is not None else max(1, 2 * segment.report_no)

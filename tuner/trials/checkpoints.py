@@ -119,6 +119,11 @@ class Checkpoint:
             compare(self.path, manifest, where.path)
 
     @property
+    def iteration(self) -> int | None:
+        """The training_iteration of the report that it belongs to; None for a directory of your own."""
+        return self.info.step if self.info is not None else None
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether the files lie on the disk of another node, so that using them means fetching them."""
         if self._fetch is None:

@@ -77,7 +77,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportMsg:
-    """One report of the group on its way to the driver. `wait`: a milestone, its sender waits for the verdict."""
+    """One report of the group on its way to the driver.
+
+    `wait`: a milestone, its sender waits for the verdict. `offer`: the report_no at which the training code will most likely
+    pass the next function that would fill a checkpoint; None: it has passed none so far.
+    """
 
     report_no: int
     metrics: Mapping[str, float]
@@ -85,6 +89,7 @@ class ReportMsg:
     step: int | None = None  # as the user counts
     checkpoint: CheckpointInfo | None = None
     wait: bool = False
+    offer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

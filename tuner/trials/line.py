@@ -137,7 +137,15 @@ class Line:
 
 
 def _parts(report: ReportMsg) -> tuple[Any, ...]:
-    return report.report_no, dict(report.metrics), report.time, report.step, report.checkpoint, report.wait
+    return (
+        report.report_no,
+        dict(report.metrics),
+        report.time,
+        report.step,
+        report.checkpoint,
+        report.wait,
+        report.offer,
+    )
 
 
 def _report(
@@ -147,8 +155,11 @@ def _report(
     step: int | None,
     checkpoint: CheckpointInfo | None,
     wait: bool,
+    offer: int | None,
 ) -> ReportMsg:
-    return ReportMsg(report_no=report_no, metrics=metrics, time=time, step=step, checkpoint=checkpoint, wait=wait)
+    return ReportMsg(
+        report_no=report_no, metrics=metrics, time=time, step=step, checkpoint=checkpoint, wait=wait, offer=offer
+    )
 
 
 def _verdict(action: Action, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:

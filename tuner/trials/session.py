@@ -146,6 +146,10 @@ class Session:
         self._at_end = checkpoint_at_end
         self._pending: Callable[[str], Any] | None = None  # the newest callable that was not asked
         self._saved_at = 0
+        self._offered, self._offers_every = (
+            0,
+            1,
+        )  # the latest report that came with a callable, and the distance to the one before
 
         self._gate = threading.Condition()
         self._count = 0
@@ -179,6 +183,8 @@ class Session:
             milestone = self._is_milestone(number)
         self.progressed_at = time.monotonic()
 
+        if callable(checkpoint):
+            self._offered, self._offers_every = number, number - self._offered
         info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
         if not milestone:
             self._through_with(number)
@@ -259,7 +265,15 @@ class Session:
                 assert self._peers is not None
                 return self._peers.take(number)
             verdict = self._reports.ask(
-                ReportMsg(report_no=number, metrics=values, time=time.time(), step=step, checkpoint=info, wait=True)
+                ReportMsg(
+                    report_no=number,
+                    metrics=values,
+                    time=time.time(),
+                    step=step,
+                    checkpoint=info,
+                    wait=True,
+                    offer=self._next_offer(number),
+                )
             )
             if self._peers is not None:
                 self._peers.hand_out(number, verdict)
@@ -267,6 +281,12 @@ class Session:
         finally:
             self.waiting_for_verdict = False
             self.progressed_at = time.monotonic()
+
+    def _next_offer(self, number: int) -> int | None:
+        """Where the next callable is to be expected, if they go on to come as often as the last two have."""
+        if not self._offered:
+            return None
+        return number + self._offers_every - (number - self._offered) % self._offers_every
 
     def _heed(self, number: int, verdict: Verdict) -> None:
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
