@@ -97,7 +97,9 @@ def test_batches_come_whole_and_in_order_and_verdicts_go_back(driver: Driver) ->
 
 def test_all_of_a_report_and_of_a_verdict_comes_over(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = CheckpointInfo(id="ckp_1", uri="/data/ckp_1", step=3, bytes=7, ready=False)
-    report = ReportMsg(report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, wait=True, offer=6)
+    report = ReportMsg(
+        report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, wait=True, offer=6
+    )
     verdict = Verdict(action="exploit", next_milestone=9, save_checkpoint=True, reason="it is the worst of 8")
     assert all(getattr(verdict, f.name) != f.default for f in fields(Verdict))
     assert all(getattr(report, f.name) != f.default for f in fields(ReportMsg))

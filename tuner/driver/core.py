@@ -11,11 +11,12 @@ The state and what changes it is in `tuner.driver.fold`; here is what decides.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tuner.domain import decisions as d
@@ -40,8 +41,6 @@ GIVE_UP_AFTER = 10
 
 FIT_AGAIN_S = 30.0
 """How long after a model fit that failed no other one is asked for."""
-
-_FIRST = "; a trial's first report has to have it, later ones may leave it out"
 
 _S, _X = TrialState, ExperimentState
 
@@ -241,7 +240,7 @@ class Core(Fold):
         if segment.leaving:
             return ()
         if missing := [o.metric for o in spec.objectives if o.metric not in trial.last]:
-            return self._wrong_report(trial, "the objective", missing, event, _FIRST)
+            return self._without_objective(trial, missing, event)
         if trial.diverged:
             value = event.metrics[self._objective.metric]
             return [
@@ -250,7 +249,7 @@ class Core(Fold):
                 )
             ]
         if math.isnan(trial.t):
-            return self._wrong_report(trial, "the time attribute", [spec.time_attr], event)
+            return self._wrong_report(trial, "the time attribute", [spec.time_attr], event.metrics)
         if spec.max_t is not None and trial.t >= spec.max_t:
             return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
         return self._ask_stopper(self.stopper, trial) if self.stopper is not None else ()
@@ -266,15 +265,25 @@ class Core(Fold):
             return self._all_fail(trial, failure, "every trial is judged by the same function")
         return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
+    def _without_objective(self, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
+        """It may come later, as the accuracy at the end of an epoch; not where it has most likely been misspelt."""
+        end = self.spec.max_t is not None and trial.t >= self.spec.max_t
+        if end or any(_resembles(name, other) for name in missing for other in event.metrics):
+            return self._wrong_report(trial, "the objective", missing, event.metrics)
+        if trial.reports > 1 or any(t.reports for t in self.trials if t is not trial):
+            return []
+        reported = f"the first report has {_names(sorted(event.metrics))}"
+        return [d.Note(reason=f"the objective {_names(missing)} has not been reported yet: {reported}", warning=True)]
+
     def _wrong_report(
-        self, trial: Trial, what: str, missing: Sequence[str], event: e.Reported, hint: str = ""
+        self, trial: Trial, what: str, missing: Sequence[str], metrics: Mapping[str, float]
     ) -> list[Decision]:
         """Ends the trial; and the experiment, where nobody has ever reported this: no trial would get any further."""
-        reported = sorted(event.metrics)
+        reported = sorted(metrics)
         meant = "".join(did_you_mean(name, reported, "'") for name in missing)
-        message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}{hint}"
+        message = f"{what} {_names(missing)} is not among the reported metrics: {_names(reported)}{meant}"
         failure = Failure(kind="spec", cause="metric", message=message, rank=0)
-        if trial.reports > 1 or any(name in t.last for name in missing for t in self.trials if t is not trial):
+        if any(name in t.last for name in missing for t in self.trials):
             return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
         return self._all_fail(trial, failure, "every trial runs the same function")
 
@@ -285,6 +294,8 @@ class Core(Fold):
         if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
             return ()
         if event.outcome == "returned":
+            if trial.last and (never := [o.metric for o in self.spec.objectives if o.metric not in trial.last]):
+                return self._wrong_report(trial, "the objective", never, trial.last)
             count = f"{trial.iteration} report{'s' if trial.iteration != 1 else ''}"  # those that a retry repeated count once
             return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
         if event.outcome == "left":
@@ -506,6 +517,11 @@ class Core(Fold):
         self.seq += 1
         self._out.log.append((self.seq, entry))
         return self.seq
+
+
+def _resembles(name: str, reported: str) -> bool:
+    """ "loss" where "los" or "train_loss" came; not "val_loss" where "loss" or "train_loss" did, which it may well follow."""
+    return name in reported or difflib.SequenceMatcher(None, name, reported).ratio() > 0.85
 
 
 def _names(names: Iterable[str]) -> str:

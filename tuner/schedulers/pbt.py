@@ -64,7 +64,7 @@ class PopulationBasedTraining(Scheduler):
     custom_explore_fn: takes the new params (flat: "optimizer/lr" -> value) and returns them as they shall be.
     synch: everybody waits at the end of each interval until all are there.
     burn_in_period: nothing is decided before it.
-    require_attrs: always true with us: a trial's first report has to have the objective.
+    require_attrs: always true with us: a trial that never reports the objective fails.
     time_attr: the experiment's where None; it cannot be another one.
     """
 
@@ -91,7 +91,7 @@ class PopulationBasedTraining(Scheduler):
         check_number("burn_in_period", burn_in_period, at_least=0)
         check_boolean("synch", synch)
         if require_attrs is not True:
-            message = "a trial's first report has to have the objective, later ones may lack it; leave this out"
+            message = "a trial that never reports the objective fails, single reports may lack it; leave this out"
             raise SpecError(message, "/require_attrs")
         if not isinstance(perturbation_factors, (list, tuple)) or not perturbation_factors:
             raise SpecError(f"expected a list of numbers, got {perturbation_factors!r}", "/perturbation_factors")

@@ -36,7 +36,7 @@ class ReportCallback(Flavoured):
     on: "validation_end" (not at the sanity check), "train_epoch_end" or "train_batch_end", or several of these. What happens
         at the end of an epoch is reported once, between that epoch and the next, training metrics of the epoch included.
         Of several, the more frequent ones begin to report when the objective has been logged, or after the first of the
-        rarest: a trial's first report has to have the objective. Metrics of validation are then reported once for each, and
+        rarest. Metrics of validation are then reported once for each, and
         not again with every batch.
     checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in `checkpoint.ckpt`.
         A function ``save(trainer, folder)`` saves something else; it is called on every rank, each with a folder of its own,
