@@ -93,6 +93,13 @@ def run(
     max_concurrent_trials: None: as many as the cluster holds.
     time_budget_s: running time in seconds after which everything is stopped.
     max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
+    seed: equal seeds draw equal configurations. The default is fixed, so that a search can be repeated; give others for others.
+    points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
+    scope: "all", the best value ever reported counts, or "last", each trial's last one.
+    checkpoint: a policy, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1, "at_end": True, "interval_s": 60}``: when
+        functions passed to `tuner.report` are called, besides where the scheduler needs it and at a new best value, and what
+        is kept.
+    backend: of torch.distributed: "auto" (nccl with GPUs, gloo without), one by name, or "none".
     stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
     storage: where checkpoints go, a path (a relative one as seen from the caller) or any pyarrow.fs URI; default: under the
         home (``~/.tuner``, or TUNER_HOME).

@@ -80,3 +80,14 @@ def test_a_lost_driver_comes_up_in_the_training_thread() -> None:
         for number in range(1, 100_000):
             outbox.put(message(number))
             threading.Event().wait(0.001)
+
+
+def test_a_thread_that_cannot_be_started_is_what_the_user_reads_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    outbox = Outbox(Driver())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        outbox.put(message(1))
+    outbox.close()

@@ -30,8 +30,9 @@ class Outbox:
             raise self._error
         self._buffer.append(message)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._flush_regularly, name="tuner-outbox", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._flush_regularly, name="tuner-outbox", daemon=True)
+            thread.start()
+            self._thread = thread  # only now: one that could not be started cannot be waited for either
 
     def ask(self, message: ReportMsg) -> Verdict:
         self._buffer.append(message)
