@@ -67,7 +67,7 @@ function Cell({ x, y, say, what }: CellProps) {
   const peak = Math.max(...known);
   return (
     <td>
-      <svg width={WIDTH} height={HEIGHT} role="img" aria-label={`${what} over time, now ${say(last)}, at most ${say(peak)}`}>
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={`${what} over time, now ${say(last)}, at most ${say(peak)}`}>
         <path d={spark(x, y, WIDTH, HEIGHT)} />
       </svg>
       <span>{say(last)}</span> <small>max {say(peak)}</small>
