@@ -238,7 +238,9 @@ class Drive:
                 segment=segment.ordinal,
                 report_no=report_no,
                 iteration=iteration,
-                metrics={"other": value} if (trial.last or self.bare) and self.rng.random() < self.bare else {"m": value},
+                metrics={"other": value}
+                if (trial.last or self.bare) and self.rng.random() < self.bare
+                else {"m": value},
                 checkpoint=info,
             )
         )
