@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -28,6 +29,13 @@ def slow(config: dict[str, Any]) -> None:
             Path(folder, "state.json").write_text(json.dumps({"step": step}))
 
         tuner.report({"loss": config["x"] / step}, checkpoint=save)
+
+
+def endless(config: dict[str, Any]) -> None:
+    """Reports until it is ended: nothing to wait for comes too late."""
+    for step in itertools.count(1):
+        time.sleep(0.1)
+        tuner.report({"loss": config["x"] / step})
 
 
 OPTIONS: dict[str, Any] = {
