@@ -520,7 +520,7 @@ class Core(Fold):
 
 
 def _resembles(name: str, reported: str) -> bool:
-    """ "loss" where "los" or "train_loss" came; not "val_loss" where "loss" or "train_loss" did, which it may well follow."""
+    """Where "los" or "train_loss" came "loss" was meant; where "loss" came "val_loss" may well follow."""
     return name in reported or difflib.SequenceMatcher(None, name, reported).ratio() > 0.85
 
 

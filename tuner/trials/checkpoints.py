@@ -176,10 +176,7 @@ def commit(uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, A
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
     if wrong is not None:
-        raise CheckpointError(
-            f"the checkpoint at {uri} is not whole: {wrong}. With ranks on several nodes the storage must be a shared "
-            "directory or a URI"
-        )
+        raise CheckpointError(f"the checkpoint at {uri} is not whole: {wrong}")
     manifest = json.dumps({"version": 1, "about": dict(about), "files": files}, sort_keys=True).encode()
     where.beside(_MANIFEST).write(manifest)
     where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode())

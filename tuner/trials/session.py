@@ -146,10 +146,8 @@ class Session:
         self._at_end = checkpoint_at_end
         self._pending: Callable[[str], Any] | None = None  # the newest callable that was not asked
         self._saved_at = 0
-        self._offered, self._offers_every = (
-            0,
-            1,
-        )  # the latest report that came with a callable, and the distance to the one before
+        self._offered = 0  # the latest report that came with a callable,
+        self._offers_every = 1  # and the distance to the one before
 
         self._gate = threading.Condition()
         self._count = 0
