@@ -45,6 +45,7 @@ def test_list_names_the_experiment(experiment: str) -> None:
     (line,) = output("list").strip().splitlines()
     assert experiment in line
     assert "running" in line
+    assert "random + fifo" in line
 
 
 def test_explain_takes_an_experiment_and_a_number_and_shows_the_traceback(experiment: str) -> None:

@@ -65,7 +65,8 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
             when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
             best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
             trials = sum(record.counts.values())
-            yield f"{when}  {record.public_id}  {record.state:<10}  {trials:>5} trials  {best:<24}  {record.name}"
+            how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
+            yield f"{when}  {record.public_id}  {record.state:<10}  {how}  {record.name}"
 
 
 def _experiment_of(store: Store, experiment: int) -> str:

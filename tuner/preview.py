@@ -17,7 +17,8 @@ from tuner.store import ExperimentRecord, Store
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """scheduler, search: as they would be stored, "auto" resolved and defaults filled in. notes: why they were chosen.
+    """scheduler, search: as they would work, "auto" resolved, defaults and what they inherit filled in. notes: why they were
+    chosen.
 
     num_samples: how many trials would be started, None where only the time budget ends the search. configurations: what the
     first trials would get as long as no result is known, (flat params, nested config) each.
@@ -39,7 +40,7 @@ def preview(spec: Spec, configurations: int) -> Preview:
     total = core.spec.num_samples if core.scheduler.PROPOSES else core.searcher.total()
     return Preview(
         spec=core.spec,
-        scheduler=core.scheduler.to_json(),
+        scheduler=core.scheduler.resolved(),
         search=core.searcher.to_json(),
         notes=tuple(core.notes),
         num_samples=total,

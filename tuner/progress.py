@@ -107,7 +107,7 @@ class Progress:
             (f"{record.name} ", "bold"),
             f"{record.public_id}  {record.state}, {started}{total} trials",
             f" ({counts})" if counts else "",
-            f", {time.monotonic() - self._begun:.0f} s",
+            f", {record.spec.method}, {time.monotonic() - self._begun:.0f} s",
             (f"  {stage}" if (stage := _stage(record)) else "", "cyan"),
         )
         if record.best is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -187,8 +188,7 @@ def parse_spec(
         scope=model.scope,
         runtime_env=model.runtime_env,
     )
-    _check_together(spec, space_blob, parts)
-    return spec
+    return replace(spec, resolved=_resolved(spec, space_blob, parts))
 
 
 def _plain_json(data: Any) -> dict[str, Any]:
@@ -382,12 +382,20 @@ def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Part
             errors.extend(error.errors)
 
 
-def _check_together(spec: Spec, space_blob: bytes | None, parts: Parts | None) -> None:
-    """Whether the parts fit the space and each other: by putting them together as the driver will."""
+def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None) -> dict[str, Any]:
+    """What scheduler and search mean here. SpecError where the parts do not fit the space or each other, which shows when
+    they are put together as the driver will.
+    """
     from tuner.driver.assemble import assemble
+    from tuner.driver.parts import resolved_json
     from tuner.space import Space
 
-    assemble(spec, Space.from_json(spec.space, space_blob), parts)
+    core = assemble(spec, Space.from_json(spec.space, space_blob), parts)
+    proposes = core.scheduler.PROPOSES
+    return {
+        "scheduler": resolved_json(core.scheduler),
+        "search": None if proposes else resolved_json(core.searcher),
+    }
 
 
 def _default_name(entrypoint: str | None) -> str:

@@ -53,6 +53,29 @@ async def test_creating_answers_with_the_experiment_and_where_it_is(
     assert [e.public_id for e in sqlite_store.claimable(T0)] == [made["id"]]
 
 
+async def test_what_auto_was_resolved_to_stands_beside_what_was_asked_for(
+    client: httpx.AsyncClient, spec: dict[str, Any]
+) -> None:
+    given = {name: spec[name] for name in ("entrypoint", "space", "metric", "mode")}
+    made = (await client.post("/api/v1/experiments", json={**given, "max_t": 27, "num_samples": 50})).json()
+    assert (made["scheduler"], made["search"]) == ({"type": "auto"}, {"type": "auto"})
+    assert made["resolved"]["scheduler"].items() >= {"type": "freeze_thaw", "max_t": 27, "budget": 10}.items()
+    assert made["resolved"]["search"] is None, "the scheduler proposes configurations"
+    assert made["method"] == "freeze_thaw (auto)"
+    for scheduler, search, method in (
+        ({"type": "auto"}, {"type": "qmc"}, "qmc + asha (auto)"),
+        ({"type": "asha"}, {"type": "auto"}, "random (auto) + asha"),
+        ({"type": "asha"}, {"type": "tpe"}, "tpe + asha"),
+    ):
+        asked = {**given, "max_t": 27, "scheduler": scheduler, "search": search}
+        made = (await client.post("/api/v1/experiments", json=asked)).json()
+        assert made["method"] == method
+    [*_, first] = (await client.get("/api/v1/experiments")).json()["items"]
+    assert first["method"] == "freeze_thaw (auto)"
+    both = {**given, "num_samples": 50}
+    assert (await client.post("/api/v1/experiments", json=both)).json()["method"] == "gp + fifo (auto)"
+
+
 async def test_the_same_idempotency_key_answers_the_same(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
     first, second = [await client.post(API, json=spec, headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert (first.status_code, second.status_code) == (201, 201)

@@ -76,6 +76,23 @@ async def test_what_auto_stands_for_is_said_with_its_reason(client: httpx.AsyncC
     assert len(found["notes"]) == 2
 
 
+async def test_options_that_follow_from_the_experiment_are_shown(
+    client: httpx.AsyncClient, spec: dict[str, Any]
+) -> None:
+    wanted = {"max_t": 40, "grace_period": 1, "budget": 10, "time_attr": "epoch", "thaw": 0.3}
+    given = {name: spec[name] for name in ("entrypoint", "space", "metric", "mode")}
+    for kind in ("freeze_thaw", "auto"):
+        asked = {**given, "scheduler": {"type": kind}, "max_t": 40, "num_samples": 50, "time_attr": "epoch"}
+        found = (await dry(client, asked))["scheduler"]
+        assert found.items() >= {"type": "freeze_thaw", **wanted}.items()
+        timed = (await dry(client, {**asked, "limits": {"time_budget_s": 60}}))["scheduler"]
+        assert timed["budget"] is None, "the time ends it"
+    for kind, end in (("asha", 40), ("hyperband", 40), ("median", 40)):
+        asked = {**given, "scheduler": {"type": kind}, "max_t": 40}
+        assert (await dry(client, asked))["scheduler"]["max_t"] == end
+    assert (await dry(client, {**given, "scheduler": {"type": "hyperband"}}))["scheduler"]["max_t"] == 81
+
+
 async def test_there_are_no_more_configurations_than_trials(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
     assert len((await dry(client, {**spec, "num_samples": 3}, configurations=100))["configurations"]) == 3
     assert (await dry(client, spec, configurations=0))["configurations"] == []

@@ -108,6 +108,13 @@ class Objective(Model):
     mode: Literal["min", "max"]
 
 
+class Resolved(Model):
+    """What the scheduler and the search that were asked for mean in this experiment."""
+
+    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
+    search: Annotated[Json | None, Field(description="null where the scheduler proposes configurations itself")]
+
+
 class Experiment(Model):
     id: str
     name: str
@@ -125,6 +132,8 @@ class Experiment(Model):
     space: Json
     search: Json
     scheduler: Json
+    resolved: Annotated[Resolved | None, Field(description="null where an older version created it")]
+    method: Annotated[str, Field(description='in a few words: "tpe + asha", "freeze_thaw (auto)"')]
     stop: Json
     scaling: Scaling
     limits: Limits
@@ -159,6 +168,8 @@ class Experiment(Model):
             space=dict(spec.space),
             search=dict(spec.search),
             scheduler=dict(spec.scheduler),
+            resolved=Resolved(**spec.resolved) if spec.resolved else None,
+            method=spec.method,
             stop=dict(spec.stop),
             scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
             limits=Limits.model_validate(spec.limits, from_attributes=True),
@@ -185,7 +196,7 @@ class DryRun(Model):
     name: str
     metric: str
     mode: Literal["min", "max"]
-    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options')]
+    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
     search: Json
     notes: Annotated[list[str], Field(description="why these, and other defaults that were chosen, in words")]
     num_samples: Annotated[int | None, Field(description="trials to be started; null: until the time budget is spent")]

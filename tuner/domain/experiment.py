@@ -88,6 +88,19 @@ class Spec:
     scope: Literal["all", "last"] = "all"  # which value of a trial counts
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     version: int = SPEC_VERSION
+    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None}; the
+    # latter where the scheduler proposes configurations itself. Nothing is decided by it.
+    resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def method(self) -> str:
+        """How it searches, in a few words: ``tpe + asha``, ``freeze_thaw (auto)``."""
+        names: dict[str, list[str]] = {}
+        for part, asked in (("search", self.search), ("scheduler", self.scheduler)):
+            if (found := self.resolved.get(part, asked)) is not None:
+                auto = " (auto)" if asked.get("type") == "auto" and found.get("type") != "auto" else ""
+                names.setdefault(auto, []).append(str(found.get("type")))
+        return " + ".join(" + ".join(dict.fromkeys(group)) + auto for auto, group in names.items())
 
     @property
     def objective(self) -> Objective:

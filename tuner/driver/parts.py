@@ -24,6 +24,13 @@ def plain_json(part: Any) -> dict[str, Any]:
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}
 
 
+def resolved_json(part: Any) -> dict[str, Any]:
+    """`plain_json` of a scheduler or searcher that has been set up, with what it inherits from the experiment filled in."""
+    data = plain_json(part)
+    resolved = getattr(part, "resolved", None)
+    return data if resolved is None or data["type"] == "python" else dict(resolved())
+
+
 def dump_parts(parts: Parts) -> bytes | None:
     """cloudpickle of what JSON cannot say; None where there is nothing of the kind. SpecError where it cannot be pickled."""
     kept = {name: part for name in NAMES if (part := getattr(parts, name)) is not None and _json(part) is None}

@@ -155,6 +155,11 @@ class Scheduler(ABC):
     def to_json(self) -> dict[str, Any]:
         """``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
 
+    def resolved(self) -> dict[str, Any]:
+        """`to_json` as it works out in this experiment: with what it inherits in the place of None. Call `setup` before."""
+        inherited = {"max_t": self.setting.max_t, "time_attr": self.setting.time_attr}
+        return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
+
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """The smallest value of time_attr above the trial's present one at which `decide` must be asked; None: never."""
         return None

@@ -144,6 +144,12 @@ class FreezeThawScheduler(Scheduler):
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self, type(self))}
 
+    def resolved(self) -> dict[str, Any]:
+        """With the lowest level, and the budget that follows from num_samples; that is None where only the time ends it."""
+        own = {"max_t": self._end, "grace_period": self._levels[0], "budget": self._budget()}
+        whole = {name: int(value) if value is not None and value.is_integer() else value for name, value in own.items()}
+        return {**super().resolved(), **whole}
+
     # -- facts -----------------------------------------------------------------------------------------------------------
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
@@ -472,7 +478,7 @@ class FreezeThawScheduler(Scheduler):
 
     def _budget(self) -> float | None:
         if self.budget is not None:
-            return self.budget
+            return float(self.budget)
         samples = self.setting.num_samples
         if samples is None or self.setting.time_budget_s is not None:
             return None

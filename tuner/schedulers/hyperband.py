@@ -109,6 +109,9 @@ class HyperBandScheduler(Scheduler):
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self, type(self))}
 
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "max_t": self._end}
+
     def _level(self, bracket: Bracket) -> float:
         return self._shapes[bracket.shape].levels[bracket.round]
 

@@ -47,6 +47,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 _USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (sample_no / ?) * ? <> 0"
 
 
+_NOT_ASKED = {"code": None, "resolved": None}
+"""What of a stored spec is no part of the request."""
+
+
 def create(
     cursor: Cursor, spec: Spec, public_id: str, code: CodeRecord | None, source: str, key: str | None, now: float
 ) -> str:
@@ -61,7 +65,7 @@ def create(
         return public_id
     [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
     # The files of the code may have been edited since; the request is the same.
-    if {**json.loads(stored), "code": None} != {**json.loads(spec_json), "code": None}:
+    if {**json.loads(stored), **_NOT_ASKED} != {**json.loads(spec_json), **_NOT_ASKED}:
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
     return str(found)
 

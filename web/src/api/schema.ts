@@ -197,7 +197,7 @@ export interface components {
             mode: "min" | "max";
             /**
              * Scheduler
-             * @description what "auto" stands for, with all options
+             * @description what "auto" stands for, with all options and what it inherits
              */
             scheduler: {
                 [key: string]: unknown;
@@ -287,6 +287,13 @@ export interface components {
             scheduler: {
                 [key: string]: unknown;
             };
+            /** @description null where an older version created it */
+            resolved: components["schemas"]["Resolved"] | null;
+            /**
+             * Method
+             * @description in a few words: "tpe + asha", "freeze_thaw (auto)"
+             */
+            method: string;
             /** Stop */
             stop: {
                 [key: string]: unknown;
@@ -545,6 +552,26 @@ export interface components {
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
+        };
+        /**
+         * Resolved
+         * @description What the scheduler and the search that were asked for mean in this experiment.
+         */
+        Resolved: {
+            /**
+             * Scheduler
+             * @description what "auto" stands for, with all options and what it inherits
+             */
+            scheduler: {
+                [key: string]: unknown;
+            };
+            /**
+             * Search
+             * @description null where the scheduler proposes configurations itself
+             */
+            search: {
+                [key: string]: unknown;
+            } | null;
         };
         /** Scaling */
         Scaling: {

@@ -23,7 +23,6 @@ import { TrialTable } from "../parts/TrialTable";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import classes from "./ExperimentPage.module.css";
-import { method } from "./ExperimentsPage";
 
 const NO_TRIALS: readonly Trial[] = [];
 const NO_DECISIONS: readonly Decision[] = [];
@@ -103,7 +102,7 @@ function Header({ experiment, live }: { experiment: Experiment; live: LiveExperi
       <div className={classes.figures}>
         <Figure label={`Best ${experiment.metric}`} value={number(experiment.best?.value)} />
         <Figure label="Time" value={duration(elapsed(experiment.started_at, experiment.ended_at, now))} title={`started ${moment(experiment.started_at)}`} />
-        <Figure label="Method" value={method(experiment)} />
+        <Figure label="Method" value={experiment.method} />
       </div>
       <div className={classes.progress}><Progress experiment={experiment} words /></div>
       <Actions experiment={experiment} />

@@ -101,14 +101,9 @@ function Row({ experiment, now }: { experiment: Experiment; now: number }) {
       <td><Progress experiment={experiment} /></td>
       <td><b>{number(best?.value)}</b> <span className={classes.dimmed}>{experiment.mode} {experiment.metric}</span></td>
       <td className={`${classes.wide} ${classes.clip}`} title={best ? config(best.params) : undefined}>{best ? config(best.params) : "–"}</td>
-      <td className={classes.wide}>{method(experiment)}</td>
+      <td className={classes.wide}>{experiment.method}</td>
       <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>{ago(experiment.started_at ?? experiment.created_at, now)}</td>
       <td className={classes.right}>{duration(elapsed(experiment.started_at, experiment.ended_at, now))}</td>
     </tr>
   );
-}
-
-export function method(experiment: Pick<Experiment, "search" | "scheduler">): string {
-  const [search, scheduler] = [experiment.search["type"], experiment.scheduler["type"]].map((type) => (typeof type === "string" ? type : ""));
-  return [...new Set([search, scheduler])].filter(Boolean).join(" + ") || "–";
 }

@@ -3,11 +3,15 @@ import { moment, param } from "../format";
 import { Facts } from "./Panel";
 import classes from "./parts.module.css";
 
-/** What was asked for: the space and every section of the spec. */
+/** What was asked for, and what it means: the space and every section of the spec. */
 export function Setup({ experiment }: { experiment: Experiment }) {
-  const longest = experiment.max_t ?? experiment.scheduler["max_t"] ?? null;
+  const { resolved } = experiment;
+  const scheduler = resolved?.scheduler ?? experiment.scheduler;
+  const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
+  const longest = experiment.max_t ?? scheduler["max_t"] ?? null;
   const sections: [string, Record<string, unknown>][] = [
-    ["Search", experiment.search], ["Scheduler", experiment.scheduler], ["Scaling", experiment.scaling], ["Limits", experiment.limits],
+    ["Search", search], [experiment.scheduler["type"] === "auto" ? "Scheduler (auto)" : "Scheduler", scheduler],
+    ["Scaling", experiment.scaling], ["Limits", experiment.limits],
   ];
   return (
     <div className={classes.setup}>
