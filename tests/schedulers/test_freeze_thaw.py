@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -202,11 +203,26 @@ def test_maximising_the_negative_is_minimising() -> None:
 def test_every_kind_of_decision_says_why_in_numbers() -> None:
     made = search("freeze_thaw", 0, 8).decisions
     paused = [d.reason for d in made if isinstance(d, Pause)]
-    assert any("expected" in r and "±" in r and "promises" in r for r in paused)
-    assert any(isinstance(d, Resume) and d.reason.startswith("resumed: expected ") for d in made)
-    assert any(isinstance(d, Start) and d.reason.startswith("new: expected ") for d in made)
+    assert any("has the better chance of loss below" in r and "±" in r for r in paused)
+    assert any("is expected to improve more on the best loss, " in r for r in paused)
+    assert any(isinstance(d, Resume) and d.reason.startswith("resumed: the best chance of loss below") for d in made)
+    assert any(isinstance(d, Resume) and d.reason.startswith("resumed: the largest expected improve") for d in made)
+    assert any(isinstance(d, Start) and d.reason.startswith("new: the best chance of loss below ") for d in made)
     assert any(isinstance(d, Complete) for d in made)
     assert all(d.reason for d in made)
+
+
+def test_a_reason_shows_the_numbers_that_made_it_so() -> None:
+    """What gets the worker has the larger chance, as it is weighed, in every reason that compares two."""
+    compared = re.compile(
+        r": ([\d.e-]+)(?:, weighed as ([\d.e-]+) for its costs,)? (?:by|at) .*?, this one ([\d.e-]+) "
+    )
+    made = search("freeze_thaw", 0, 8, startup_s=1.0).decisions
+    found = [match for d in made if isinstance(d, Pause) and (match := compared.search(d.reason))]
+    assert len(found) > 10
+    for match in found:
+        assert float(match[2] or match[1]) >= float(match[3]), match.string
+    assert any(match[2] for match in found)
 
 
 def test_a_small_finite_space_is_searched_without_repeats_and_then_done() -> None:
@@ -457,7 +473,7 @@ def test_thousands_of_trials_are_thinned_and_it_is_said() -> None:
     assert len(feed.scheduler.fit_request(feed.trials)["tau"]) == 320  # type: ignore[index]
     choice = feed.scheduler.choose(feed.trials, may_start=False)
     assert isinstance(choice, Resume)
-    assert "150 of 3000 paused trials were weighed" in choice.reason
+    assert "; weighed: 150 of 3000 started trials" in choice.reason
 
 
 def test_the_share_of_training_without_progress() -> None:

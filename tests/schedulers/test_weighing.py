@@ -131,6 +131,39 @@ def test_a_horizon_within_which_nobody_can_win_is_not_asked_about() -> None:
     assert min(winner.forecast.until for winner in found if winner is not None) >= 14
 
 
+def test_the_winner_and_who_comes_next_are_shown_as_they_were_weighed() -> None:
+    results = results_of({n: [0.1 * n, 0.1 * n + 0.05] for n in range(6)} | {9: [0.2 * k for k in range(8)]})
+    costs = {"waste": np.full(6, 4.0), "start_cost": 4.0}
+    for seed in range(20):
+        found = ask(results, seed, may_start=True, thaw=0.5, **costs)
+        assert found is not None
+        assert found.rival is not None
+        assert found.new
+        rival = found.rival[1]
+        for forecast in (found.forecast, rival):
+            assert 0 < forecast.counted < forecast.chance
+        if found.thaw:
+            assert found.goal == pytest.approx(1.4)
+            new_one_behind = found.trial is not None and found.rival[0] is None
+            assert found.forecast.counted * (10 if new_one_behind else 1) >= rival.counted
+            assert found.trial is not None or found.forecast.counted > 10 * rival.counted
+        else:
+            assert found.goal > 1.4
+            assert found.forecast.chance < 1
+            assert found.forecast.counted >= rival.counted
+
+
+def test_what_it_expects_to_gain_is_in_units_of_the_score() -> None:
+    curves = {0: [0.1 * k for k in range(7)], 1: [0.01 * k for k in range(8)]}
+    small, large = (
+        ask(results_of({n: [unit * s for s in c] for n, c in curves.items()}), thaw=1.0) for unit in (1, 1000)
+    )
+    assert small is not None
+    assert large is not None
+    assert large.forecast.chance == pytest.approx(1000 * small.forecast.chance, rel=1e-6)
+    assert small.forecast.chance == pytest.approx(small.forecast.mean - small.goal, abs=2 * small.forecast.sd)
+
+
 def test_new_trials_keep_away_from_where_they_would_be_repeats() -> None:
     results = results_of({n: [0.1 * n, 0.2 * n] for n in range(6)} | {9: [0.2 * k for k in range(8)]})
     cells = np.where(DISTANCES < 0.3, 0.99, 0.0)

@@ -20,6 +20,7 @@ from tuner.domain.keys import keyed_seed
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
+from tuner.schedulers import weighing_words
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -35,7 +36,7 @@ from tuner.schedulers.curve_model import Evidence, Floats, Prior, Rows, Warp
 from tuner.schedulers.novelty import Novelty
 from tuner.schedulers.options import check_number, options_of
 from tuner.schedulers.repeats import Repeats
-from tuner.schedulers.weighing import Forecast, Question, Results, Winner, tau, weigh
+from tuner.schedulers.weighing import Question, Results, Winner, tau, weigh
 from tuner.schedulers.wording import at, shown
 
 LEVEL_RATIO = 1.5
@@ -257,10 +258,7 @@ class FreezeThawScheduler(Scheduler):
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
             return ()
-        rival = "a new trial" if winner.trial is None else f"trial {winner.trial}"
-        own = f"expected {self._words(winner.held)}; " if winner.held else ""
-        promise = f"{rival} promises {self._words(winner.forecast)}"
-        return (Pause(trial=number, reason=f"paused at {here}: {own}{promise}"),)
+        return (Pause(trial=number, reason=weighing_words.paused(self.setting.objective, here, winner)),)
 
     def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
         state: FreezeThawState = self.state
@@ -289,14 +287,13 @@ class FreezeThawScheduler(Scheduler):
             winner = self._winner(trials, None, may_start)
         if winner is None:
             return None
-        promise = f"expected {self._words(winner.forecast)}"
         if winner.trial is not None:
-            few = "" if winner.weighed == winner.of else f"; {winner.weighed} of {winner.of} paused trials were weighed"
-            return Resume(trial=winner.trial, reason=f"resumed: {promise}{few}")
+            return Resume(trial=winner.trial, reason=weighing_words.resumed(self.setting.objective, winner))
         if self._draw("random") < self.random_share and not self._cube.discrete:
             return self._spread(trials, count, f"new, drawn without the model as {self.random_share:.0%} are")
         assert winner.point is not None
-        return Start(params=self._cube.params(winner.point), reason=f"new: {promise}", tags={"model": True})
+        reason = weighing_words.started(self.setting.objective, winner)
+        return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
         return self._spent_words() if self._spent_out() else None
@@ -490,10 +487,6 @@ class FreezeThawScheduler(Scheduler):
 
     def _spent_words(self) -> str:
         return f"the search's budget of {shown(self._budget() or 0)} full trainings is spent"
-
-    def _words(self, forecast: Forecast) -> str:
-        value = self.setting.objective.score(forecast.mean)
-        return f"{value:.4g} ± {forecast.sd:.2g} at {shown(forecast.until)}"
 
 
 def levels(grace: float, end: float) -> list[float]:

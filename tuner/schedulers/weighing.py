@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,21 +128,37 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the model expects of a trial at a time, as scores."""
+    """What the model expects of a trial at a time, as scores.
+
+    chance: the probability of passing the goal by then or, when thawing, the expected improvement upon it, in units of the
+    score. counted: the same as it is weighed, less for what a start costs and for the chance of a repeat.
+    """
 
     until: float
     mean: float
     sd: float
+    chance: float
+    counted: float
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
+    """Who shall train next, and the question and the answers that made it so.
+
+    goal: the score to be passed; when thawing, the best one. rival: who comes next, None being a new trial, and what is
+    expected of it; None where there was nobody else.
+    """
+
     trial: int | None  # None: a new one at `point`
     point: Floats | None
     forecast: Forecast
     held: Forecast | None  # of the trial that has just reported
+    goal: float
+    thaw: bool
+    rival: tuple[int | None, Forecast] | None
     weighed: int  # started trials, of
     of: int
+    new: bool  # whether new ones were weighed, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +226,13 @@ def weigh(
     new, new_value = _best_new(q, draw, posterior, warp, cube, point, generator, stay)
     if thaw:
         new_value -= math.log(RIVAL)
-    return new if new is not None and new_value > value else stay
+    if new is not None and new_value > value:
+        return new
+    return stay if stay is None or new is None else replace(stay, new=True, rival=_likelier(stay.rival, new))
+
+
+def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[int | None, Forecast]:
+    return rival if rival is not None and rival[1].counted >= new.forecast.counted else (None, new.forecast)
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
@@ -232,15 +254,27 @@ def _best_started(
     until = np.minimum(now + draw.horizon, q.levels[-1])
     mean, sd = posterior.of_trials(rows, tau(q.levels, until))
     # what is wasted is weighed against the training that surely follows it: up to the next decision
-    values = draw.score(mean, sd) - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
+    scores = draw.score(mean, sd)
+    values = scores - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
+
+    def forecast(k: int) -> Forecast:
+        return _forecast(warp, draw, float(until[k]), mean[k], sd[k], scores[k], values[k])
+
     k = int(values.argmax())
+    others = values.copy()
+    others[k] = -np.inf
+    second = int(others.argmax())
     winner = Winner(
         trial=int(numbers[k]),
         point=None,
-        forecast=_forecast(warp, float(until[k]), mean[k], sd[k]),
-        held=_forecast(warp, float(until[-1]), mean[-1], sd[-1]) if q.held else None,
+        forecast=forecast(k),
+        held=forecast(-1) if q.held else None,
+        goal=warp.back(draw.goal),
+        thaw=draw.thaw,
+        rival=(int(numbers[second]), forecast(second)) if len(which) > 1 else None,
         weighed=len(which),
         of=len(q.started),
+        new=False,
     )
     return winner, float(values[k])
 
@@ -286,13 +320,18 @@ def _best_new(
     if not math.isfinite(values[best]):
         return None, -math.inf
     mean, sd = posterior.of_new(cube.features(points[best : best + 1]), at)
+    score = draw.score(mean, sd)[0]
     winner = Winner(
         trial=None,
         point=points[best],
-        forecast=_forecast(warp, until, mean[0], sd[0]),
+        forecast=_forecast(warp, draw, until, mean[0], sd[0], score, values[best]),
         held=stay.held if stay else None,
+        goal=warp.back(draw.goal),
+        thaw=draw.thaw,
+        rival=(stay.trial, stay.forecast) if stay else None,
         weighed=stay.weighed if stay else 0,
         of=stay.of if stay else 0,
+        new=True,
     )
     return winner, float(values[best])
 
@@ -316,6 +355,9 @@ def _climbed(
     return points, values
 
 
-def _forecast(warp: Warp, until: float, mean: float, sd: float) -> Forecast:
+def _forecast(warp: Warp, draw: _Draw, until: float, mean: float, sd: float, score: float, value: float) -> Forecast:
+    """`score` and `value` are logarithms: of the chance, and of what is counted."""
     low, high = warp.back(float(mean - sd)), warp.back(float(mean + sd))
-    return Forecast(until, warp.back(float(mean)), (high - low) / 2)
+    unit = warp.scale if draw.thaw else 1.0  # above the best score, and so above the median, the warp is linear
+    chance, counted = unit * math.exp(score), unit * math.exp(value)
+    return Forecast(until, warp.back(float(mean)), (high - low) / 2, chance, counted)
