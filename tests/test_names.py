@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.names import did_you_mean, keywords_explained
+from tuner import schedulers, search
+from tuner.names import ELSEWHERE, did_you_mean, keywords_explained
+from tuner.spec import _SECTIONS
 
 OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
 
@@ -21,6 +23,13 @@ OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
         ("Max_T", "; did you mean 'max_t'?"),
         ("n_trials", "; did you mean 'num_samples'?"),
         ("sampler", "; did you mean 'search_alg'?"),
+        ("algo", "; did you mean 'search_alg'?"),
+        ("max_evals", "; did you mean 'num_samples'?"),
+        ("direction", "; did you mean 'mode'?"),
+        ("timeout", "; did you mean 'time_budget_s'?"),
+        ("n_jobs", "; did you mean 'max_concurrent_trials'?"),
+        ("pruner", "; did you mean 'scheduler'?"),
+        ("max_resource", "; did you mean 'max_t'?"),
         ("zzzz", ""),
     ],
 )
@@ -49,6 +58,41 @@ def test_options_of_schedulers_too() -> None:
         TypeError, match=r"PopulationBasedTraining\(\) has no parameter 'quantile'; did you mean 'quantile_"
     ):
         tuner.PopulationBasedTraining(quantile=0.25)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "hint"),
+    [
+        (tuner.ASHAScheduler, "eta", "did you mean 'reduction_factor'?"),
+        (tuner.ASHAScheduler, "max_resource", "did you mean 'max_t'?"),
+        (tuner.ASHAScheduler, "min_resource", "did you mean 'grace_period'?"),
+        (tuner.HyperBandScheduler, "max_iter", "did you mean 'max_t'?"),
+        (tuner.MedianStoppingRule, "n_warmup_steps", "did you mean 'grace_period'?"),
+        (tuner.FreezeThawScheduler, "max_epochs", "did you mean 'max_t'?"),
+        (tuner.ASHAScheduler, "metric", "it belongs to the experiment"),
+        (tuner.ASHAScheduler, "direction", "it belongs to the experiment, as mode"),
+        (search.TPESearch, "n_startup", "did you mean 'n_startup_trials'?"),
+        (search.TPESearch, "n_trials", "it belongs to the experiment, as num_samples"),
+        (search.TPESearch, "seed", "it belongs to the experiment"),
+    ],
+)
+def test_what_others_call_an_option(make: Any, name: str, hint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        make(**{name: 3})
+    assert str(caught.value) == f"{make.__name__}() has no parameter {name!r}; {hint}"
+
+
+def test_every_name_of_ours_in_the_table_is_one_that_somebody_takes() -> None:
+    """And no name is answered with itself."""
+    taken = {name for part in (tuner.run, tuner.simulate) for name in inspect.signature(part).parameters}
+    for module in (schedulers, search):
+        taken |= set(module._WHERE)
+        for name in module._PUBLIC:
+            taken |= set(inspect.signature(getattr(module, name)).parameters)
+    for path, model in _SECTIONS.items():
+        taken |= {f"{path}.{field}" if path else field for field in model.model_fields}
+    assert {ours for known in ELSEWHERE.values() for ours in known} <= taken
+    assert not [name for name, known in ELSEWHERE.items() if name in known or name != name.lower()]
 
 
 def test_a_name_from_elsewhere_is_only_suggested_where_it_exists() -> None:

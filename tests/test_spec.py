@@ -91,6 +91,14 @@ def test_objectives() -> None:
         ("time_budget_s", "limits.time_budget_s"),
         ("storage_path", "checkpoint.storage"),
         ("direction", "mode"),
+        ("n_trials", "num_samples"),
+        ("n_jobs", "limits.max_concurrent_trials"),
+        ("timeout", "limits.time_budget_s"),
+        ("pruner", "scheduler"),
+        ("sampler", "search"),
+        ("max_epochs", "max_t"),
+        ("trainable", "entrypoint"),
+        ("resources_per_trial", "scaling.resources_per_worker"),
     ],
 )
 def test_an_unknown_field_says_what_is_near(name: str, meant: str) -> None:
@@ -103,6 +111,14 @@ def test_unknown_fields_of_sections() -> None:
     assert "there are storage, frequency" in errors(checkpoint={"zzz": 2})["/checkpoint/zzz"]
     assert errors(scheduler={"type": "asha", "max_T": 27})["/scheduler/max_T"].endswith("did you mean max_t?")
     assert errors(search={"type": "tpee"})["/search/type"].endswith("did you mean tpe?")
+    assert errors(search={"type": "sobol"})["/search/type"].endswith("did you mean qmc?")
+    assert (
+        errors(scheduler={"type": "asha", "eta": 3})["/scheduler/eta"]
+        == "unknown option; did you mean reduction_factor?"
+    )
+    assert errors(scheduler={"type": "asha", "direction": "min"}) == {
+        "/scheduler/direction": "unknown option; it belongs to the experiment, as mode"
+    }
     assert errors(search={"type": "auto", "x": 1}) == {"/search/x": 'unknown option; "auto" takes none'}
     assert list(errors(stop={"type": "plat"})) == ["/stop/type"]
 

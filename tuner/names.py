@@ -11,27 +11,107 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ELSEWHERE = {  # what arguments of `tuner.run` are called in Ray Tune, in Optuna, and in a spec
-    "catch": "max_failures",
-    "config": "space",
-    "direction": "mode",
-    "directions": "mode",
-    "entrypoint": "trainable",
-    "func": "trainable",
-    "n_jobs": "max_concurrent_trials",
-    "n_trials": "num_samples",
-    "objective": "metric",
-    "param_space": "space",
-    "pruner": "scheduler",
-    "resources_per_trial": "resources_per_worker",
-    "run_or_experiment": "trainable",
-    "sampler": "search_alg",
-    "search": "search_alg",
-    "search_space": "space",
-    "searcher": "search_alg",
-    "storage_path": "storage",
-    "timeout": "time_budget_s",
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    # what the same thing is called in Optuna, Ray Tune, Hyperopt, W&B, Determined, and in a spec or in Python; the first that
+    # a call or a section takes is meant
+    "algo": ("search_alg", "search"),
+    "budget_s": ("time_budget_s", "limits.time_budget_s"),
+    "catch": ("max_failures", "limits.max_failures"),
+    "checkpoint_config": ("checkpoint",),
+    "concurrency": ("max_concurrent_trials", "limits.max_concurrent_trials"),
+    "config": ("space",),
+    "count": ("num_samples",),
+    "direction": ("mode",),
+    "directions": ("mode",),
+    "divisor": ("reduction_factor",),
+    "early_terminate": ("scheduler",),
+    "entrypoint": ("trainable",),
+    "eta": ("reduction_factor",),
+    "func": ("trainable", "entrypoint"),
+    "function": ("trainable", "entrypoint"),
+    "goal": ("mode",),
+    "grace": ("grace_period",),
+    "max_budget": ("max_t",),
+    "max_concurrent": ("max_concurrent_trials", "limits.max_concurrent_trials"),
+    "max_epochs": ("max_t",),
+    "max_evals": ("num_samples",),
+    "max_iter": ("max_t",),
+    "max_length": ("max_t",),
+    "max_resource": ("max_t",),
+    "max_steps": ("max_t",),
+    "max_trials": ("num_samples",),
+    "method": ("search_alg", "search"),
+    "min_budget": ("grace_period",),
+    "min_early_stopping_rate": ("grace_period",),
+    "min_iter": ("grace_period",),
+    "min_resource": ("grace_period",),
+    "min_t": ("grace_period",),
+    "n_iter": ("num_samples",),
+    "n_jobs": ("max_concurrent_trials", "limits.max_concurrent_trials"),
+    "n_startup_trials": ("min_samples_required",),
+    "n_trials": ("num_samples",),
+    "n_warmup_steps": ("grace_period",),
+    "num_trials": ("num_samples",),
+    "objective": ("metric",),
+    "parallelism": ("max_concurrent_trials", "limits.max_concurrent_trials"),
+    "param_space": ("space",),
+    "pruner": ("scheduler",),
+    "resources": ("resources_per_worker", "scaling.resources_per_worker"),
+    "resources_per_trial": ("resources_per_worker", "scaling.resources_per_worker"),
+    "run_or_experiment": ("trainable",),
+    "sampler": ("search_alg", "search"),
+    "scaling_config": ("scaling",),
+    "search": ("search_alg",),
+    "search_alg": ("search",),
+    "search_space": ("space",),
+    "searcher": ("search_alg", "search"),
+    "storage": ("checkpoint.storage",),
+    "storage_path": ("storage", "checkpoint.storage"),
+    "time_budget": ("time_budget_s", "limits.time_budget_s"),
+    "timeout": ("time_budget_s", "limits.time_budget_s"),
+    "trainable": ("entrypoint",),
+    "trial_scheduler": ("scheduler",),
+    # types of schedulers and searchers
+    "bayes": ("gp",),
+    "bayesian": ("gp",),
+    "bayesopt": ("gp",),
+    "halton": ("qmc",),
+    "hyperopt": ("tpe",),
+    "medianpruner": ("median",),
+    "median_pruner": ("median",),
+    "medianstopping": ("median",),
+    "nop": ("fifo",),
+    "none": ("fifo",),
+    "nsga2": ("nsgaii",),
+    "sobol": ("qmc",),
+    "successive_halving": ("asha",),
+    "successivehalving": ("asha",),
 }
+OF_THE_EXPERIMENT = frozenset(
+    {"max_concurrent_trials", "metric", "mode", "num_samples", "points_to_evaluate", "seed", "space", "time_budget_s"}
+)
+"""What people give to a scheduler or a searcher, as elsewhere, and what is the experiment's here."""
+
+
+def elsewhere(name: Any, known: Iterable[str]) -> str | None:
+    """The known name of what is called `name` in other libraries; None where there is none."""
+    names = set(known)
+    return next((ours for ours in ELSEWHERE.get(str(name).lower(), ()) if ours in names), None)
+
+
+def option_meant(name: Any, known: Iterable[str], quote: str = "") -> str:
+    """As `did_you_mean`, for names that other libraries have other words for, too."""
+    names = list(known)
+    found = elsewhere(name, names)
+    return f"; did you mean {quote}{found}{quote}?" if found is not None else did_you_mean(name, names, quote)
+
+
+def of_the_experiment(name: str, known: Iterable[str]) -> str:
+    """``"; it belongs to the experiment, as mode"``: of an option that a scheduler or a searcher does not take; else empty."""
+    if name in known or elsewhere(name, known):
+        return ""
+    ours = name if name in OF_THE_EXPERIMENT else elsewhere(name, OF_THE_EXPERIMENT)
+    return "" if ours is None else "; it belongs to the experiment" + (f", as {ours}" if ours != name else "")
 
 
 def nearest(name: Any, known: Iterable[str]) -> str | None:
@@ -57,10 +137,10 @@ def resource_meant(name: str) -> str | None:
     return None if meant == name else meant
 
 
-def keywords_explained(function: Callable[P, R], called: str | None = None) -> Callable[P, R]:
+def keywords_explained(function: Callable[P, R], part: str | None = None) -> Callable[P, R]:
     """Lets a function that is called with an unknown keyword name the one that was most likely meant, in its TypeError.
 
-    called: what it is known by, if not by its own name.
+    part: the name of the scheduler or searcher that it builds, which does not take what is the experiment's.
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -70,13 +150,12 @@ def keywords_explained(function: Callable[P, R], called: str | None = None) -> C
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         if unknown := [name for name in kwargs if name not in known]:
-            raise TypeError("; ".join(_unknown(called or function.__name__, name, known) for name in unknown))
+            raise TypeError("; ".join(_unknown(function, name, known, part) for name in unknown))
         return function(*args, **kwargs)
 
     return checked
 
 
-def _unknown(function: str, name: str, known: list[str]) -> str:
-    other = ELSEWHERE.get(name)
-    meant = f"; did you mean {other!r}?" if other in known else did_you_mean(name, known, "'")
-    return f"{function}() has no parameter {name!r}{meant}"
+def _unknown(function: Callable[..., Any], name: str, known: list[str], part: str | None) -> str:
+    belongs = of_the_experiment(name, known) if part else ""
+    return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39))}"

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
-from tuner.names import did_you_mean, resource_meant
+from tuner.names import elsewhere, option_meant, resource_meant
 from tuner.trials.storage import is_relative
 
 if TYPE_CHECKING:
@@ -116,29 +116,6 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "scaling": ScalingSection,
     "limits": LimitsSection,
     "checkpoint": CheckpointSection,
-}
-_OTHER_NAMES = {  # what the same thing is called elsewhere
-    "search_alg": "search",
-    "searcher": "search",
-    "sampler": "search",
-    "param_space": "space",
-    "search_space": "space",
-    "config": "space",
-    "trainable": "entrypoint",
-    "function": "entrypoint",
-    "objective": "metric",
-    "direction": "mode",
-    "n_trials": "num_samples",
-    "num_trials": "num_samples",
-    "resources": "scaling.resources_per_worker",
-    "resources_per_trial": "scaling.resources_per_worker",
-    "scaling_config": "scaling",
-    "storage": "checkpoint.storage",
-    "storage_path": "checkpoint.storage",
-    "checkpoint_config": "checkpoint",
-    "time_budget": "limits.time_budget_s",
-    "timeout": "limits.time_budget_s",
-    "concurrency": "limits.max_concurrent_trials",
 }
 _WORDED = {
     "metric": "expected the name of a metric, or a list of names",
@@ -264,12 +241,12 @@ def _message(error: Any) -> str:
 def _near(name: str, section: str) -> str:
     known = list(_SECTIONS[section].model_fields) if section in _SECTIONS else []
     if section == "":
-        if name in _OTHER_NAMES:
-            return f"; did you mean {_OTHER_NAMES[name]}?"
-        for other, model in _SECTIONS.items():
-            if other and name in model.model_fields:
-                return f"; did you mean {other}.{name}?"
-    if meant := did_you_mean(name, known):
+        inner = [f"{other}.{field}" for other, model in _SECTIONS.items() if other for field in model.model_fields]
+        if found := next((path for path in inner if path.endswith(f".{name}")), None) or elsewhere(
+            name, [*known, *inner]
+        ):
+            return f"; did you mean {found}?"
+    if meant := option_meant(name, known):
         return meant
     if name in SpecModel.model_fields:
         return "; it belongs to the top level"

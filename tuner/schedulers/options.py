@@ -14,17 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from tuner.errors import SpecError
-from tuner.names import did_you_mean
+from tuner.names import of_the_experiment, option_meant
 
 T = TypeVar("T")
-
-OF_THE_EXPERIMENT = {"metric", "mode", "num_samples", "seed"}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean max_t?"``, or the list of what is known where nothing is near."""
     names = sorted(known)
-    return did_you_mean(name, names) or f"; there are {', '.join(names) or 'none'}"
+    return option_meant(name, names) or f"; there are {', '.join(names) or 'none'}"
 
 
 def option_names(build: Callable[..., Any]) -> list[str]:
@@ -39,7 +37,7 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
     errors = []
     for name in options:
         if name not in known:
-            hint = "; it belongs to the experiment" if name in OF_THE_EXPERIMENT else nearest(name, known)
+            hint = of_the_experiment(name, known) or nearest(name, known)
             errors.append((f"{pointer}/{name}", f"unknown option{hint}"))
     if errors:
         raise SpecError(errors)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.experiment import Objective
 from tuner.domain.trial import Population
+from tuner.names import keywords_explained
 
 if TYPE_CHECKING:
     from tuner.space import Space
@@ -46,6 +47,10 @@ class Searcher(ABC):
     HEAVY: ClassVar[bool] = False
 
     task: Task
+
+    def __init_subclass__(cls) -> None:
+        if own := cls.__dict__.get("__init__"):
+            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, task: Task) -> None:
         """Take the task and check that this searcher can handle its space; SpecError says which ones can."""

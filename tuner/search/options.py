@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from tuner.errors import SpecError
-from tuner.names import did_you_mean
+from tuner.names import of_the_experiment, option_meant
 from tuner.space.words import show
 
 T = TypeVar("T")
-
-_OF_THE_EXPERIMENT = {"metric", "mode", "num_samples", "seed", "space", "points_to_evaluate", "max_concurrent"}
 
 
 def names(make: Callable[..., Any]) -> list[str]:
@@ -27,10 +25,9 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
     known = names(make)
     errors = []
     for name in options:
-        if name in _OF_THE_EXPERIMENT:
-            errors.append((f"{pointer}/{name}", "unknown option; it belongs to the experiment"))
-        elif name not in known:
-            errors.append((f"{pointer}/{name}", f"unknown option{did_you_mean(name, known) or _all(known)}"))
+        if name not in known:
+            hint = of_the_experiment(name, known) or option_meant(name, known) or _all(known)
+            errors.append((f"{pointer}/{name}", f"unknown option{hint}"))
     if errors:
         raise SpecError(errors)
     try:
@@ -45,7 +42,7 @@ def pick(kind: Any, known: Iterable[str], pointer: str) -> str:
     """`kind` where it is a known type of searcher."""
     known = sorted(known)
     if not isinstance(kind, str) or kind not in known:
-        raise SpecError(f"there is no searcher {kind!r}{did_you_mean(kind, known) or _all(known)}", f"{pointer}/type")
+        raise SpecError(f"there is no searcher {kind!r}{option_meant(kind, known) or _all(known)}", f"{pointer}/type")
     return kind
 
 
