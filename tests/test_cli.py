@@ -12,6 +12,7 @@ from tests.driver.test_core import Bench
 from tuner.cli import app
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
+from tuner.errors import Conflict, NotFound
 from tuner.store import Store
 
 
@@ -60,3 +61,27 @@ def test_explain_of_a_whole_experiment_names_its_trials(experiment: str) -> None
     assert "trial 0" in text
     assert "trial 1" in text
     assert "train.py" not in text
+
+
+def test_an_experiments_name_does_as_well_as_its_id(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert output("explain", "bench") == output("explain", experiment)
+    assert output("explain", "bench", "0") == output("explain", experiment, "0")
+    assert output("schedule", "bench") == output("schedule", experiment)
+    resumed: list[str] = []
+    monkeypatch.setattr("tuner.runner.resume", lambda called, **more: resumed.append(called))
+    output("resume", "bench")
+    assert resumed == [experiment]
+
+
+@pytest.mark.parametrize("command", ["explain", "schedule", "resume"])
+def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sqlite_url: str, command: str) -> None:
+    with Store.open(sqlite_url) as store:
+        other = store.create_experiment(store.get_experiment(experiment).spec).public_id
+    refused = CliRunner().invoke(app, [command, "bench"]).exception
+    assert isinstance(refused, Conflict)
+    assert str(refused).startswith(f"2 experiments are called 'bench'; say which: {other} (pending, of 20")
+    assert f"{experiment} (running, of 20" in str(refused)
+    missing = CliRunner().invoke(app, [command, "bnch"]).exception
+    assert isinstance(missing, NotFound)
+    assert str(missing) == "no experiment 'bnch'; did you mean 'bench'?"
+    assert "no trial 'trl_x'" in str(CliRunner().invoke(app, [command, "trl_x"]).exception)

@@ -51,13 +51,14 @@ def serve(
 
 @app.command()
 def resume(
-    experiment: Annotated[str, typer.Argument(help="exp_...")],
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
 ) -> None:
     """Take up an experiment that is paused, or whose driver was killed, and wait for its end."""
+    from tuner.explain import experiment_id
     from tuner.runner import resume as take_up
 
-    result = take_up(experiment, ray_address=ray_address)
+    result = take_up(experiment_id(_settings(), experiment), ray_address=ray_address)
     print(result)
 
 
@@ -77,8 +78,10 @@ def migrate(
 
 @app.command()
 def explain(
-    trial: Annotated[str, typer.Argument(help="trl_..., or exp_... for everything that was decided in it")],
-    number: Annotated[int | None, typer.Argument(help="number of a trial of exp_...")] = None,
+    trial: Annotated[
+        str, typer.Argument(help="trl_..., or an experiment's id or name for everything that was decided in it")
+    ],
+    number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
     """Why a trial was started, paused, stopped: every decision about it, in words."""
@@ -90,9 +93,9 @@ def explain(
 
 @app.command()
 def schedule(
-    experiment: Annotated[str, typer.Argument(help="exp_..., or trl_... for one of its trials")],
+    experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[
-        int | None, typer.Argument(help="number of a trial of exp_...; the best where none is named")
+        int | None, typer.Argument(help="number of a trial of that experiment; the best where none is named")
     ] = None,
 ) -> None:
     """The configurations that led to the best weights, as JSON: what to train anew with, at which iterations."""

@@ -10,16 +10,17 @@ from tuner.domain.keys import trial_id
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord
-from tuner.usecases import schedule
+from tuner.usecases import id_of, schedule
 
 
 def decisions_about(
     settings: Settings, public_id: str, as_json: bool = False, number: int | None = None
 ) -> Iterator[str]:
     """One line a decision, oldest first, about a trial (``trl_...``, or ``exp_...`` and its number) or a whole experiment
-    (``exp_...``); behind those of a failed trial its traceback. NotFound for others.
+    (``exp_...``); behind those of a failed trial its traceback. An experiment's name does, too. NotFound for others.
     """
     with Store.open(settings.database_url) as store:
+        public_id = id_of(store, public_id)
         if public_id.startswith("exp_"):
             experiment = store.get_experiment(public_id).id
         else:
@@ -48,6 +49,12 @@ def decisions_about(
         for name in ("traceback", "log_tail"):
             if text := failure.get(name):
                 yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+
+
+def experiment_id(settings: Settings, called: str) -> str:
+    """The id of the experiment that is called so: by its id or its name. NotFound where there is none, Conflict where several."""
+    with Store.open(settings.database_url) as store:
+        return id_of(store, called)
 
 
 def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
@@ -18,8 +20,9 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.entrypoints import EntrypointChecker
-from tuner.errors import Conflict, EntrypointError
+from tuner.errors import Conflict, EntrypointError, NotFound
 from tuner.lineage import Link
+from tuner.names import did_you_mean
 from tuner.preview import Preview, preview
 from tuner.spec import parse_spec
 from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
@@ -102,6 +105,35 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+# -- what people call it -----------------------------------------------------------------------------------------------
+
+
+def id_of(store: Store, called: str) -> str:
+    """The id of the experiment or trial that is meant: ``exp_...``, ``trl_...``, or the name of an experiment.
+
+    NotFound, with the nearest name, where there is none; Conflict, with the ids to choose from, where several have the name.
+    """
+    with contextlib.suppress(NotFound):
+        return (store.get_trial(called) if called.startswith("trl_") else store.get_experiment(called)).public_id
+    found = store.experiments_named(called)
+    if len(found) > 1:
+        shown = [f"{record.public_id} ({record.state}, of {_day(record.created_at)})" for record in found[:MOST_SHOWN]]
+        more = f" and {len(found) - MOST_SHOWN} older ones" if len(found) > MOST_SHOWN else ""
+        raise Conflict(f"{len(found)} experiments are called {called!r}; say which: {', '.join(shown)}{more}")
+    if not found:
+        names = [record.name for record in store.list_experiments(page_size=1000).items]
+        what = "trial" if called.startswith("trl_") else "experiment"
+        raise NotFound(f"no {what} {called!r}{did_you_mean(called, names, chr(39))}")
+    return found[0].public_id
+
+
+MOST_SHOWN = 10
+
+
+def _day(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
+
+
 # -- commands: rows that the driver carries out; repeating one is harmless --------------------------------------------
 
 
@@ -166,8 +198,9 @@ def trial_lineage(store: Store, trial: str) -> list[Link]:
 
 def schedule(store: Store, public_id: str, number: int | None = None) -> list[dict[str, Any]]:
     """The configurations that led to the weights of a trial (``trl_...``, or ``exp_...`` and its number) or, where only the
-    experiment is named, to its best checkpoint: see `lineage.schedule`. NotFound for others.
+    experiment is named, to its best checkpoint: see `lineage.schedule`. NotFound for others. An experiment's name does, too.
     """
+    public_id = id_of(store, public_id)
     if not public_id.startswith("exp_"):
         return lineage.schedule(trial_lineage(store, public_id))
     record = store.get_experiment(public_id)

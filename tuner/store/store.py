@@ -119,6 +119,11 @@ class Store:
         with self._read() as connection:
             return views.progress(connection, experiment_id)
 
+    def experiments_named(self, name: str) -> list[ExperimentRecord]:
+        """All that are called exactly so, newest first; empty where there is none."""
+        with self._read() as connection:
+            return views.experiments_named(connection, name)
+
     def list_experiments(
         self, *, state: str | None = None, name: str | None = None, page_size: int = 50, page_token: str | None = None
     ) -> Page[ExperimentRecord]:

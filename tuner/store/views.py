@@ -96,6 +96,11 @@ def experiments(
     return _page(connection, query, size, _experiment, lambda record: record.id)
 
 
+def experiments_named(connection: Connection, name: str) -> list[ExperimentRecord]:
+    query = select(*_EXPERIMENT).where(experiment.c.name == name).order_by(experiment.c.id.desc())
+    return [_experiment(row) for row in connection.execute(query).mappings()]
+
+
 def trials(
     connection: Connection, experiment_id: int, state: str | None, size: int, token: str | None
 ) -> Page[TrialRecord]:
