@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 import ray.train
 import ray.tune
+import ray.tune.schedulers
 from ray.train.backend import BackendConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
 
 import tuner
 from tuner.adapt import adapted
@@ -26,13 +30,18 @@ def run(
     trainable: Any,
     space: Mapping[str, Any] | None = None,
     *,
-    metric: Any = "loss",
+    metric: Any = None,
+    mode: Any = None,
+    num_samples: int | None = None,
+    scheduler: Any = None,
     search_alg: Any = None,
     num_workers: int = 1,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
     placement_strategy: str = "PACK",
     backend: str = "auto",
+    working_dir: str = "trial",
+    time_budget_s: float | None = None,
     max_concurrent_trials: int | None = None,
     max_failures: int = 0,
     name: str | None = None,
@@ -43,6 +52,7 @@ def run(
     runtime_env: Mapping[str, Any] | None = None,
     scaling_config: Any = None,
     run_config: Any = None,
+    tune_config: Any = None,
 ) -> dict[str, Any]:
     """As `tuner.run` does it: until there is nothing left to adapt."""
     given = dict(locals())
@@ -70,8 +80,7 @@ def test_the_arguments_here_are_those_of_tuner_run() -> None:
     real = inspect.signature(tuner.run).parameters
     for name, parameter in inspect.signature(run).parameters.items():
         assert name in real
-        if name != "metric":
-            assert parameter.default == real[name].default, name
+        assert parameter.default == real[name].default, name
 
 
 @pytest.mark.parametrize("plain", [train, "module:train"])
@@ -169,6 +178,82 @@ def test_what_has_no_counterpart_is_named(options: dict[str, Any], message: str)
         run(train, **options)
 
 
+def test_a_tune_config() -> None:
+    scheduler = ray.tune.schedulers.ASHAScheduler()
+    config = ray.tune.TuneConfig(
+        metric="acc",
+        mode="max",
+        scheduler=scheduler,
+        max_concurrent_trials=2,
+        time_budget_s=datetime.timedelta(minutes=2),
+        reuse_actors=True,
+    )
+    got = run(train, tune_config=config)
+    assert (got["metric"], got["mode"], got["scheduler"]) == ("acc", "max", scheduler)
+    assert (got["num_samples"], got["max_concurrent_trials"], got["time_budget_s"]) == (1, 2, 120.0)
+    assert got["tune_config"] is None
+    assert run(train, metric="loss", num_samples=4, tune_config=config)["metric"] == "loss"
+    assert run(train, num_samples=4, tune_config=config)["num_samples"] == 4
+    assert run(train, tune_config=ray.tune.TuneConfig(num_samples=-1))["num_samples"] is None
+    searcher = OptunaSearch()
+    assert run(train, tune_config=ray.tune.TuneConfig(search_alg=searcher))["search_alg"] is searcher
+
+
+def test_an_objective_of_optuna_with_a_tune_config() -> None:
+    got = run(objective, tune_config=ray.tune.TuneConfig(metric="acc", mode="max"))
+    assert got["trainable"] == Objective(objective, ("acc",))
+    assert isinstance(got["search_alg"], DefineByRunSearch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduler": ray.tune.schedulers.HyperBandScheduler(metric="acc", mode="max")},
+        {"search_alg": ConcurrencyLimiter(OptunaSearch(metric="acc", mode="max"), 2)},
+        {"tune_config": ray.tune.TuneConfig(search_alg=OptunaSearch(metric="acc", mode="max"))},
+    ],
+    ids=["scheduler", "searcher", "tune_config"],
+)
+def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any]) -> None:
+    got = run(train, **options)
+    assert (got["metric"], got["mode"]) == ("acc", "max")
+    said = run(train, metric="loss", mode="min", **options)
+    assert (said["metric"], said["mode"]) == ("loss", "min")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (
+            {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.Callback()])},
+            "RunConfig.callbacks is not used: result.",
+        ),
+        ({"run_config": ray.tune.RunConfig(log_to_file=True)}, "RunConfig.log_to_file"),
+        (
+            {"run_config": ray.tune.RunConfig(failure_config=ray.tune.FailureConfig(fail_fast=True))},
+            "FailureConfig.fail_fast is not used: trials that fail",
+        ),
+        ({"tune_config": ray.tune.TuneConfig(trial_name_creator=str)}, "TuneConfig.trial_name_creator"),
+    ],
+)
+def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
+    with pytest.warns(UserWarning, match=named):
+        run(train, **options)
+
+
+@pytest.mark.parametrize(
+    ("thing", "instead"),
+    [
+        (lambda: ray.tune.Tuner(train), r"tuner.run\(trainable, param_space, tune_config=..., run_config=...\)"),
+        (lambda: __import__("optuna").create_study(), "hand the objective over"),
+    ],
+    ids=["tuner", "study"],
+)
+def test_what_holds_the_training_code_is_not_the_training_code(thing: Any, instead: str) -> None:
+    with pytest.raises(EntrypointError, match=instead):
+        run(thing())
+
+
 def test_a_space_with_more_than_the_loops_configuration() -> None:
     with pytest.raises(SpecError, match="scaling_config"):
         run(trainer(), {"train_loop_config": {}, "scaling_config": {}})
@@ -256,7 +341,11 @@ def test_objectives_are_told_by_their_first_argument() -> None:
     def by_type(t: optuna.Trial) -> float:
         return 0.0
 
+    def on_each_rank(single_trial: Any) -> float:
+        return 0.0
+
     assert is_objective(objective)
+    assert is_objective(on_each_rank)
     assert is_objective(Objector())
     assert is_objective(by_type)
     assert is_objective(tuner.with_parameters(objective, data=1))

@@ -26,6 +26,7 @@ def won_by(store: Store, info: CheckpointInfo) -> Result:
     made, epoch, trials = begin(store)
     best = {"trial_number": 0, "value": 0.5, "iteration": info.step, "params": {"lr": 0.01}, "checkpoint_id": info.id}
     report = dataclasses.replace(a_report(0, info.step), checkpoint=info)
+    trials[0].checkpoint = info
     store.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials, summary={"best": best}), T0)
     return Result(store, made.public_id)
 
@@ -60,6 +61,27 @@ def test_without_that_ray_the_error_names_the_node(sqlite_store: Store, tmp_path
         result.best_checkpoint.as_directory(),
     ):
         pass
+
+
+def test_each_trial_has_its_newest_checkpoint(sqlite_store: Store, tmp_path: Path) -> None:
+    info = CheckpointInfo(id="ckp_1", uri=str(tmp_path), step=2)
+    (trial,) = won_by(sqlite_store, info).trials
+    assert trial.checkpoint is not None
+    assert (trial.checkpoint.info, trial.checkpoint.path) == (info, str(tmp_path))
+
+
+def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_path: Path) -> None:
+    result = won_by(sqlite_store, elsewhere(tmp_path))
+    with pytest.raises(AttributeError, match=r"a Result has no 'get_best_result'; it has best_trial, best_config"):
+        result.get_best_result()
+    with pytest.raises(AttributeError, match=r"a Result has no 'get_dataframe'; it has dataframe\(\)"):
+        result.get_dataframe()
+    with pytest.raises(AttributeError, match=r"a trial of a Result has no 'user_attrs'; it has notes"):
+        _ = result.trials[0].user_attrs
+    assert not hasattr(result, "trails")
+    for ask in (lambda: result[0], lambda: list(result)):
+        with pytest.raises(TypeError, match=r"its trials are in result\.trials"):
+            ask()
 
 
 def test_reading_results_needs_no_ray() -> None:

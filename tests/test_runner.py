@@ -353,6 +353,8 @@ def trainable(config: dict[str, Any]) -> None:
         ({"address": "http://localhost:8000"}, "/address"),
         ({"mode": "most"}, "/mode"),
         ({"num_samples": 0}, "/num_samples"),
+        ({"metric": None}, "/metric"),
+        ({"mode": None}, "/mode"),
         ({"num_workers": 0}, "/scaling/num_workers"),
         ({"scheduler": {"type": "asha", "reduction_factor": 1}}, "/scheduler/reduction_factor"),
         ({"scheduler": {"type": "asha", "max_t": 2, "grace_period": 3}}, "/scheduler/max_t"),

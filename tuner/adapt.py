@@ -10,10 +10,12 @@ import dataclasses
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tuner.errors import SpecError
+from tuner.schedulers.from_ray import objective_of
 from tuner.settings import Settings
 from tuner.trials import ray_compat
 from tuner.trials.forms import LOOP_CONFIG, as_function, is_objective, is_trainer, with_metrics
@@ -31,9 +33,10 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
     """
     trainable = given["trainable"]
     brought: dict[str, Any] = {}
-    for name, read in (("run_config", run_config), ("scaling_config", scaling_config)):
+    for name, read in (("tune_config", tune_config), ("run_config", run_config), ("scaling_config", scaling_config)):
         if given.get(name) is not None:
             brought |= read(given[name])
+    brought = _objective(given, brought) | brought
     if not isinstance(trainable, str):
         trainable, resources = _unwrapped(trainable)
         brought = resources | brought
@@ -41,9 +44,9 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
             brought = _of_trainer(trainable, given) | brought
         trainable = _stored(trainable, _storage(given, brought))
         if is_objective(trainable):
-            brought = _of_objective(given) | brought
-        metric = given["metric"]
-        trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric)
+            brought |= _of_objective(given["search_alg"] or brought.get("search_alg"))
+        metric = given["metric"] or brought.get("metric")
+        trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric or ())
     environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
     shipped = ship(environment, _storage(given, brought))
     same = trainable is given["trainable"] and shipped == (given.get("runtime_env") or {})
@@ -59,7 +62,23 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
     return arguments
 
 
-_CONFIGS = ("run_config", "scaling_config")
+_CONFIGS = ("run_config", "scaling_config", "tune_config")
+
+
+def tune_config(config: Any) -> dict[str, Any]:
+    """From a `ray.tune.TuneConfig`. Its `num_samples` is 1 where nothing was said, as in Ray, and -1 is no limit."""
+    names = ("metric", "mode", "search_alg", "scheduler")
+    out = {name: value for name in names if (value := getattr(config, name, None)) is not None}
+    if (samples := getattr(config, "num_samples", -1)) != -1:
+        out["num_samples"] = samples
+    if concurrent := getattr(config, "max_concurrent_trials", None):
+        out["max_concurrent_trials"] = concurrent
+    if (budget := getattr(config, "time_budget_s", None)) is not None:
+        out["time_budget_s"] = budget.total_seconds() if hasattr(budget, "total_seconds") else budget
+    if getattr(config, "chdir_to_trial_dir", None) is False:
+        out["working_dir"] = "caller"
+    _say_what_is_left_out(config, {f"trial_{part}_creator": _TRIAL_NAMES for part in ("name", "dirname")})
+    return out
 
 
 def run_config(config: Any) -> dict[str, Any]:
@@ -80,11 +99,13 @@ def run_config(config: Any) -> dict[str, Any]:
         out |= checkpoint_config(config.checkpoint_config)
     if (environment := _plain(getattr(config, "worker_runtime_env", None))) is not None:
         out["runtime_env"] = dict(environment)
+    _say_what_is_left_out(config, _NOT_RUN)
     return out
 
 
 def failure_config(config: Any) -> dict[str, Any]:
     """From a `FailureConfig`; -1 means without end."""
+    _say_what_is_left_out(config, {"fail_fast": "trials that fail do not end the others; Ctrl-C does"})
     failures = _plain(getattr(config, "max_failures", 0)) or 0
     return {"max_failures": _ENDLESS if failures < 0 else failures} if failures else {}
 
@@ -144,11 +165,10 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _of_objective(given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_objective(search: Any) -> dict[str, Any]:
     """Parameters are drawn as they are asked for; what the objective returns is the trial's value, not its best report."""
     from tuner.search import DefineByRunSearch
 
-    search = given["search_alg"]
     if isinstance(search, DefineByRunSearch):
         return {"scope": "last"}
     return {"search_alg": DefineByRunSearch(search if search not in (None, "auto") else "tpe"), "scope": "last"}
@@ -208,6 +228,32 @@ def _stored(trainable: Any, storage: str) -> Any:
     return dataclasses.replace(
         trainable, objects={name: store(name, value, storage) for name, value in trainable.objects.items()}
     )
+
+
+def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str, Any]:
+    """The metric and the mode that a scheduler or a searcher of Ray Tune was given, where nobody else says them."""
+    out: dict[str, Any] = {}
+    for name in ("scheduler", "search_alg"):
+        theirs = given.get(name) if given.get(name) is not None else brought.get(name)
+        for key, value in zip(("metric", "mode"), objective_of(theirs), strict=True):
+            if value is not None and given.get(key) is None:
+                out.setdefault(key, value)
+    return out
+
+
+_TRIAL_NAMES = "trials go by their numbers"
+_NOT_RUN = {
+    "callbacks": "result.dataframe(history=True), the logs and the event stream have what they are used for",
+    "progress_reporter": "tuner.run(verbose=...) says what is shown",
+    "log_to_file": "what each rank prints is kept in its log",
+}
+"""What of a `RunConfig` is not used, and what there is instead."""
+
+
+def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
+    for name, instead in parts.items():
+        if _plain(getattr(config, name, None)):
+            warnings.warn(f"{type(config).__name__}.{name} is not used: {instead}", UserWarning, stacklevel=2)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner import lineage
+from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
 from tuner.errors import CheckpointError
 from tuner.space import Space
@@ -38,7 +39,46 @@ class TrialResult:
     traceback: str = field(default="", repr=False)  # of the rank that failed
     log_tail: str = field(default="", repr=False)  # its last lines of output
     notes: Mapping[str, Any]  # what the training code left with the trial: an Optuna trial's user attributes
+    checkpoint: Checkpoint | None = field(
+        repr=False
+    )  # its newest; that of the best value of all is result.best_checkpoint
     history: list[dict[str, float]] = field(repr=False)  # one dict a report, training_iteration among its keys
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_not_here("trial of a Result", name, _OF_A_TRIAL))
+
+
+_OF_A_TRIAL = {  # what Ray Tune's and Optuna's results have that is called otherwise here
+    "metrics_dataframe": "history, or result.dataframe(history=True)",
+    "params": "config",
+    "path": "checkpoint.path; the logs are beside the database",
+    "user_attrs": "notes",
+    "value": "best_value or last_value",
+}
+_OF_A_RESULT = {
+    "best_params": "best_config",
+    "best_result": "best_trial",
+    "best_trials": "trials: the best ones among several objectives are for you to choose",
+    "checkpoint": "best_checkpoint",
+    "config": "best_config",
+    "errors": "[trial.error for trial in result.trials if trial.error]",
+    "experiment_path": "best_checkpoint.path, or what was said as storage",
+    "get_best_checkpoint": "best_checkpoint",
+    "get_best_config": "best_config",
+    "get_best_result": "best_trial, best_config, best_value and best_checkpoint",
+    "get_best_trial": "best_trial",
+    "get_dataframe": "dataframe()",
+    "get_trials": "trials",
+    "metrics": "best_trial.metrics",
+    "metrics_dataframe": "dataframe(history=True)",
+    "num_errors": "[trial.error for trial in result.trials if trial.error]",
+    "results_df": "dataframe()",
+    "trials_dataframe": "dataframe()",
+}
+
+
+def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
+    return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
 
 
 class Result:
@@ -102,6 +142,12 @@ class Result:
                 rows.append({**fixed, **more, **trial.metrics, **config})
         return pd.DataFrame(rows)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_not_here("Result", name, _OF_A_RESULT))
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError("a Result is no list of results: its trials are in result.trials")
+
     def __repr__(self) -> str:
         best = (
             f"{self.metric}={self.best_value:.6g} with {self.best_config}"
@@ -129,6 +175,7 @@ def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, fl
         state=row.state,
         config=_config(space, seed, row.params, row.number),
         notes=row.tags.get("notes", {}),
+        checkpoint=_opened(CheckpointInfo(**row.checkpoint)) if row.checkpoint else None,
         iterations=row.iteration,
         metrics=row.last,
         best_value=row.best_value,
@@ -147,8 +194,6 @@ def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> 
 
 
 def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]]]:
-    from tuner.domain.events import Reported
-
     found: dict[int, list[dict[str, float]]] = {}
     for _, entry in store.load(experiment):
         if isinstance(entry, Reported):
@@ -160,12 +205,14 @@ def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]
 def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
     if public_id is None:
         return None
-    from tuner.domain.events import CheckpointInfo
+    row = store.get_checkpoint(public_id)
+    return _opened(CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node))
+
+
+def _opened(info: CheckpointInfo) -> Checkpoint:
     from tuner.trials.checkpoints import Checkpoint
 
-    row = store.get_checkpoint(public_id)
-    info = CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node)
-    return Checkpoint(row.uri, info=info, fetch=functools.partial(_fetch, row.uri, row.node) if row.node else None)
+    return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
 
 
 def _fetch(uri: str, node: str, target: str) -> None:

@@ -42,8 +42,8 @@ def run(
     trainable: Any,
     space: Mapping[str, Any] | None = None,
     *,
-    metric: str | Sequence[str],
-    mode: Mode | Sequence[Mode],
+    metric: str | Sequence[str] | None = None,
+    mode: Mode | Sequence[Mode] | None = None,
     num_samples: int | None = None,
     scheduler: Any = None,
     search_alg: Any = None,
@@ -73,6 +73,7 @@ def run(
     address: str | None = None,
     scaling_config: Any = None,
     run_config: Any = None,
+    tune_config: Any = None,
     verbose: int = 1,
 ) -> Result:
     """Search for the best configuration of `trainable` and wait for the end.
@@ -82,7 +83,8 @@ def run(
         `step`, and what was written for Ray (functions, `tune.Trainable` classes, `TorchTrainer` objects).
     space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of such; Ray Tune's objects work too.
         None: nothing is searched.
-    metric, mode: the reported objective and "min" or "max"; lists for several objectives.
+    metric, mode: the reported objective and "min" or "max"; lists for several objectives. Needed, unless an object of Ray
+        Tune says them.
     num_samples: trials to start; None: as many as `time_budget_s` allows, 100 without one. Grids are run so many times.
     scheduler: e.g. ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": what the benchmarks show to be best
         for this experiment; the first entry of the decision log says what that was and why. ``tuner.FIFOScheduler()`` stops
@@ -106,7 +108,8 @@ def run(
     ray_address: a Ray cluster; None: the Ray that this process is connected to already, or a private one on this machine.
         It and the driver stay for the next call, which then starts at once, until the process ends or `tuner.shutdown()`.
     address: a tuner service to run on; not available yet.
-    scaling_config, run_config: `ray.train.ScalingConfig` and `RunConfig` objects, in the place of the arguments above.
+    scaling_config, run_config, tune_config: `ray.train.ScalingConfig`, `RunConfig` and `ray.tune.TuneConfig` objects, in the
+        place of the arguments above.
     verbose: 0 prints nothing, 1 shows progress, 2 also what the ranks on this machine print, with trial and rank.
 
     Ctrl-C once pauses the search in good order, to be taken up by `tuner.resume`; twice ends at once.
@@ -117,6 +120,17 @@ def run(
     storage, checkpoint = _seen_from_here(storage), _with_storage_seen_from_here(checkpoint)
     if (other := adapted(run, locals())) is not None:
         return run(**other)
+    if metric is None or mode is None:
+        raise SpecError(
+            [
+                (pointer, f"needed: {what}")
+                for pointer, what, value in (
+                    ("/metric", "the name of the reported value to search by", metric),
+                    ("/mode", "'min' or 'max', which of its values is the best", mode),
+                )
+                if value is None
+            ]
+        )
     if address is not None:
         raise SpecError(
             "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"

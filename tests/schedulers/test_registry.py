@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import optuna
 import pytest
 
 import tuner
@@ -74,6 +75,7 @@ def test_rays_schedulers_are_understood() -> None:
         "time_attr": "training_iteration",
     }
     assert objective_of(asha) == ("m", "min")
+    assert objective_of(None) == objective_of("asha") == (None, None)
     assert isinstance(from_argument(ray_schedulers.FIFOScheduler()), FIFOScheduler)
     assert from_argument(ray_schedulers.HyperBandScheduler(max_t=9)).to_json()["max_t"] == 9
     median = from_argument(ray_schedulers.MedianStoppingRule(grace_period=5, hard_stop=False)).to_json()
@@ -117,3 +119,16 @@ def test_a_state_of_another_version_is_refused() -> None:
     saved = {**scheduler.save(), "version": 99}
     with pytest.raises(ValueError, match="saved by version 99 of asha, this is version 1"):
         scheduler.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("pruner", "instead"),
+    [
+        (optuna.pruners.MedianPruner(), "MedianPruner of Optuna is not used here: say scheduler='median'"),
+        (optuna.pruners.HyperbandPruner(), "say scheduler='hyperband'"),
+        (optuna.pruners.ThresholdPruner(lower=0), "say stop={metric: value}"),
+    ],
+)
+def test_a_pruner_of_optuna_is_no_scheduler(pruner: object, instead: str) -> None:
+    with pytest.raises(SpecError, match=instead):
+        from_argument(pruner)

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from ray.tune.search import ConcurrencyLimiter, Searcher
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from tests.search.driving import CONDITIONAL, TWO, Drive, make, task
@@ -136,6 +136,12 @@ class Failing(Recorder):
         if error:
             raise KeyError(trial_id)
         super().on_trial_complete(trial_id, result, error)
+
+
+def test_the_generator_of_variants_is_random_search() -> None:
+    assert from_argument(BasicVariantGenerator(max_concurrent=2)).to_json() == {"type": "random"}
+    with pytest.raises(SpecError, match="give points_to_evaluate to tuner.run"):
+        from_argument(BasicVariantGenerator(points_to_evaluate=[{"x": 1}]))
 
 
 def test_a_searcher_that_fails_does_not_end_the_search() -> None:

@@ -80,6 +80,7 @@ def finished(config: dict[str, Any], session: Session) -> None:
     ("function", "expected"),
     [
         (lambda config, session: {"loss": config["x"]}, [{"loss": 2.0}]),
+        (lambda config, session: {"loss": 1.0, "model": object(), "note": "words"}, [{"loss": 1.0}]),
         (lambda config, session: 0.25, [{"loss": 0.25}]),
         (lambda config, session: torch.tensor(0.5), [{"loss": 0.5}]),
         (generator, [{"loss": 1.0, "more": 2.0}, {"loss": 0.5}]),
@@ -89,7 +90,13 @@ def finished(config: dict[str, Any], session: Session) -> None:
         (lambda config, session: True, []),
         (lambda config, session: "done", []),
     ],
-    ids=["dict", "number", "tensor", "generator", "reported", "finished", "none", "boolean", "words"],
+    ids=["dict", "more than numbers", "number", "tensor", "generator", "reported", "finished", "none", "boolean", "words"],
 )
 def test_what_comes_back(function: Any, expected: list[dict[str, float]]) -> None:
     assert reports_of(function) == expected
+
+
+def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
+    with pytest.raises(AttributeError) as caught:
+        reports_of(lambda config, session: config.suggest_float("x", 0, 1))
+    assert caught.value.__notes__ == ["an objective of Optuna is told by its first argument: name it trial"]

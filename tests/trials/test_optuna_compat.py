@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.distributions import json_to_distribution
+from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import EntrypointError, TunerError
@@ -199,6 +204,53 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
     assert t.constraints == {"size": 3.0}
     with pytest.raises(TypeError, match="'model' must be JSON"):
         t.set_user_attr("model", object())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Optuna's terminator is to go
+def test_helpers_of_optuna_keep_what_they_keep_with_the_trial(driver: Driver, tmp_path: Path) -> None:
+    t = trial()
+    report_cross_validation_scores(t, [0.5, 0.75])
+    assert driver.notes == {"terminator:cv_scores": [0.5, 0.75]}
+    (tmp_path / "plot.txt").write_text("a picture")
+    store = FileSystemArtifactStore(str(tmp_path))
+    name = upload_artifact(artifact_store=store, file_path=str(tmp_path / "plot.txt"), study_or_trial=t)
+    assert (tmp_path / name).read_text() == "a picture"
+    assert json.loads(driver.notes[f"artifacts:{name}"])["filename"] == "plot.txt"
+    with pytest.raises(AttributeError, match=r"no storage of Optuna's here, and so no get_trial: trials are kept by"):
+        t.storage.get_trial(0)
+
+
+def test_the_wrapper_for_several_ranks_is_the_trial_itself(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank has its trial here: that of Optuna's integration, which wants None on all ranks but one, is not needed."""
+    folder = tmp_path / "optuna_integration" / "pytorch_distributed"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").write_text("from .pytorch_distributed import TorchDistributedTrial")
+    (folder / "pytorch_distributed.py").write_text(
+        "class TorchDistributedTrial:\n"
+        "    def __init__(self, trial, group=None):\n"
+        "        if trial is not None:\n"
+        "            raise ValueError('Non-rank 0 node is supposed to receive None')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[Any] = []
+
+    def objective(single_trial: Any) -> float:
+        from optuna_integration.pytorch_distributed import TorchDistributedTrial  # type: ignore[import-not-found]
+
+        wrapped = TorchDistributedTrial(single_trial, group=None)
+        assert wrapped is single_trial
+        assert TorchDistributedTrial(None) is not None
+        seen.append(wrapped)
+        return 1.0
+
+    for _ in range(2):  # the second time in the same process
+        Objective(objective, ("loss",))({})
+    assert all(isinstance(t, optuna.Trial) for t in seen)
+    for name in [name for name in sys.modules if name.startswith("optuna_integration")]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_what_is_not_here_says_so(driver: Driver) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import ray.train
 import ray.tune
+from ray.train.torch import TorchTrainer
+from ray.tune.integration.ray_train import TuneReportCallback
 
 from tuner.domain.events import CheckpointInfo
 from tuner.trials import ray_compat
@@ -196,14 +198,51 @@ def test_the_context_of_either_library(installed: Session) -> None:
 def test_what_a_trial_has_no_answer_to_says_so(installed: Session) -> None:
     with pytest.raises(NotHere, match="get_storage"):
         ray.train.get_context().get_storage()
-    with pytest.raises(NotHere, match="result.trials"):
+    with pytest.raises(NotHere, match="result.best_checkpoint"):
         ray.train.get_all_reported_checkpoints()
     with tempfile.TemporaryDirectory() as folder, pytest.raises(NotHere, match="validation"):
         ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(folder), validation=True)
 
 
+def loop(config: dict[str, Any]) -> str:
+    for epoch in range(2):
+        ray.train.report({"loss": config["lr"] / (epoch + 1), "rank": ray.train.get_context().get_world_rank()})
+    return "weights"
+
+
+def trainer(workers: int, use_gpu: bool = False) -> TorchTrainer:
+    """As functions for Ray Tune make one of their configuration: with the callback that reports to Ray Tune."""
+    return TorchTrainer(
+        loop,
+        train_loop_config={"lr": 0.5},
+        scaling_config=ray.train.ScalingConfig(num_workers=workers, use_gpu=use_gpu),
+        run_config=ray.train.RunConfig(callbacks=[TuneReportCallback()]),
+    )
+
+
+def test_a_trainer_fits_on_the_ranks_that_are_there(installed: Session, driver: Driver) -> None:
+    result = trainer(workers=2).fit()
+    assert [m.metrics for m in driver.reports] == [{"loss": 0.5, "rank": 1.0}, {"loss": 0.25, "rank": 1.0}]
+    assert isinstance(result, ray.train.Result)
+    assert result.metrics == {"loss": 0.25, "rank": 1}
+    assert (result.return_value, result.error, result.checkpoint) == ("weights", None, None)
+
+
+def test_a_trainer_that_wants_other_ranks_says_what_to_ask_for(installed: Session) -> None:
+    with pytest.raises(NotHere, match=r"there are 2, and this trainer asks for 4: say num_workers=4 to tuner.run"):
+        trainer(workers=4).fit()
+    with pytest.raises(NotHere, match=r"say use_gpu=True to tuner.run"):
+        trainer(workers=2, use_gpu=True).fit()
+
+
 def test_nothing_is_left_behind(driver: Driver) -> None:
-    ray_compat.install(begin(driver))()
+    fit, made = TorchTrainer.fit, TuneReportCallback.__init__
+    remove = ray_compat.install(begin(driver))
+    assert fit is not TorchTrainer.fit
+    assert made is not TuneReportCallback.__init__
+    remove()
+    assert fit is TorchTrainer.fit
+    assert made is TuneReportCallback.__init__
     with pytest.raises(RuntimeError, match="cannot be used outside"):
         ray.train.get_context()
     with pytest.warns(UserWarning, match="only be called inside"):

@@ -36,6 +36,16 @@ _WHERE: dict[str, tuple[str, str]] = {
     "pbt": ("pbt", "PopulationBasedTraining"),
 }
 
+_INSTEAD_OF_PRUNERS = {
+    "HyperbandPruner": "scheduler='hyperband'",
+    "MedianPruner": "scheduler='median'",
+    "NopPruner": "scheduler='fifo'",
+    "PatientPruner": "stop=tuner.stoppers.TrialPlateauStopper(...)",
+    "PercentilePruner": "scheduler='median'",
+    "SuccessiveHalvingPruner": "scheduler='asha'",
+    "ThresholdPruner": "stop={metric: value} or a function",
+}
+
 _PUBLIC = {name: module for module, name in _WHERE.values()}
 
 __all__ = [
@@ -84,4 +94,7 @@ def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
         from tuner.schedulers.from_ray import scheduler_from_ray
 
         return scheduler_from_ray(argument, pointer)
+    if any(cls.__module__ == "optuna.pruners._base" for cls in type(argument).__mro__):
+        instead = _INSTEAD_OF_PRUNERS.get(type(argument).__name__, "scheduler='asha' or 'median'")
+        raise SpecError(f"{type(argument).__name__} of Optuna is not used here: say {instead}", pointer)
     raise SpecError(f"expected a scheduler, its name or its JSON form, got {argument!r}", pointer)

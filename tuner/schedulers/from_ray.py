@@ -26,8 +26,14 @@ from tuner.schedulers.stoppers import (
 )
 
 
-def objective_of(theirs: Any) -> tuple[str | None, str | None]:
-    """(metric, mode) that a `ray.tune.schedulers` object was given, each None where it was not."""
+def objective_of(theirs: Any) -> tuple[Any, Any]:
+    """(metric, mode) that a scheduler or a searcher of Ray Tune was given, each None where it was not.
+
+    Lists of names where a searcher has several objectives.
+    """
+    if not any(cls.__module__.startswith(("ray.tune.schedulers", "ray.tune.search")) for cls in type(theirs).__mro__):
+        return None, None
+    theirs = getattr(theirs, "searcher", theirs)  # within a ConcurrencyLimiter
     return getattr(theirs, "_metric", None), getattr(theirs, "_mode", None)
 
 

@@ -92,6 +92,10 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         return _build("optuna", {"sampler": argument}, pointer)
     if "ray.tune.search.searcher.Searcher" in families:
         return _build("ray", {"searcher": argument}, pointer)
+    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # draws at random, and grids out
+        if getattr(argument, "_points_to_evaluate", None):
+            raise SpecError("give points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
+        return _build("random", {}, pointer)
     if isinstance(argument, type) and issubclass(argument, Searcher):
         raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)
     wanted = "a searcher, its name, its JSON form, an Optuna sampler or a searcher of Ray Tune"

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.trials.directories import explain_missing
 from tuner.trials.forms import with_metrics
 from tuner.trials.launch import Launch
-from tuner.trials.metrics import flatten
+from tuner.trials.metrics import flatten, numbers
 from tuner.trials.ray_compat import Finished
 from tuner.trials.session import Session
 
@@ -18,17 +18,18 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     """Run it to its end.
 
     A generator's values are reports. What a function returns that has not reported anything is its only report; a bare
-    number stands for the objective. Anything else that is returned means nothing.
+    number stands for the objective. Of a dict the numbers count. Anything else that is returned means nothing.
     """
     metric = launch.metric
+    named: set[str] = set()
     try:
         result = with_metrics(function, [metric or "value"])(config)
         if isinstance(result, GeneratorType):
             for value in result:
-                session.report(_metrics(value, metric))
+                session.report(_metrics(value, metric, named))
         elif session.count == 0 and result is not None:
             try:
-                metrics = _metrics(result, metric)
+                metrics = _metrics(result, metric, named)
             except TypeError:
                 return
             session.report(metrics)
@@ -37,11 +38,15 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     except FileNotFoundError as error:
         explain_missing(error, launch.code.working_dir)
         raise
+    except AttributeError as error:
+        if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
+            error.add_note("an objective of Optuna is told by its first argument: name it trial")
+        raise
 
 
-def _metrics(value: Any, metric: str | None) -> Mapping[str, Any]:
+def _metrics(value: Any, metric: str | None, named: set[str]) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
-        return value
+        return numbers(value, named)
     if isinstance(value, bool):
         raise TypeError("a boolean is not a result")
     return flatten({metric or "value": value})

@@ -37,17 +37,25 @@ def as_function(trainable: Any) -> TrainFunction:
     if is_trainer(trainable):
         return TrainLoop.of(trainable)
     if not callable(trainable):
+        instead = _INSTEAD_OF.get(f"{type(trainable).__module__}.{type(trainable).__qualname__}", "")
         raise EntrypointError(
             f"expected a function of the configuration, a class with setup and step, a trainer of Ray Train, or an Optuna "
-            f"objective, got {trainable!r}",
+            f"objective, got {trainable!r}{instead}",
             "/trainable",
         )
     return trainable  # type: ignore[no-any-return]
 
 
+_INSTEAD_OF = {
+    "ray.tune.tuner.Tuner": ": hand over what it was given, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
+    "optuna.study.study.Study": ": hand the objective over, tuner.run(objective, metric=..., mode=...); its finished trials are "
+    "learned from with search_alg=tuner.search.DefineByRunSearch('tpe', warm_start=study)",
+}
+
+
 def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
     """An objective is told under which names its values are reported; all others know that themselves."""
-    if getattr(function, "metrics", None) != ():
+    if not metrics or getattr(function, "metrics", None) != ():
         return function
     return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
 
@@ -71,7 +79,8 @@ def is_objective(function: Any) -> bool:
     if first is None:
         return False
     kind = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
-    return first.name == "trial" or kind.rpartition(".")[2] in ("Trial", "BaseTrial")
+    named = first.name == "trial" or first.name.endswith("_trial")
+    return named or kind.rpartition(".")[2] in ("Trial", "BaseTrial")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
@@ -25,6 +26,19 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, float]:
     else:
         raise TypeError(f"metrics must be a dict of numbers, not {_describe(metrics)}")
     return flat
+
+
+def numbers(metrics: Mapping[str, Any], named: set[str]) -> dict[str, float]:
+    """As `flatten`, but what is no number is left out and named on stderr, unless it is among those `named` before."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            found.update(flatten({str(name): value}))
+        except TypeError as error:
+            if str(name) not in named:
+                named.add(str(name))
+                print(f"left out of the report: {error}", file=sys.stderr)
+    return found
 
 
 def _add(flat: dict[str, float], prefix: str, key: object, value: Any) -> None:

@@ -20,11 +20,11 @@ from optuna.distributions import (
     IntDistribution,
     distribution_to_json,
 )
-from optuna.trial import BaseTrial
 
 from tuner.errors import EntrypointError, TunerError
 from tuner.trials import desk, session
 from tuner.trials.checkpoints import Source
+from tuner.trials.on_import import on_import
 from tuner.trials.session import LeaveTrial, Session
 
 
@@ -51,6 +51,7 @@ class Objective:
         if here is None:
             raise session.OutsideTrial(f"{self.__name__} runs inside a trial: hand it to tuner.run")
         trial = Trial(here, config, self.metrics)
+        cancel = on_import(DISTRIBUTED, _one_for_all_ranks)
         try:
             result = self.function(trial)
         except optuna.TrialPruned as pruned:
@@ -58,6 +59,8 @@ class Objective:
             if here.context.world_rank == 0:
                 desk.here().end(f"pruned by the objective{f': {pruned}' if str(pruned) else ''}")
             return
+        finally:
+            cancel()
         trial.leave_if_told()
         here.report(dict(zip(self.metrics, self._values(result), strict=True)))
 
@@ -74,10 +77,45 @@ class Objective:
             raise TypeError(f"{self.__name__} returned {result!r}, which is no number") from None
 
 
-class Trial(BaseTrial):
-    """The `trial` of an objective."""
+DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
+
+
+def _one_for_all_ranks() -> None:
+    """Let `TorchDistributedTrial(trial)` be the trial itself where it is one of ours, which all ranks have already."""
+    import sys
+
+    wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
+
+    def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return trial if isinstance(trial, Trial) else object.__new__(cls)
+
+    wrapper.__new__ = new
+
+
+class _Attributes:
+    """In the place of Optuna's storage: what helpers of Optuna's keep with a trial is kept with ours."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._kept: dict[str, Any] = {}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._kept[key] = value
+        self._trial.note(key, value)
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        return dict(self._kept)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no storage of Optuna's here, and so no {name}: trials are kept by tuner.run")
+
+
+class Trial(optuna.trial.Trial):
+    """The `trial` of an objective. Of Optuna's own class only for the sake of those who ask; everything is done here."""
 
     def __init__(self, here: Session, config: Mapping[str, Any], metrics: tuple[str, ...]) -> None:
+        self._trial_id = here.context.trial_number
+        self.storage: Any = _Attributes(self)
         self._session, self._config, self._metrics = here, config, metrics
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
@@ -153,6 +191,10 @@ class Trial(BaseTrial):
 
     def set_user_attr(self, key: str, value: Any) -> None:
         self._attrs[key] = value
+        self.note(key, value)
+
+    def note(self, key: str, value: Any) -> None:
+        """Keep it with the trial, among the `notes` of its result. TypeError where it is no JSON."""
         if self._session.context.world_rank == 0:
             desk.here().note({key: _as_json(key, value)})
 
@@ -185,7 +227,7 @@ class Trial(BaseTrial):
         return self._session.context.trial_number
 
     @property
-    def study(self) -> Any:
+    def study(self) -> Any:  # type: ignore[override]
         raise TunerError(
             "there is no optuna.Study here: the trials are in the experiment's database (see tuner.Result)"
         )

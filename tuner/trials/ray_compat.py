@@ -3,7 +3,9 @@
 Two module-level variables decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
 `ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (Ray Train too, where its second version
 is switched off), and the functions of Ray Train, which Ray means to be replaced. Both are set to objects that pass everything
-on to the trial's `Session`. Nothing is imported for it: they are set once user code has imported Ray's modules.
+on to the trial's `Session`. Two methods are replaced besides: a trainer's `fit`, which runs its training function on the ranks
+that are there, and the making of the callback by which a trainer reports to Ray Tune. Nothing is imported for all this: it is
+done once user code has imported Ray's modules.
 """
 
 from __future__ import annotations
@@ -22,14 +24,19 @@ from typing import Any
 from tuner.errors import TunerError
 from tuner.trials.checkpoints import Checkpoint
 from tuner.trials.datasets import Shards
+from tuner.trials.metrics import numbers
 from tuner.trials.on_import import on_import
 from tuner.trials.session import Session
 
 TUNE_SESSION = "ray.train._internal.session"
 TRAIN_FUNCTIONS = "ray.train.v2._internal.execution.train_fn_utils"
+TRAINER = "ray.train.v2.api.data_parallel_trainer"
+TUNE_CALLBACK = "ray.tune.integration.ray_train"
 PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_SESSION: ("_session", "get_session"),
     TRAIN_FUNCTIONS: ("_train_fn_utils", "get_train_fn_utils", "set_train_fn_utils"),
+    TRAINER: ("DataParallelTrainer",),
+    TUNE_CALLBACK: ("TuneReportCallback",),
 }
 """Every private name of Ray's modules that is used. `missing` says which of them this Ray does not have."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
@@ -92,11 +99,25 @@ def install(session: Session) -> Callable[[], None]:
     def train() -> None:
         sys.modules[TRAIN_FUNCTIONS].set_train_fn_utils(TrainFunctions(trial))
 
-    cancel = [on_import(TUNE_SESSION, tune), on_import(TRAIN_FUNCTIONS, train), on_import("ray.train", _load_lazily)]
+    put_back: list[Callable[[], None]] = []
+
+    def trainer() -> None:
+        put_back.append(_replaced(sys.modules[TRAINER].DataParallelTrainer, "fit", lambda self: _fit(self, trial)))
+
+    def callback() -> None:
+        put_back.append(_replaced(sys.modules[TUNE_CALLBACK].TuneReportCallback, "__init__", lambda self: None))
+
+    cancel = [
+        on_import(TUNE_SESSION, tune),
+        on_import(TRAIN_FUNCTIONS, train),
+        on_import(TRAINER, trainer),
+        on_import(TUNE_CALLBACK, callback),
+        on_import("ray.train", _load_lazily),
+    ]
 
     def remove() -> None:
-        for take_back in cancel:
-            take_back()
+        for undo in (*cancel, *put_back):
+            undo()
         if TUNE_SESSION in sys.modules:
             sys.modules[TUNE_SESSION]._session = None  # type: ignore[attr-defined]
         if TRAIN_FUNCTIONS in sys.modules:
@@ -118,15 +139,47 @@ def _load_lazily() -> None:
         package.__getattr__ = get  # type: ignore[method-assign]
 
 
+def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], None]:
+    """Give the class another method; returns a function that gives the old one back."""
+    own = vars(cls)[name]
+    setattr(cls, name, method)
+    return lambda: setattr(cls, name, own)
+
+
+def _fit(trainer: Any, trial: Trial) -> Any:
+    """`trainer.fit()` inside a trial: the training function on the trial's own ranks, and a `ray.train.Result`.
+
+    Its `checkpoint` is None: what was reported is the trial's. NotHere where the trainer asks for other workers than there are.
+    """
+    from ray.train import Result
+
+    from tuner.trials.forms import TrainLoop
+
+    wanted, there = trainer.scaling_config, trial.context.world_size
+    if wanted.num_workers != there:
+        raise NotHere(
+            f"a trainer's fit() runs on the ranks of the trial, of which there are {there}, and this trainer asks for "
+            f"{wanted.num_workers!r}: say num_workers={wanted.num_workers!r} to tuner.run"
+        )
+    if wanted.use_gpu and not trial.context.devices:
+        raise NotHere("this trainer asks for GPUs, and the ranks of the trial have none: say use_gpu=True to tuner.run")
+    returned = TrainLoop.of(trainer)({})
+    result = Result(metrics=trial.newest, checkpoint=None, error=None, path=trial.directory())
+    result.return_value = returned
+    return result
+
+
 class Trial:
     """What both of Ray's interfaces need, in our terms."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.context = session.context
+        self.newest: dict[str, Any] | None = None
         self._told: set[str] = set()
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+        self.newest = dict(metrics)
         self.session.report(self.numbers(metrics), checkpoint=_copy(checkpoint) if checkpoint is not None else None)
         if metrics.get("done") is True:  # Ray's way of ending a trial from inside
             raise Finished
@@ -156,17 +209,7 @@ class Trial:
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Ray takes anything for a metric; what is no number is left out here, and named once."""
-        from tuner.trials.metrics import flatten
-
-        numbers: dict[str, Any] = {}
-        for name, value in metrics.items():
-            try:
-                numbers.update(flatten({str(name): value}))
-            except TypeError as error:
-                if name not in self._told:
-                    self._told.add(str(name))
-                    print(f"left out of the report: {error}", file=sys.stderr)
-        return numbers
+        return numbers(metrics, self._told)
 
 
 def _copy(checkpoint: Any) -> str:
@@ -255,7 +298,8 @@ class TrainFunctions:
 
     def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> Any:
         raise NotHere(
-            "ray.train.get_all_reported_checkpoints: the driver keeps the checkpoints of a trial, see result.trials"
+            "ray.train.get_all_reported_checkpoints: the driver keeps the checkpoints of a trial; get_checkpoint() is the "
+            "one to go on from, and result.best_checkpoint the best of all"
         )
 
     def get_dataset_shard(self, dataset_info: Any) -> Any:

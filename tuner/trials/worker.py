@@ -495,7 +495,7 @@ def _own_process_group() -> None:
 def describe(error: BaseException, log_tail: str) -> RankError:
     return RankError(
         type=type(error).__name__,
-        message=str(error) or type(error).__name__,
+        message="; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ()))),
         traceback=_readable(error),
         log_tail=log_tail,
         cause=_cause(error),
