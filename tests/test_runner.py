@@ -432,6 +432,14 @@ def test_bad_spaces(space: dict[str, Any]) -> None:
         tuner.run(trainable, space, metric="loss", mode="min")
 
 
+def test_a_scheduler_a_searcher_and_a_space_that_are_wrong_are_told_of_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        tuner.run(
+            trainable, {"x": tuner.choice([])}, metric="loss", mode="min", scheduler={"type": "ash"}, search_alg="tpee"
+        )
+    assert [pointer for pointer, _ in caught.value.errors] == ["/space/x", "/scheduler/type", "/search/type"]
+
+
 def test_a_function_without_a_parameter() -> None:
     with pytest.raises(SpecError, match="cannot be called with a configuration"):
         tuner.run(lambda: None, {"x": 1}, metric="loss", mode="min")  # type: ignore[misc, arg-type]

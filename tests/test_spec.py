@@ -205,6 +205,20 @@ def test_parts_that_do_not_fit_each_other() -> None:
     assert list(errors(scheduler={"type": "asha"}, metric=["a", "b"])) == ["/scheduler"]
 
 
+def test_a_scheduler_and_a_searcher_that_are_both_wrong_are_told_of_together() -> None:
+    given: dict[str, Any] = {"max_t": 5, "space": {"c": {"type": "grid_search", "values": [1, 2]}}}
+    cmaes = {"type": "cmaes"}  # which runs no grid
+    early = {"type": "asha", "grace_period": 10}  # which is beyond max_t
+    for scheduler, search, more, pointers in (
+        (early, cmaes, {}, {"/scheduler/max_t", "/search"}),
+        ({"type": "asha", "eta": 3}, cmaes, {}, {"/scheduler/eta", "/search"}),
+        (early, {"type": "tpee"}, {}, {"/scheduler/max_t", "/search/type"}),
+        (early, cmaes, {"stop": {"type": "platau"}}, {"/scheduler/max_t", "/search", "/stop/type"}),
+        (early, {"type": "auto"}, {"entrypoint": "x"}, {"/scheduler/max_t", "/entrypoint"}),
+    ):
+        assert set(errors(**given, scheduler=scheduler, search=search, **more)) == pointers
+
+
 @pytest.mark.parametrize("data", [None, [], "x", 3, {"space": object()}, {"a": {1, 2}}])
 def test_what_is_no_object_of_json(data: Any) -> None:
     with pytest.raises(SpecError, match=r"expected an object|not JSON"):

@@ -46,6 +46,27 @@ class SpecError(TunerError, ValueError):
         super().__init__("; ".join(f"{_dotted(p)}: {m}" if p else m for p, m in self.errors))
 
 
+class Mistakes:
+    """SpecErrors of several steps, to be raised as one: ``with mistakes: step()`` for each, then ``mistakes.check()``."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, SpecError):
+            return False
+        self.found += [one for one in error.errors if one not in self.found]
+        return True
+
+    def check(self) -> None:
+        """SpecError with all that was found, if anything was."""
+        if self.found:
+            raise SpecError(self.found)
+
+
 class EntrypointError(SpecError):
     """The trainable cannot be imported, unpickled or called."""
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from tuner.adapt import adapted
 from tuner.domain.experiment import Mode
 from tuner.domain.states import ExperimentState
-from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
-from tuner.driver.virtual import scheduler_part, searcher_part, stopper_part
-from tuner.errors import Conflict, SpecError, TunerError
+from tuner.driver.virtual import parts_of
+from tuner.errors import Conflict, Mistakes, SpecError, TunerError
 from tuner.names import keywords_explained
 from tuner.result import Result
 from tuner.settings import Settings
@@ -135,8 +134,11 @@ def run(
         raise SpecError(
             "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
         )
-    built = Space.from_python(space or {})
-    parts = Parts(scheduler_part(scheduler), searcher_part(search_alg), stopper_part(stop))
+    mistakes = Mistakes()
+    with mistakes:
+        built = Space.from_python(space or {})
+    parts = parts_of(scheduler, search_alg, stop, mistakes)
+    mistakes.check()
     entrypoint = trainable if isinstance(trainable, str) else None
     code = by_value(
         None if isinstance(trainable, str) else trainable, space_blob=built.blob(), parts_blob=dump_parts(parts)

@@ -135,19 +135,28 @@ def parse_spec(
     plain = _plain_json(data)
     errors: Errors = []
     model = _shape(plain, errors)
+    spec = None
     if model is not None:
         objectives = _objectives(model, errors)
+        spec = _spec(model, objectives, plain["space"], code) if objectives else None
         _check_entrypoint(model, code, errors)
         _check_resources(model.scaling, errors)
         _check_environment(model.runtime_env, errors)
         _check_storage(model.checkpoint.storage, errors)
         _check_strings(plain, errors)
     _check_parts(plain, space_blob, parts, errors)
-    if errors or model is None:
+    resolved: Mapping[str, Any] = {}
+    if spec is not None:
+        resolved = _resolved(spec, space_blob, parts, errors)
+    if errors or spec is None:
         raise SpecError(_in_order(errors, plain))
-    spec = Spec(
+    return replace(spec, resolved=resolved)
+
+
+def _spec(model: SpecModel, objectives: tuple[Objective, ...], space: Mapping[str, Any], code: str | None) -> Spec:
+    return Spec(
         name=model.name or _default_name(model.entrypoint),
-        space=plain["space"],
+        space=space,
         objectives=objectives,
         entrypoint=model.entrypoint,
         code=code,
@@ -165,7 +174,6 @@ def parse_spec(
         scope=model.scope,
         runtime_env=model.runtime_env,
     )
-    return replace(spec, resolved=_resolved(spec, space_blob, parts))
 
 
 def _plain_json(data: Any) -> dict[str, Any]:
@@ -359,19 +367,34 @@ def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Part
             errors.extend(error.errors)
 
 
-def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None) -> dict[str, Any]:
-    """What scheduler and search mean here. SpecError where the parts do not fit the space or each other, which shows when
-    they are put together as the driver will.
+_NEUTRAL: Mapping[str, Mapping[str, Any]] = {
+    "scheduler": {"type": "fifo"},
+    "search": {"type": "random"},
+    "stop": {},
+}
+"""What stands in for a part that is wrong by itself, so that it can be told whether the others fit."""
+
+
+def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
+    """What scheduler and search mean here; adds to `errors` where the parts do not fit the space or each other, which shows
+    when they are put together as the driver will.
     """
     from tuner.driver.assemble import assemble
     from tuner.driver.parts import resolved_json
     from tuner.space import Space
 
-    core = assemble(spec, Space.from_json(spec.space, space_blob), parts)
-    proposes = core.scheduler.PROPOSES
+    wrong = {_field(pointer) for pointer, _ in errors}
+    if wrong & {"space", "metric", "mode"}:
+        return {}
+    neutral: dict[str, Any] = {name: part for name, part in _NEUTRAL.items() if name in wrong}
+    try:
+        core = assemble(replace(spec, **neutral), Space.from_json(spec.space, space_blob), parts)
+    except SpecError as error:
+        errors += [one for one in error.errors if _field(one[0]) not in neutral]
+        return {}
     return {
         "scheduler": resolved_json(core.scheduler),
-        "search": None if proposes else resolved_json(core.searcher),
+        "search": None if core.scheduler.PROPOSES else resolved_json(core.searcher),
     }
 
 
@@ -383,7 +406,12 @@ def _in_order(errors: Errors, plain: Mapping[str, Any]) -> Errors:
     """Without repeats, in the order of the fields in the document."""
     place = {name: at for at, name in enumerate(plain)}
     unique = list(dict.fromkeys(errors))
-    return sorted(unique, key=lambda error: place.get(error[0].split("/")[1] if error[0] else "", len(place)))
+    return sorted(unique, key=lambda error: place.get(_field(error[0]), len(place)))
+
+
+def _field(pointer: str) -> str:
+    """The top-level field that a pointer leads into; empty for the whole."""
+    return pointer.split("/")[1] if pointer else ""
 
 
 def _pointer(parts: Iterable[Any]) -> str:

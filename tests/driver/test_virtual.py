@@ -323,3 +323,32 @@ def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) 
 def test_a_generator_that_yields_something_else_is_told_so() -> None:
     with pytest.raises(TypeError, match=r"has to yield tuner\.Step"):
         search(lambda config, checkpoint: iter([{"loss": 1.0}]))
+
+
+def test_mistakes_in_every_argument_are_told_of_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        simulate(
+            lambda config, checkpoint: iter(()),
+            3,  # type: ignore[arg-type]
+            metric="m",
+            mode="up",  # type: ignore[arg-type]
+            scheduler={"type": "asha", "eta": 3},
+            search_alg="tpee",
+            stop=3,
+        )
+    pointers = [pointer for pointer, _ in caught.value.errors]
+    assert pointers == ["/space", "/mode", "/scheduler/eta", "/search/type", "/stop"]
+
+
+def test_a_scheduler_and_a_searcher_that_do_not_fit_are_told_of_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        simulate(
+            lambda config, checkpoint: iter(()),
+            {"x": tuner.grid_search([1, 2])},
+            metric="m",
+            mode="max",
+            max_t=5,
+            scheduler={"type": "asha", "grace_period": 10},
+            search_alg="cmaes",
+        )
+    assert {pointer for pointer, _ in caught.value.errors} == {"/scheduler/max_t", "/search"}

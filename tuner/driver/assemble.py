@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.driver.core import Core
-from tuner.errors import SpecError
+from tuner.errors import Mistakes
 from tuner.schedulers import from_json as scheduler_from_json
 from tuner.schedulers.base import Scheduler, Setting
 from tuner.schedulers.stoppers import Stopper
@@ -30,7 +30,8 @@ class Parts:
 
 
 def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
-    """The core of a new or a stored experiment. SpecError where the parts do not fit the space or each other."""
+    """The core of a new or a stored experiment. SpecError, with all of it, where the parts do not fit the
+    space or each other."""
     parts = parts or Parts()
     notes: list[str] = []
     if spec.num_samples is None and spec.limits.time_budget_s is None and spec.search.get("type") != "grid":
@@ -45,28 +46,32 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # a scheduler that is told what to count in tells the experiment
-    searcher.setup(
-        Task(
-            space=space,
-            objectives=spec.objectives,
-            seed=spec.seed,
-            num_samples=spec.num_samples,
-            scope=spec.scope,
-            points_to_evaluate=spec.points_to_evaluate,
-        )
+    mistakes = Mistakes()
+    task = Task(
+        space=space,
+        objectives=spec.objectives,
+        seed=spec.seed,
+        num_samples=spec.num_samples,
+        scope=spec.scope,
+        points_to_evaluate=spec.points_to_evaluate,
     )
+    with mistakes:
+        searcher.setup(task)
     setting = _setting(spec, space, saves_checkpoints)
-    if not scheduler.PROPOSES:
+    if not scheduler.PROPOSES and not mistakes.found:
         setting = replace(setting, num_samples=searcher.total())  # of a grid there are more than num_samples
-    scheduler.setup(setting)
+    with mistakes:
+        scheduler.setup(setting)
     max_t = getattr(scheduler, "max_t", None)
     whole = isinstance(max_t, int | float) and max_t == int(max_t)
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials, as the experiment's own does
     if len(spec.objectives) > 1 and scheduler.TYPE != "fifo":
-        raise SpecError("several objectives work with the fifo scheduler only, for now", "/scheduler")
+        mistakes.found.append(("/scheduler", "several objectives work with the fifo scheduler only, for now"))
     if stopper is not None:
-        stopper.setup(setting)
+        with mistakes:
+            stopper.setup(setting)
+    mistakes.check()
     return Core(spec, scheduler, searcher, stopper, notes)
 
 

@@ -29,7 +29,7 @@ from tuner.domain.trial import Trial
 from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, suggested
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
-from tuner.errors import SpecError
+from tuner.errors import Mistakes, SpecError
 from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
@@ -108,11 +108,17 @@ def simulate(
 
     An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option.
     """
-    built = space if isinstance(space, Space) else Space.from_python(space)
+    mistakes = Mistakes()
+    with mistakes:
+        built = space if isinstance(space, Space) else Space.from_python(space)
+    with mistakes:
+        aims = objectives(metric, mode)
+    parts = parts_of(scheduler, search_alg, stop, mistakes)
+    mistakes.check()
     spec = Spec(
         name="simulation",
         space=built.to_json(),
-        objectives=objectives(metric, mode),
+        objectives=aims,
         num_samples=num_samples,
         seed=seed,
         max_t=max_t,
@@ -125,7 +131,6 @@ def simulate(
             max_concurrent_trials=max_concurrent_trials, time_budget_s=time_budget_s, max_failures=max_failures
         ),
     )
-    parts = Parts(scheduler_part(scheduler), searcher_part(search_alg), stopper_part(stop))
     return _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
 
 
@@ -160,6 +165,18 @@ def searcher_part(search_alg: Any) -> Searcher | None:
     from tuner.search import from_argument
 
     return from_argument(search_alg)
+
+
+def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: Mistakes) -> Parts:
+    """What a Python caller means by these three; what is wrong with each is added to `mistakes`."""
+    parts: dict[str, Any] = {}
+    with mistakes:
+        parts["scheduler"] = scheduler_part(scheduler)
+    with mistakes:
+        parts["searcher"] = searcher_part(search_alg)
+    with mistakes:
+        parts["stopper"] = stopper_part(stop)
+    return Parts(**parts)
 
 
 def stopper_part(stop: Any) -> Stopper | None:
