@@ -437,7 +437,7 @@ def test_a_scheduler_a_searcher_and_a_space_that_are_wrong_are_told_of_together(
         tuner.run(
             trainable, {"x": tuner.choice([])}, metric="loss", mode="min", scheduler={"type": "ash"}, search_alg="tpee"
         )
-    assert [pointer for pointer, _ in caught.value.errors] == ["/space/x", "/scheduler/type", "/search/type"]
+    assert [pointer for pointer, _ in caught.value.errors] == ["/space/x/categories", "/scheduler/type", "/search/type"]
 
 
 def test_a_function_without_a_parameter() -> None:
