@@ -167,6 +167,7 @@ def epochs(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
         yield Step({"val_loss": config["x"] / step} if step % 4 == 0 else {"train_loss": 1.0}, checkpoint=step)
 
 
+@pytest.mark.filterwarnings("ignore:the objective:UserWarning")
 @pytest.mark.parametrize("scheduler", ["fifo", "asha", "asha_promotion", "hyperband", "median", "pbt", "freeze_thaw"])
 def test_the_objective_may_come_at_the_end_of_the_first_epoch(scheduler: str) -> None:
     result = tuner.simulate(
@@ -178,6 +179,7 @@ def test_the_objective_may_come_at_the_end_of_the_first_epoch(scheduler: str) ->
     assert notes == ["the objective 'val_loss' has not been reported yet: the first report has 'train_loss'"]
 
 
+@pytest.mark.filterwarnings("ignore:the objective:UserWarning")
 def test_a_trial_that_ends_without_the_objective_ends_the_search() -> None:
     def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
         for _ in range(3):
@@ -352,3 +354,16 @@ def test_a_scheduler_and_a_searcher_that_do_not_fit_are_told_of_at_once() -> Non
             search_alg="cmaes",
         )
     assert {pointer for pointer, _ in caught.value.errors} == {"/scheduler/max_t", "/search"}
+
+
+def test_what_a_run_would_warn_of_a_simulation_warns_of() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for _ in range(3):
+            yield Step({"loss": config["x"]})
+
+    asked: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "scheduler": "fifo"}
+    with pytest.warns(UserWarning, match="stop looks at 'los'.*did you mean 'loss'") as caught:
+        done = simulate(evaluate, {"x": tuner.uniform(0, 1)}, **asked, stop={"los": 0.1})
+    assert done.warnings == [str(one.message) for one in caught]
+    assert caught[0].filename == __file__, "where the user called it"
+    assert simulate(evaluate, {"x": tuner.uniform(0, 1)}, **asked).warnings == []

@@ -166,6 +166,7 @@ def test_trials_end_where_they_should(stop: Any, iterations: int, says: str) -> 
     assert all(trial.state is TrialState.COMPLETED and says in trial.reason for trial in run.trials)
 
 
+@pytest.mark.filterwarnings("ignore:stop looks at:UserWarning")
 @pytest.mark.parametrize(
     ("stop", "name"),
     [
@@ -187,6 +188,7 @@ def test_a_metric_that_never_comes_is_said_once_at_the_first_report_and_at_the_e
     assert finish.reason == f"all 3 trials ended; no report had '{name}', which stop looks at"
 
 
+@pytest.mark.filterwarnings("ignore:stop looks at:UserWarning")
 def test_a_metric_that_comes_later_ends_trials_when_it_comes() -> None:
     def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
         for step in range(1, 20):

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain import events as e
 from tuner.domain.batch import Entry
-from tuner.domain.decisions import Decision
+from tuner.domain.decisions import Decision, Note
 from tuner.domain.events import Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Spec
 from tuner.domain.keys import checkpoint_id, segment_id
@@ -79,6 +80,11 @@ class Simulation:
     def decisions(self) -> list[Decision]:
         return [entry for _, entry in self.log if isinstance(entry, Decision)]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What looks like a mistake of the user's: what `tuner.run` would print as warnings."""
+        return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
+
 
 @keywords_explained
 def simulate(
@@ -106,7 +112,8 @@ def simulate(
     checkpoint is None at the beginning, else the object of the step that it continues from. startup_s: virtual seconds that
     every start and every resume costs. time_budget_s: virtual seconds after which everything is stopped.
 
-    An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option.
+    An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option. What
+    `tuner.run` would print as a warning is a UserWarning here, and in the result's `warnings`.
     """
     mistakes = Mistakes()
     with mistakes:
@@ -131,7 +138,10 @@ def simulate(
             max_concurrent_trials=max_concurrent_trials, time_budget_s=time_budget_s, max_failures=max_failures
         ),
     )
-    return _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
+    done = _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
+    for warning in done.warnings:
+        warnings.warn(warning, UserWarning, stacklevel=3)  # above `keywords_explained`
+    return done
 
 
 def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
