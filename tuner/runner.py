@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tuner.adapt import adapted
-from tuner.domain.experiment import Mode
+from tuner.domain.experiment import Mode, Spec
 from tuner.domain.states import ExperimentState
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
@@ -179,7 +179,8 @@ def run(
     }
     settings = Settings.from_env()
     with _store(settings) as store:
-        record = create_from_python(store, data, code, parts)
+        alone = not (ray_address or settings.ray_address or _connected())
+        record = create_from_python(store, data, code, parts, _check_size if alone else None)
         brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
 
@@ -261,6 +262,14 @@ def _drive(
     if result.state == "paused":
         progress.say(f"paused; go on with: tuner resume {experiment_id}")
     return result
+
+
+def _check_size(spec: Spec) -> None:
+    """SpecError where the private Ray that is to be started could never hold a trial: starting it takes seconds."""
+    from tuner.driver.cluster import too_large
+
+    if (reason := too_large(spec.scaling)) is not None:
+        raise SpecError(reason, "/scaling")
 
 
 def _connected() -> bool:

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -50,14 +50,24 @@ def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations:
     return preview(spec, configurations)
 
 
-def create_from_python(store: Store, data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> ExperimentRecord:
+def create_from_python(
+    store: Store,
+    data: Mapping[str, Any],
+    code: CodeRecord,
+    parts: Parts,
+    check: Callable[[Spec], None] | None = None,
+) -> ExperimentRecord:
     """As `create_experiment`, for a script that drives what it creates: its function travels by value in `code`, and so do
     the `parts` that JSON cannot say. Where `data` names an entrypoint instead, it is checked as well.
+
+    check: raises SpecError for what the script could not drive; nothing is stored then.
     """
-    if data.get("entrypoint") is None:
-        spec = parse_spec(data, space_blob=code.space_blob, code=code.hash, parts=parts)
+    by_value = data.get("entrypoint") is None
+    spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if by_value else None, parts=parts)
+    if check is not None:
+        check(spec)
+    if by_value:
         return store.create_experiment(spec, code=code, source="python")
-    spec = parse_spec(data, space_blob=code.space_blob, parts=parts)
     checker = EntrypointChecker()
     try:
         found = entrypoint_code(spec, checker)

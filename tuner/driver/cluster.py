@@ -22,6 +22,8 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from tuner.domain.experiment import Scaling
 from tuner.domain.keys import keyed_seed
 from tuner.errors import PlacementError
+from tuner.trials.placement import unmet
+from tuner.trials.ray_compat import this_machine
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +123,20 @@ def capacity(scaling: Scaling) -> int | None:
         if node["Alive"]:
             ranks += int(min(_times(node["Resources"], name, amount) for name, amount in bundle.items()))
     return max(1, ranks // scaling.num_workers)
+
+
+def too_large(scaling: Scaling) -> str | None:
+    """Why a private Ray on this machine, before it is started, could never hold such a worker group; None where it could, or
+    where that cannot be told."""
+    there = this_machine()
+    if there is None:
+        return None
+    without_end = dict.fromkeys(scaling.bundle(), 1e30)  # of what only a started Ray knows
+    reason = unmet(scaling, [{**without_end, "CPU": there["CPU"], "GPU": there["GPU"]}])
+    if reason is None:
+        return None
+    here = " and ".join(f"{there[name]:g} {name}{'s' if there[name] != 1 else ''}" for name in ("CPU", "GPU"))
+    return f"{reason}; without a ray_address that is this machine alone, with {here}"
 
 
 def _times(resources: Mapping[str, float], name: str, amount: float) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import logging
 import os
 import shutil
 import sys
@@ -28,15 +29,19 @@ from tuner.trials.metrics import numbers
 from tuner.trials.on_import import on_import
 from tuner.trials.session import Session
 
+log = logging.getLogger(__name__)
+
 TUNE_SESSION = "ray.train._internal.session"
 TRAIN_FUNCTIONS = "ray.train.v2._internal.execution.train_fn_utils"
 TRAINER = "ray.train.v2.api.data_parallel_trainer"
 TUNE_CALLBACK = "ray.tune.integration.ray_train"
+MACHINE = "ray._private.resource_and_label_spec"
 PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_SESSION: ("_session", "get_session"),
     TRAIN_FUNCTIONS: ("_train_fn_utils", "get_train_fn_utils", "set_train_fn_utils"),
     TRAINER: ("DataParallelTrainer",),
     TUNE_CALLBACK: ("TuneReportCallback",),
+    MACHINE: ("ResourceAndLabelSpec",),
 }
 """Every private name of Ray's modules that is used. `missing` says which of them this Ray does not have."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
@@ -66,6 +71,17 @@ def missing() -> list[str]:
             continue
         found += [f"{module}.{name} is gone" for name in names if not hasattr(loaded, name)]
     return found + _missing_of_tune()
+
+
+def this_machine() -> dict[str, float] | None:
+    """The CPUs and GPUs that a Ray started here would find, by Ray's own rules; None where this Ray cannot be asked."""
+    try:
+        found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
+        found.resolve(is_head=True)
+        return {"CPU": float(found.num_cpus), "GPU": float(found.num_gpus)}
+    except Exception:  # another version has it elsewhere, or asks for it otherwise
+        log.debug("what a Ray would find here cannot be told", exc_info=True)
+        return None
 
 
 def _missing_of_tune() -> list[str]:

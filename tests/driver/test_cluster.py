@@ -1,0 +1,78 @@
+"""What can be said of a private Ray before it is started."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.domain.experiment import Scaling
+from tuner.driver import cluster
+from tuner.errors import SpecError
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.trials import ray_compat
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine of 4 CPUs and a GPU, and a process that is connected to no Ray and starts none."""
+    monkeypatch.setattr(cluster, "this_machine", lambda: {"CPU": 4.0, "GPU": 1.0})
+    monkeypatch.setattr("tuner.runner._connected", lambda: False)
+    monkeypatch.setattr("tuner.runner._drive", lambda *_, **__: "driven")
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+
+
+def run(**options: Any) -> Any:
+    return tuner.run(lambda config: None, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", max_t=3, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"num_workers": 5}, "5 × 1 CPU are asked for, the whole cluster has 4 CPU"),
+        ({"resources_per_worker": {"CPU": 8}}, "1 × 8 CPU are asked for, the whole cluster has 4 CPU"),
+        ({"num_workers": 2, "use_gpu": True}, "2 × 1 GPU are asked for, the whole cluster has 1 GPU"),
+        ({"num_workers": 2, "placement_strategy": "STRICT_SPREAD"}, "STRICT_SPREAD asks for 2 nodes"),
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_what_this_machine_can_never_hold_is_said_before_ray_is_started(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=rf"scaling: {re.escape(says)}.*this machine alone, with 4 CPUs and 1 GPU$"):
+        run(**options)
+    with Store.open(Settings.from_env().database_url) as store:
+        assert store.list_experiments().items == (), "nothing waits for a driver"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 4},
+        {"num_workers": 8, "resources_per_worker": {"CPU": 0.5}, "use_gpu": False},
+        {"resources_per_worker": {"disk": 7, "memory": 1e12}},  # what only a started Ray knows
+        {"num_workers": 5, "ray_address": "auto"},
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_what_may_fit_is_left_to_ray(options: dict[str, Any]) -> None:
+    assert run(**options) == "driven"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_process_that_is_connected_may_have_a_larger_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.runner._connected", lambda: True)
+    assert run(num_workers=5) == "driven"
+
+
+def test_ray_itself_says_what_it_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 7, "GPU": 3}')
+    assert cluster.this_machine() == {"CPU": 7, "GPU": 3}
+    assert cluster.too_large(Scaling(num_workers=7)) is None
+    assert cluster.too_large(Scaling(num_workers=8)) is not None
+    monkeypatch.setitem(sys.modules, ray_compat.MACHINE, None)
+    assert cluster.this_machine() is None, "another version of Ray"
+    assert cluster.too_large(Scaling(num_workers=8)) is None
