@@ -636,3 +636,20 @@ def test_who_has_offered_no_checkpoint_is_asked_ever_more_seldom(checkpoint: dic
         if bench.core.trials[0].segments[-1].report_no == milestones[-1]:
             milestones.append(bench.core.verdict(0, 1).next_milestone)
     assert milestones == expected
+
+
+def test_a_warning_is_shown_once_also_after_a_restart() -> None:
+    bench = Bench(num_samples=3)
+
+    def ends_with_a_warning(number: int, bench: Bench) -> bool:
+        bench.started(number)
+        bench.reported(number)
+        end = e.SegmentEnded(time=bench.tick(), trial=number, segment=1, outcome="returned", warning="uneven")
+        (note,) = [entry for _, entry in bench.feed(end).log if isinstance(entry, d.Note)]
+        assert (note.trial, note.reason) == (number, f"trial {number}: uneven")
+        return note.warning
+
+    assert ends_with_a_warning(0, bench)
+    assert not ends_with_a_warning(1, bench.successor())
+    assert not ends_with_a_warning(1, bench)
+    assert bench.states[:2] == ["completed", "completed"]

@@ -25,12 +25,12 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     driven: list[weakref.ref[Driven]] = []
     trials: list[Any] = []
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None]:
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
         if not driven:
             driven.append(weakref.ref(self))
         trials.append(number)
         await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None
+        return "returned", None, ""
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
     monkeypatch.setattr(Driven, "run", run)

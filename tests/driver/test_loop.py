@@ -11,6 +11,7 @@ import pytest
 import tuner
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
+from tuner.domain.decisions import Note
 from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.states import ExperimentState
@@ -30,6 +31,7 @@ class Memory:
         self.failures: list[Exception] = []
         self.offload_error: Exception | None = None
         self.deleted: list[str] = []
+        self.warning = ""
         self.loop: ExperimentLoop
 
     def commit(self, batch: Batch) -> None:
@@ -43,7 +45,7 @@ class Memory:
         entries = (entry for batch in self.batches for _, entry in batch.log)
         return {(x.trial, x.report_no) for x in entries if isinstance(x, e.Reported)}
 
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None]:
+    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
         await self.loop.put(e.SegmentStarted(time=1.0, trial=number, segment=ordinal))
         for count in range(1, self.reports + 1):
             info = CheckpointInfo(id=f"c{number}-{count}", uri="memory:", step=count) if self.checkpoints else None
@@ -60,8 +62,8 @@ class Memory:
             assert (number, count) in self.committed, "answered before it was committed"
             assert verdict is not None
             if verdict.action != "continue":
-                return "left", None
-        return "returned", None
+                return "left", None, self.warning
+        return "returned", None, self.warning
 
     async def interrupt(self, number: int, ordinal: int, why: str) -> None:
         pass
@@ -142,3 +144,13 @@ async def test_deletions_that_are_under_way_at_the_end_are_finished_and_committe
     gone = [x.checkpoint for x in entries if isinstance(x, e.CheckpointDeleted)]
     assert sorted(gone) == sorted(memory.deleted)
     assert set(loop.core.trials[0].checkpoints) == {"c0-5"}
+
+
+async def test_a_warning_of_a_group_is_a_note_about_its_trial_and_shown_once() -> None:
+    memory = Memory()
+    memory.warning = "its ranks made unequal numbers of reports: rank 0 3, rank 1 4"
+    await driven(memory).run(epoch=1, slots=None)
+    notes = [entry for batch in memory.batches for _, entry in batch.log if isinstance(entry, Note)]
+    assert {note.trial for note in notes} == {0, 1, 2}
+    assert [note.reason for note in notes] == [f"trial {note.trial}: {memory.warning}" for note in notes]
+    assert [note.warning for note in notes] == [True, False, False], "every trial runs the same function"

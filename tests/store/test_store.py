@@ -499,11 +499,12 @@ class TestViews:
             (4, Note(reason="for the log")),
             (5, Note(reason="a slip", warning=True)),
             (6, Finish(reason="done")),
-            (7, Note(reason="another", warning=True)),
+            (7, Note(reason="another", trial=0, warning=True)),
         ]
         store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         assert [(note.seq, note.reason) for note in store.warnings(made.id)] == [(5, "a slip"), (7, "another")]
         assert [note.seq for note in store.warnings(made.id, after=5)] == [7]
+        assert [note.seq for note in store.decisions(made.id, trial=0).items if note.kind == "note"] == [7]
 
     def test_segments_of_all_trials_with_where_they_go_on_from(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)

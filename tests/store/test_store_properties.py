@@ -68,6 +68,7 @@ other_events = st.one_of(
         segment=segments,
         outcome=st.sampled_from(["returned", "failed"]),
         failure=st.none() | failures,
+        warning=texts,
     ),
     st.builds(e.Suggested, time=times, number=trials, params=objects, state=objects),
     st.builds(e.ModelFitted, time=times, payload=objects),
@@ -83,7 +84,7 @@ all_decisions = st.one_of(
     st.builds(d.Exploit, reason=texts, trial=trials, donor=trials, params=objects, checkpoint=texts, mutations=objects),
     st.builds(d.Fail, reason=texts, trial=trials, failure=st.none() | failures),
     st.builds(d.Finish, reason=texts),
-    st.builds(d.Note, reason=texts),
+    st.builds(d.Note, reason=texts, trial=st.none() | trials, warning=st.booleans()),
 )
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.trials.failures import Findings, from_death, from_error
+from tuner.trials.failures import Findings, from_death, from_error, uneven
 from tuner.trials.launch import Placed
-from tuner.trials.protocol import RankError
+from tuner.trials.protocol import RankError, RankResult
 
 PLACE = Placed(rank=3, node="abc", host="gpu-7", ip="10.0.0.7", pid=4242)
 CRASH = "The actor is dead because its worker process has died. Worker unexpectedly exits with a connection error."
@@ -59,6 +59,42 @@ def test_why_a_process_died(error: Exception, found: Findings, kind: str, cause:
     assert words in failure.message
     assert (failure.rank, failure.node, failure.pid) == (3, "gpu-7", 4242)
     assert failure.headline(12).startswith("trial 12, rank 3 on gpu-7: ")
+
+
+def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> None:
+    """What `result.trials[i].traceback` shows: which rank, with which exit code, and what it printed last."""
+    printed = [*(f"step {n}" for n in range(40)), "  in train", "tuner: os._exit(3) was called"]
+    failure = from_death(Exception(CRASH), PLACE, 5, Findings(log_tail="\n".join(printed)))
+    head, *lines = failure.traceback.splitlines()
+    assert head == (
+        "no traceback: rank 3 (process 4242 on gpu-7) raised nothing, the process called os._exit(3); "
+        "the last lines of its log:"
+    )
+    assert [line.removeprefix("  ") for line in lines] == printed[-20:]
+    silent = from_death(Exception(CRASH), PLACE, 5, Findings()).traceback
+    assert silent.endswith("most likely SIGKILL; it printed nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ([5, 5, 5], ""),
+        ([5], ""),
+        ([0, 0], ""),
+        ([5, 6, 5, 0], "rank 0 5, rank 1 6, rank 3 0; every rank must call tuner.report equally often"),
+        ([2] + [1] * 12, "rank 8 1 and 4 more ranks otherwise; every rank"),
+    ],
+)
+def test_ranks_that_report_more_or_less_often_than_rank_0(counts: list[int], says: str) -> None:
+    found = uneven({rank: RankResult(kind="returned", reports=count) for rank, count in enumerate(counts)})
+    assert says in found
+    assert bool(says) == bool(found)
+
+
+def test_ranks_that_leave_at_a_verdict_are_even_and_one_that_returned_before_it_is_not() -> None:
+    left = RankResult(kind="left", reports=7)
+    assert uneven({1: left, 0: left}) == ""
+    assert "rank 0 7, rank 1 3;" in uneven({0: left, 1: RankResult(kind="returned", reports=3)})
 
 
 def test_an_error_of_the_user() -> None:

@@ -218,8 +218,9 @@ def _environment(config: dict[str, Any]) -> None:
 
 
 def test_output_is_kept_per_segment_and_rank(bench: Bench) -> None:
-    launch = bench.launch(_talk, 2)
-    bench.run(launch)
+    launch = bench.launch(_talk, 2, first_milestone=None)
+    ended = bench.run(launch)
+    assert "unequal numbers of reports: rank 0 1, rank 1 2;" in ended.warning
     for rank in range(2):
         assert bench.log(launch, rank).splitlines() == [
             f"hello from {rank}",
@@ -238,7 +239,8 @@ def _talk(config: dict[str, Any]) -> None:
     print(f"hello from {rank}")
     print(f"to stderr from {rank}", file=sys.stderr)
     subprocess.run(["echo", f"a child of {rank}"], check=True)
-    report({"ok": 1})
+    for _ in range(rank + 1):
+        report({"ok": 1})
 
 
 def test_logs_stacks_and_figures_of_a_running_segment(bench: Bench) -> None:

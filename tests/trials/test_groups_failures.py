@@ -162,6 +162,8 @@ def test_os_exit(bench: Bench) -> None:
     assert (failure.kind, failure.cause, failure.rank) == ("user", "exit", 1)
     assert failure.message == "the process called os._exit(3)"
     assert "in exits_hard" in failure.log_tail, "the stack of the call"
+    assert failure.traceback.startswith("no traceback: rank 1 (process ")
+    assert failure.traceback.endswith("  tuner: os._exit(3) was called\n")
 
 
 def test_sys_exit(bench: Bench) -> None:

@@ -113,10 +113,12 @@ class Finish(Decision):
 class Note(Decision):
     """Changes nothing; something that people should be able to read later, such as what "auto" chose and why.
 
-    warning: it looks like a mistake of the user's, to be shown where he looks, and not only in the log.
+    trial: which trial it is about, if about one. warning: it looks like a mistake of the user's, to be shown where he looks,
+    and not only in the log.
     """
 
     KIND = "note"
+    trial: int | None = None
     warning: bool = False
 
 

@@ -125,13 +125,17 @@ class CheckpointDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnded(Event):
-    """The group is free again. `outcome`: returned (the function came to its end), left (it followed a verdict), failed."""
+    """The group is free again. `outcome`: returned (the function came to its end), left (it followed a verdict), failed.
+
+    warning: what looks like a mistake in the training code although nothing failed of it; empty where there is nothing.
+    """
 
     KIND = "segment_ended"
     trial: int
     segment: int
     outcome: Literal["returned", "left", "failed"]
     failure: Failure | None = None
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

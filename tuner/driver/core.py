@@ -212,7 +212,7 @@ class Core(Fold):
             case e.Reported():
                 return self._judge_report(event)
             case e.SegmentEnded():
-                return self._judge_end(event)
+                return [*self._warn_of(event), *self._judge_end(event)]
             case e.DriverStarted():
                 return self._judge_restart(event)
             case e.Commanded():
@@ -286,6 +286,13 @@ class Core(Fold):
         if any(name in t.last for name in missing for t in self.trials):
             return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
         return self._all_fail(trial, failure, "every trial runs the same function")
+
+    def _warn_of(self, event: e.SegmentEnded) -> list[Decision]:
+        """Every trial runs the same function, so that only the first warning is shown where the user looks."""
+        if not event.warning:
+            return []
+        why = f"trial {event.trial}: {event.warning}"
+        return [d.Note(reason=why, trial=event.trial, warning=self._warned_ends == 1)]
 
     def _judge_end(self, event: e.SegmentEnded) -> Iterable[Decision]:
         trial = self.trials[event.trial]

@@ -79,6 +79,7 @@ class Fold:
         self._unseen = (
             stopper.metrics() if stopper is not None else frozenset()
         )  # what it looks at, not reported so far
+        self._warned_ends = 0  # segments that ended with a warning
         self._missed: tuple[str, ...] = ()  # those of them that a report has lacked, in the order of the notes about it
         self._out = Outcome()
 
@@ -134,6 +135,7 @@ class Fold:
             case e.SegmentEnded():
                 trial = self._touch(event.trial)
                 trial.failure = event.failure or trial.failure
+                self._warned_ends += bool(event.warning)
                 self._close(trial, event.outcome, event.time)
                 if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
                     self._lose(trial, event.failure.cause == "disk_lost")

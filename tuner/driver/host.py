@@ -128,14 +128,14 @@ class Driven:
 
     # -- Groups ----------------------------------------------------------------------------------------------------------
 
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None]:
+    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
         launch = self._launch(number, ordinal, milestone)
         self.host.segments[launch.segment_id] = (self, number, ordinal, launch.start_iteration)
         try:
             outcome = await self.host.groups.run(launch, inbox=self)
         finally:
             self.host.segments.pop(launch.segment_id, None)
-        return outcome.kind, outcome.failure
+        return outcome.kind, outcome.failure, outcome.warning
 
     async def interrupt(self, number: int, ordinal: int, why: str) -> None:
         await self.host.groups.interrupt(self.segment_name(number, ordinal), why)

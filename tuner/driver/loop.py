@@ -52,8 +52,8 @@ class Journal(Protocol):
 class Groups(Protocol):
     """Where segments run."""
 
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None]:
-        """Run the newest segment of a trial to its end: (outcome, failure)."""
+    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
+        """Run the newest segment of a trial to its end: (outcome, failure, warning), see `SegmentEnded`."""
 
     async def interrupt(self, number: int, ordinal: int, why: str) -> None:
         """Make its ranks ask for a verdict soon."""
@@ -233,12 +233,12 @@ class ExperimentLoop:
     async def _run_segment(self, number: int, ordinal: int) -> None:
         milestone = self.core.first_milestone(number)
         try:
-            outcome, failure = await self.groups.run(number, ordinal, milestone)
+            outcome, failure, warning = await self.groups.run(number, ordinal, milestone)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             log.exception("trial %s could not be run", number)
-            outcome = "failed"
+            outcome, warning = "failed", ""
             failure = Failure(kind="system", cause="driver", message=f"{type(error).__name__}: {error}")
         event = e.SegmentEnded(
             time=time.time(),
@@ -246,6 +246,7 @@ class ExperimentLoop:
             segment=ordinal,
             outcome=outcome,  # type: ignore[arg-type]
             failure=failure,
+            warning=warning,
         )
         self.put(event)
 

@@ -154,7 +154,6 @@ def warnings(connection: Connection, experiment_id: int, after: int) -> list[Dec
     columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
     notes = select(*columns).where(
         decision.c.experiment_id == experiment_id,
-        decision.c.trial_number.is_(None),
         decision.c.kind == "note",
         decision.c.event_seq > after,
     )

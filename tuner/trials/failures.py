@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.domain.events import Failure, FailureKind
 from tuner.trials.launch import Placed
 from tuner.trials.logs import EXIT_NOTE
-from tuner.trials.protocol import RankError
+from tuner.trials.protocol import RankError, RankResult
 
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -49,6 +50,25 @@ def from_error(error: RankError, place: Placed) -> Failure:
     )
 
 
+def uneven(results: Mapping[int, RankResult]) -> str:
+    """In words, that some ranks have made more or fewer reports than rank 0; empty where all have made as many.
+
+    Ranks that follow a verdict all leave at the same report, so where training code reports equally often the counts are equal
+    however the segment ended.
+    """
+    reports = results[0].reports
+    others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports != reports]
+    if not others:
+        return ""
+    more = f" and {len(others) - _SHOWN} more ranks otherwise" if len(others) > _SHOWN else ""
+    counts = ", ".join(others[:_SHOWN]) + more
+    made = f"its ranks made unequal numbers of reports: rank 0 {reports}, {counts}"
+    return f"{made}; every rank must call tuner.report equally often"
+
+
+_SHOWN = 8
+
+
 def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
     """A rank's process ended without a word: why, from what Ray says and what the process left in its log."""
     kind, cause, message = _why(str(error), error, oom_kills_before, found)
@@ -59,8 +79,19 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
         rank=place.rank,
         node=place.host,
         pid=place.pid,
+        traceback=_last_words(place, message, found.log_tail),
         log_tail=found.log_tail,
     )
+
+
+def _last_words(place: Placed, message: str, log_tail: str) -> str:
+    """In the place of a traceback, of which a process that dies leaves none."""
+    lines = log_tail.splitlines()[-_LAST_LINES:]
+    said = "it printed nothing" if not lines else "the last lines of its log:\n  " + "\n  ".join(lines)
+    return f"no traceback: rank {place.rank} (process {place.pid} on {place.host}) raised nothing, {message}; {said}\n"
+
+
+_LAST_LINES = 20
 
 
 def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings) -> tuple[FailureKind, str, str]:

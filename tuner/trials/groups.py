@@ -360,12 +360,12 @@ class GroupManager:
             _forget(tasks)
         if echo is not None:
             return _failed(_lost(echo), _reports(results))
-        reports = results[0].reports
+        reports, warning = results[0].reports, failures.uneven(results)
         if any(result.kind == "left" for result in results.values()):
-            return Outcome(kind="left", reports=reports)
+            return Outcome(kind="left", reports=reports, warning=warning)
         if reports == 0:
             return _failed(await self._silent(running))
-        return Outcome(kind="returned", reports=reports)
+        return Outcome(kind="returned", reports=reports, warning=warning)
 
     async def _settled(self, running: _Running, task: asyncio.Future[Any], rank: int) -> Any:
         """A rank's answer, or the failure that its process's death is."""

@@ -73,6 +73,7 @@ class Outcome:
     kind: Literal["returned", "left", "failed"]
     failure: Failure | None = None
     reports: int = 0
+    warning: str = ""  # what looks like a mistake although nothing failed of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
