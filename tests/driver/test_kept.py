@@ -142,12 +142,15 @@ def train(config):
 def says(config):
     tuner.report({"loss": config["x"], "said": float(os.environ.get("SAID", 0))})
 
-def search():
+def search(train=train):
     result = tuner.run(train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", verbose=0)
     return int(result.trials[0].history[-1]["pid"])
 
-first, second = search(), search()
-assert first == second, "the worker of the first search is warm for the second"
+def changed(config):
+    train({"x": -config["x"]})
+
+first, second, third = search(), search(), search(changed)
+assert first == second == third, "the worker of the first search is warm for the second, and for a changed function"
 
 from tuner.driver import kept
 import ray

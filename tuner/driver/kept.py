@@ -22,6 +22,7 @@ from tuner.driver.host import start_host
 from tuner.settings import Settings
 
 _CLOSE_S = 20.0
+_OF_PYTEST = "PYTEST_CURRENT_TEST"  # another one for each test: no reason to start a Ray for each
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +134,7 @@ def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
 
 
 def _of_ray(address: str | None) -> tuple[Any, ...]:
-    return address, dict(os.environ), list(sys.path)
+    return address, {name: value for name, value in os.environ.items() if name != _OF_PYTEST}, list(sys.path)
 
 
 def _file(url: str) -> tuple[int, int] | None:

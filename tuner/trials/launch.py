@@ -16,8 +16,8 @@ Action = Literal["continue", "stop", "pause", "exploit"]
 class CodeRef:
     """The user's function: importable by name, or by value.
 
-    `hash` names its content: worker groups are only handed on between trials with equal hashes. `blob` is the function's
-    cloudpickle, or a Ray object reference to it.
+    `hash` names its content, so that a worker group gets what it does not have yet. `blob` is the function's cloudpickle, or a
+    Ray object reference to it.
     """
 
     hash: str

@@ -342,7 +342,7 @@ def group_key(launch: Launch) -> Key:
         tuple(sorted(scaling.bundle().items())),
         scaling.placement_strategy,
         scaling.backend,
-        code.hash,
+        code.entrypoint,  # functions by value are of one script: a changed one finds the processes warm
         code.sys_path,
         code.working_dir,
         repr(sorted(launch.runtime_env.items())),
