@@ -1,10 +1,34 @@
-"""What in a Python object cannot be pickled, so that an error can name it."""
+"""Pickling of what people hand over, and what in it cannot be pickled, so that an error can name it."""
 
 from __future__ import annotations
 
 import inspect
+import io
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+
+def dumps(value: Any, protocol: int | None = None) -> bytes:
+    """By cloudpickle. References to objects in Ray's store stay good, as long as the process that made them lives.
+
+    Without this, `ray.get` of such a reference would wait for ever in another process.
+    """
+    import cloudpickle
+
+    ray: Any = sys.modules.get("ray")
+    if ray is None:
+        return bytes(cloudpickle.dumps(value, protocol))
+
+    def reduce(reference: Any) -> tuple[Any, ...]:
+        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(reference),)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({ray.ObjectRef: reduce})
+
+    out = io.BytesIO()
+    Pickler(out, protocol).dump(value)
+    return out.getvalue()
 
 
 def culprits(function: Any) -> list[str]:

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from tuner.errors import EntrypointError
-from tuner.pickling import culprits
+from tuner.pickling import culprits, dumps
 from tuner.store.records import CodeRecord
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
@@ -62,10 +62,8 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
     """cloudpickle of the function; EntrypointError names what in it cannot be pickled."""
-    import cloudpickle
-
     try:
-        return bytes(cloudpickle.dumps(function))
+        return dumps(function)
     except Exception as error:
         name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
         because = ", ".join(culprits(function)) or "something it refers to"

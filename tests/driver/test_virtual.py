@@ -195,6 +195,40 @@ def test_a_trial_that_ends_without_the_objective_ends_the_search() -> None:
     limited = tuner.simulate(evaluate, SPACE, metric="auroc", mode="max", num_samples=9, max_t=2, scheduler="fifo")
     assert limited.state is ExperimentState.FAILED
 
+    def empty(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        yield Step({})
+
+    assert search(empty, scheduler="fifo", num_samples=9).state is ExperimentState.FAILED
+
+
+@pytest.mark.filterwarnings("ignore:the objective .* has not been reported yet")
+@pytest.mark.parametrize(
+    "stop",
+    [{"training_iteration": 3}, lambda number, metrics: metrics["other"] >= 3],
+    ids=["threshold", "function"],
+)
+def test_a_trial_that_stop_ends_before_it_has_the_objective_ends_the_search(stop: Any) -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range(1, 10):
+            yield Step({"other": float(step)})
+
+    result = search(evaluate, scheduler="fifo", num_samples=2, max_concurrent_trials=1, stop=stop)
+    assert result.state is ExperimentState.FAILED
+    assert result.error is not None
+    assert "'loss' is not among the reported metrics: 'other'" in result.error
+    assert [trial.iteration for trial in result.trials] == [3]
+
+
+@pytest.mark.filterwarnings("ignore:the objective .* has not been reported yet")
+def test_a_stop_function_may_look_at_what_comes_later() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range(1, 10):
+            yield Step({"other": 1.0} if step < 3 else {"loss": 1.0 / step})
+
+    result = search(evaluate, scheduler="fifo", num_samples=1, stop=lambda number, metrics: metrics["loss"] < 0.2)
+    assert result.state is ExperimentState.COMPLETED
+    assert [trial.iteration for trial in result.trials] == [6]
+
 
 def test_max_t_holds_at_a_report_without_the_objective_too() -> None:
     result = search(every_third, scheduler="fifo", max_t=8)

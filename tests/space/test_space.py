@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from tuner.errors import SpecError
 from tuner.space import (
@@ -189,6 +190,14 @@ def test_python_objects_travel_in_the_blob() -> None:
     assert seen.to_json() == data
     with pytest.raises(SpecError):
         seen.blob()
+
+
+def test_references_into_rays_store_are_refused() -> None:
+    reference = ray.ObjectRef.from_random()
+    space = Space.from_python({"model": grid_search([reference, None]), "data": reference, "lr": uniform(0, 1)})
+    with pytest.raises(SpecError, match=r"hand the objects to the function by tuner.with_parameters") as caught:
+        space.blob()
+    assert [pointer for pointer, _ in caught.value.errors] == ["/space/model/values/0", "/space/data"]
 
 
 def test_what_cannot_be_pickled_is_named_with_its_parameter() -> None:

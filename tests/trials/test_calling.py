@@ -100,3 +100,13 @@ def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
     with pytest.raises(AttributeError) as caught:
         reports_of(lambda config, session: config.suggest_float("x", 0, 1))
     assert caught.value.__notes__ == ["an objective of Optuna is told by its first argument: name it trial"]
+
+
+@pytest.mark.parametrize("form", [lambda value: value, lambda value: iter_of(value)], ids=["returned", "yielded"])
+def test_an_objective_that_is_no_number_is_an_error(form: Any) -> None:
+    with pytest.raises(TypeError, match=r"metric 'loss' must be a number or a 0-d array or tensor, not str 'small'"):
+        reports_of(lambda config, session: form({"loss": "small", "more": 1}))
+
+
+def iter_of(value: Any) -> Iterator[Any]:
+    yield value

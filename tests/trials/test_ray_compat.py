@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import ray.train
 import ray.tune
+import ray.util
 from ray.train.torch import TorchTrainer
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from tuner.domain.events import CheckpointInfo
-from tuner.trials import ray_compat
+from tuner.errors import TunerError
+from tuner.trials import datasets, ray_compat
 from tuner.trials.checkpoints import Checkpoint
+from tuner.trials.class_form import ClassForm
 from tuner.trials.datasets import Shards
 from tuner.trials.launch import ReportMsg, Verdict
 from tuner.trials.ray_compat import Finished, NotHere
-from tuner.trials.session import Context, LeaveTrial, Session
+from tuner.trials.session import Context, LeaveTrial, Session, activate
 
 PACKAGE = Path(ray_compat.__file__).resolve().parents[1]
 
@@ -124,6 +128,12 @@ def test_what_is_no_number_is_left_out_and_named_once(
     said = capsys.readouterr().err
     assert said.count("'note'") == 1
     assert said.count("'list'") == 1
+
+
+def test_the_objective_must_be_a_number(installed: Session) -> None:
+    installed.objective = "loss"
+    with pytest.raises(TypeError, match="metric 'loss' must be a number"):
+        ray.tune.report({"loss": "small", "note": "words"})
 
 
 def test_done_ends_the_function_after_its_report(installed: Session, driver: Driver) -> None:
@@ -270,8 +280,6 @@ def test_wrappers_of_tune_are_taken_off() -> None:
 
 
 def test_data_sets_need_a_name_when_there_are_several() -> None:
-    from tuner.errors import TunerError
-
     with Shards({"train": object(), "val": object()}) as shards:
         assert Shards.of_this_trial() is shards
         with pytest.raises(TunerError, match="there are train, val"):
@@ -279,3 +287,62 @@ def test_data_sets_need_a_name_when_there_are_several() -> None:
         with pytest.raises(KeyError, match="no data set 'test'"):
             shards.get("test")
     assert Shards.of_this_trial().get("train") is None
+
+
+@pytest.mark.parametrize(
+    ("bundles", "error"),
+    [
+        ({0: ("left", 1.0)}, None),
+        ({0: ("left", 1.0), 1: ("right", 1.0)}, r"hold 2 of the cluster's 2: lower"),
+        (
+            {0: ("left", 0.5), 1: ("right", 0.5)},
+            r"hold 1 of the cluster's 2, and no node has a whole one of the 1 that are left",
+        ),
+    ],
+    ids=["room", "full", "halves of two nodes"],
+)
+def test_ray_data_needs_a_whole_cpu_of_one_node(
+    bundles: dict[int, tuple[str, float]], error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = {
+        "state": "CREATED",
+        "bundles": {index: {"CPU": cpus} for index, (_, cpus) in bundles.items()},
+        "bundles_to_node_id": {index: node for index, (node, _) in bundles.items()},
+    }
+    nodes = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 1.0}} for name in ("left", "right")]
+    gone = {"NodeID": "gone", "Alive": False, "Resources": {"CPU": 8.0}}
+    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, gone])
+    monkeypatch.setattr(ray.util, "placement_group_table", lambda: {"a": group, "b": {"state": "REMOVED"}})
+    if error is None:
+        datasets._check_room()
+    else:
+        with pytest.raises(TunerError, match=error):
+            datasets._check_room()
+
+
+class OfRay(ray.tune.Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.count = 0
+
+    def step(self) -> dict[str, Any]:
+        self.count += 1
+        return {"loss": 1.0 / self.count, "done": self.count == 3}
+
+
+class Ours:
+    def setup(self, config: dict[str, Any]) -> None:
+        self.count = 0
+
+    step = OfRay.step
+
+
+@pytest.mark.parametrize("cls", [OfRay, Ours])
+def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Driver) -> None:
+    driver.verdict = Verdict(next_milestone=1, save_checkpoint=True)
+    activate(begin(driver, first_milestone=1))
+    try:
+        ClassForm(cls)({})
+    finally:
+        activate(None)
+    assert [m.metrics["loss"] for m in driver.reports] == [1.0, 1 / 2, 1 / 3]
+    assert driver.saved == []

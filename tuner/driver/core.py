@@ -265,10 +265,21 @@ class Core(Fold):
             return self._all_fail(trial, failure, "every trial is judged by the same function")
         return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
+    def _would_stop(self, trial: Trial) -> bool:
+        """Whether the stopper ends the trial as it is; no where it looks at what has not been reported yet."""
+        try:
+            return self.stopper is not None and self.stopper.decide(trial.number, self.trials) is not None
+        except Exception:
+            return False
+
     def _without_objective(self, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
         """It may come later, as the accuracy at the end of an epoch; not where it has most likely been misspelt."""
         end = self.spec.max_t is not None and trial.t >= self.spec.max_t
-        if end or any(_resembles(name, other) for name in missing for other in event.metrics):
+        if (
+            end
+            or self._would_stop(trial)
+            or any(_resembles(name, other) for name in missing for other in event.metrics)
+        ):
             return self._wrong_report(trial, "the objective", missing, event.metrics)
         if trial.reports > 1 or any(t.reports for t in self.trials if t is not trial):
             return []
@@ -301,7 +312,7 @@ class Core(Fold):
         if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
             return ()
         if event.outcome == "returned":
-            if trial.last and (never := [o.metric for o in self.spec.objectives if o.metric not in trial.last]):
+            if trial.reports and (never := [o.metric for o in self.spec.objectives if o.metric not in trial.last]):
                 return self._wrong_report(trial, "the objective", never, trial.last)
             count = f"{trial.iteration} report{'s' if trial.iteration != 1 else ''}"  # those that a retry repeated count once
             return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]

@@ -149,10 +149,22 @@ class Writer:
         return {"type": kind, "index": len(self.values) - 1, "repr": text[:200]}
 
 
+_OF_A_STORE = (
+    "a reference into Ray's object store says nothing once that Ray has ended: search over a name or a number, and hand the "
+    "objects to the function by tuner.with_parameters"
+)
+
+
+def _of_a_store(value: Any) -> bool:
+    return type(value).__name__ == "ObjectRef" and type(value).__module__.partition(".")[0] == "ray"
+
+
 def dump(writer: Writer) -> bytes:
     """cloudpickle of the writer's values. SpecError points at those that cannot be pickled, and names what in them cannot."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
+    if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _of_a_store(value)]:
+        raise SpecError([(at, _OF_A_STORE) for at in references])
     try:
         return bytes(cloudpickle.dumps(writer.values))
     except Exception as whole:

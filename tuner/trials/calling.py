@@ -27,12 +27,8 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         if isinstance(result, GeneratorType):
             for value in result:
                 session.report(_metrics(value, metric, named))
-        elif session.count == 0 and result is not None:
-            try:
-                metrics = _metrics(result, metric, named)
-            except TypeError:
-                return
-            session.report(metrics)
+        elif session.count == 0 and _is_result(result):
+            session.report(_metrics(result, metric, named))
     except Finished:
         return
     except FileNotFoundError as error:
@@ -44,9 +40,14 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         raise
 
 
-def _metrics(value: Any, metric: str | None, named: set[str]) -> Mapping[str, Any]:
+def _is_result(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return numbers(value, named)
-    if isinstance(value, bool):
-        raise TypeError("a boolean is not a result")
-    return flatten({metric or "value": value})
+        return True
+    try:
+        return not isinstance(value, bool) and bool(flatten({"value": value}))
+    except TypeError:
+        return False
+
+
+def _metrics(value: Any, metric: str | None, named: set[str]) -> dict[str, float]:
+    return numbers(value if isinstance(value, Mapping) else {metric or "value": value}, named, metric)

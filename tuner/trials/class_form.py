@@ -3,7 +3,7 @@
     class Digits:
         def setup(self, config): ...          # a fresh object, also after an exploit
         def step(self) -> dict: ...           # the metrics of one report; {"done": True} among them ends the trial
-        def save(self, folder: str): ...      # optional, with load
+        def save(self, folder: str): ...      # optional, with load; without, a trial that is taken up again starts anew
         def load(self, folder: str): ...
         def cleanup(self): ...                # optional; also when the trial is stopped
 
@@ -26,7 +26,9 @@ from tuner.trials import ray_compat, session
 
 
 class Steps(Protocol):
-    """An object of such a class, whichever kind it is."""
+    """An object of such a class, whichever kind it is. `saves`: whether the class has something to save by."""
+
+    saves: bool
 
     def step(self) -> Mapping[str, Any]:
         """One report's metrics."""
@@ -86,7 +88,10 @@ class ClassForm:
         while True:
             metrics = dict(steps.step())
             done = metrics.pop("done", False) is True
-            if metrics.pop("should_checkpoint", False) is True:
+            asked = metrics.pop("should_checkpoint", False) is True
+            if not steps.saves:
+                here.report(metrics)
+            elif asked:
                 folder = tempfile.mkdtemp(prefix="tuner-step-")
                 save(folder)
                 here.report(metrics, checkpoint=folder)
@@ -100,6 +105,7 @@ class _Own:
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any]) -> None:
         self._object: Any = cls()
         self._object.setup(config, **objects)
+        self.saves = hasattr(self._object, "save")
 
     def step(self) -> Mapping[str, Any]:
         metrics: Any = self._object.step()
@@ -108,8 +114,7 @@ class _Own:
         return metrics
 
     def save(self, folder: str) -> None:
-        if hasattr(self._object, "save"):
-            self._object.save(folder)
+        self._object.save(folder)
 
     def load(self, folder: str, iteration: int) -> None:
         if not hasattr(self._object, "load"):

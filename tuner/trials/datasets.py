@@ -124,19 +124,21 @@ class Shards:
 
 
 def _check_room() -> None:
-    """Ray Data runs its tasks outside the worker groups: without a CPU there it would wait for ever."""
+    """Ray Data runs its tasks outside the worker groups: where no node has a CPU for one left, it would wait for ever."""
     import ray
     from ray.util import placement_group_table
 
-    taken = sum(
-        bundle.get("CPU", 0.0)
-        for group in placement_group_table().values()
-        if group["state"] == "CREATED"
-        for bundle in group["bundles"].values()
-    )
-    there = ray.cluster_resources().get("CPU", 0.0)
-    if there - taken < 1:
+    free = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
+    there = sum(free.values())
+    for group in placement_group_table().values():
+        if group["state"] == "CREATED":
+            for index, bundle in group["bundles"].items():
+                node = group["bundles_to_node_id"][index]
+                free[node] = free.get(node, 0.0) - bundle.get("CPU", 0.0)
+    if max(free.values(), default=0.0) < 1:
+        left = sum(free.values())
+        spread = f", and no node has a whole one of the {left:g} that are left" if left >= 1 else ""
         raise TunerError(
-            f"Ray Data needs a CPU outside the worker groups, which hold {taken:g} of the cluster's {there:g}: lower "
-            'max_concurrent_trials or resources_per_worker={"CPU": ...}'
+            f"Ray Data needs a CPU outside the worker groups, which hold {there - left:g} of the cluster's {there:g}{spread}: "
+            'lower max_concurrent_trials or resources_per_worker={"CPU": ...}'
         )

@@ -28,13 +28,18 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-def numbers(metrics: Mapping[str, Any], named: set[str]) -> dict[str, float]:
-    """As `flatten`, but what is no number is left out and named on stderr, unless it is among those `named` before."""
+def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None) -> dict[str, float]:
+    """As `flatten`, but what is no number is left out and named on stderr, unless it is among those `named` before.
+
+    TypeError where the `needed` metric is no number.
+    """
     found: dict[str, float] = {}
     for name, value in metrics.items():
         try:
             found.update(flatten({str(name): value}))
         except TypeError as error:
+            if name == needed:
+                raise
             if str(name) not in named:
                 named.add(str(name))
                 print(f"left out of the report: {error}", file=sys.stderr)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import EntrypointError, TunerError
+from tuner.pickling import dumps
 from tuner.trials.storage import join, place
 
 
@@ -46,10 +47,8 @@ def fetch_by(fetch: Fetch | None) -> None:
 
 def store(name: str, value: Any, storage: str) -> Stored:
     """Write the object below `storage`, once for equal content. EntrypointError where it cannot be pickled."""
-    import cloudpickle
-
     try:
-        content = cloudpickle.dumps(value, protocol=5)
+        content = dumps(value, protocol=5)
     except Exception as error:
         raise EntrypointError(
             f"the object {name!r} ({type(value).__name__}) cannot be sent to other processes: {type(error).__name__}: {error}",

@@ -225,7 +225,7 @@ class Trial:
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Ray takes anything for a metric; what is no number is left out here, and named once."""
-        return numbers(metrics, self._told)
+        return numbers(metrics, self._told, self.session.objective)
 
 
 def _copy(checkpoint: Any) -> str:
@@ -407,8 +407,11 @@ class RayTrainable:
     """
 
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
+        from ray.tune import Trainable
+
         self._object = _in_trial(cls, objects, trial)(dict(config))
         self._trial = trial
+        self.saves = cls.save_checkpoint is not Trainable.save_checkpoint  # type: ignore[attr-defined]
 
     def step(self) -> Mapping[str, Any]:
         result: dict[str, Any] = self._object.train()
