@@ -90,7 +90,18 @@ def finished(config: dict[str, Any], session: Session) -> None:
         (lambda config, session: True, []),
         (lambda config, session: "done", []),
     ],
-    ids=["dict", "more than numbers", "number", "tensor", "generator", "reported", "finished", "none", "boolean", "words"],
+    ids=[
+        "dict",
+        "more than numbers",
+        "number",
+        "tensor",
+        "generator",
+        "reported",
+        "finished",
+        "none",
+        "boolean",
+        "words",
+    ],
 )
 def test_what_comes_back(function: Any, expected: list[dict[str, float]]) -> None:
     assert reports_of(function) == expected
