@@ -125,6 +125,9 @@ def test_an_experiment_shows_its_curves_and_why_each_trial_ended(
     expect(first).to_contain_text(f"{best['value']:.4g}")
     log = page.get_by_role("region", name="Decisions, newest first")
     expect(log).to_contain_text("all 27 trials ended")
+    shares = page.get_by_label("Importance of parameters for accuracy")
+    expect(shares).to_contain_text("lr")
+    expect(shares).to_contain_text("width")
     page.get_by_role("button", name=re.compile("^stopped")).click()
     stopped = [trial for trial in finished.core.trials if trial.state == "stopped"]
     for trial in sorted(stopped, key=lambda one: -(one.best_value or 0))[:5]:
@@ -279,6 +282,34 @@ def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_pa
     expect(page).to_have_title(f"Trial {failed.number} · failed · Tuner")
     page.get_by_role("link", name="Among the others").click()
     expect(page.get_by_role("dialog")).to_contain_text(SHAPES)
+
+
+def test_an_open_trial_leaves_the_buttons_above_in_reach(visit: Open, running: Search) -> None:
+    page = visit(f"/experiments/{running.public_id}?trial=1")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
+    page.get_by_role("button", name="Switch to dark colours").click(timeout=5000)
+    page.get_by_role("button", name="Pause").click(timeout=5000)
+    expect(page.get_by_role("dialog", name="Pause this experiment?")).to_be_visible()
+
+
+def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Service, tmp_path: Path) -> None:
+    mutations = {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.09}}
+    pbt = {"type": "pbt", "perturbation_interval": 4, "hyperparam_mutations": mutations}
+    limits = Limits(max_concurrent_trials=8)
+    search = Search(service.store, digits("bred", 8, scheduler=pbt, max_t=30, limits=limits), start=time.time() - 3600)
+    search.advance(at_once=50)
+    exploited = [t for t in search.core.trials if t.segments[-1].cause == "exploit"]
+    assert exploited
+    page = visit(f"/experiments/{search.public_id}?trial={exploited[0].number}")
+    expect(page.get_by_text("exploit", exact=True).first).to_be_visible()
+    page.get_by_role("tab", name="Lineage").click()
+    lineage = page.get_by_role("list", name="Lineage, oldest first")
+    expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
+    expect(lineage).to_contain_text("took over from trial")
+    expect(page.get_by_role("dialog")).to_contain_text("Schedule to train anew with")
+    shot(page, tmp_path, "bred")
+    lineage.get_by_role("button").first.click()
+    expect(page).to_have_url(re.compile(r"trial=\d+$"))
 
 
 def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search) -> None:

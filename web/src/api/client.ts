@@ -1,6 +1,6 @@
 /** The calls of the HTTP API. Every failure is an ApiError with a sentence that can be shown. */
 
-import type { Curves, Decision, Experiment, LogPart, Page, Problem, Trial, TrialWithSegments, UsageSeries, XAxis } from "./types";
+import type { Curves, Decision, Experiment, Importances, Lineage, LogPart, Page, Problem, Trial, TrialWithSegments, UsageSeries, XAxis } from "./types";
 
 const BASE = "/api/v1";
 
@@ -75,6 +75,8 @@ export const api = {
   logs: (id: string, query: { rank?: number; segment?: number; tail?: number }, signal?: AbortSignal) =>
     call<{ items: LogPart[] }>("GET", `/trials/${id}/logs`, query, signal),
   usage: (id: string, signal?: AbortSignal) => call<{ items: UsageSeries[] }>("GET", `/trials/${id}/usage`, {}, signal),
+  lineage: (id: string, signal?: AbortSignal) => call<Lineage>("GET", `/trials/${id}/lineage`, {}, signal),
+  importance: (id: string, signal?: AbortSignal) => call<Importances>("GET", `/experiments/${id}/importance`, {}, signal),
   act: (id: string, action: Action) => call<Experiment>("POST", `/experiments/${id}/${action}`),
   stopTrial: (id: string) => call<Trial>("POST", `/trials/${id}/stop`),
   eventsUrl: (id: string, after: number) => `${BASE}/experiments/${id}/events?after=${after}`,

@@ -16,6 +16,9 @@ export type BestSoFar = Schemas["BestSoFar"];
 export type Decision = Schemas["Decision"];
 export type LogPart = Schemas["LogItem"];
 export type UsageSeries = Schemas["UsageSeries"];
+export type Lineage = Schemas["Lineage"];
+export type LineageSegment = Schemas["LineageSegment"];
+export type Importances = Schemas["Importances"];
 export type Problem = Schemas["Problem"];
 
 export type ExperimentState = Experiment["state"];

@@ -61,6 +61,7 @@ export function CurvesChart({ curves, objective, trials, log, trim, onTrim, time
   useEffect(() => plot.current?.select(selected), [selected, curves.series]);
   useEffect(() => plot.current?.mark(marked), [marked]);
 
+  const exploits = curves.series.some((series) => series.segments.some((segment) => segment.cause === "exploit"));
   const ranked = curves.series.filter((series) => series.best_value !== null).length;
   const reported = curves.series.filter((series) => series.segments.length > 0).length;
   const onKeyDown = (event: KeyboardEvent) => {
@@ -97,6 +98,7 @@ export function CurvesChart({ curves, objective, trials, log, trim, onTrim, time
         <span><i className={classes.dot} aria-hidden /> stopped</span>
         <span><i className={classes.ring} aria-hidden /> paused</span>
         <span><i className={classes.cross} aria-hidden>×</i> failed</span>
+        {exploits && <span><i className={classes.diamond} aria-hidden /> exploit</span>}
         <span className={classes.hint}>
           {view.zoomed ? (
             <button type="button" onClick={() => plot.current?.resetZoom()}>Show everything</button>
@@ -124,7 +126,7 @@ interface TooltipProps {
 
 function Tooltip({ hover, curves, objective, trials, plot, timeAttr }: TooltipProps) {
   const series = curves.series.find((one) => one.number === hover.number);
-  const point = series && pointAt(series, hover.at);
+  const point = series && pointAt(series, hover.at, curves.x);
   if (!series || !point) return null;
   const trial = trials.get(hover.number);
   const rank = plot.rankOf(hover.number);
@@ -138,7 +140,7 @@ function Tooltip({ hover, curves, objective, trials, plot, timeAttr }: TooltipPr
       </div>
       <div>
         {curves.metric} <b>{number(point.y)}</b> {x}
-        {point.ordinal > 1 && `, segment ${point.ordinal}`}
+        {point.ordinal > 1 && `, segment ${point.ordinal}`}{point.exploited && ", after an exploit"}
       </div>
       <div>best {objective.metric} <b>{number(series.best_value)}</b></div>
       {trial && <div className={classes.tooltipParams}>{config(trial.params)}</div>}

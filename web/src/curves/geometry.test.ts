@@ -3,10 +3,12 @@ import type { Series } from "../api/types";
 import { fold, nothing, story } from "../test/run";
 import { extent, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
 
-function series(number: number, ...segments: [number[], (number | null)[]][]): Series {
+type Cause = Series["segments"][number]["cause"];
+
+function series(number: number, ...segments: [number[], (number | null)[], Cause?][]): Series {
   return {
     trial_id: `trl_${number}`, number, state: "running", best_value: null,
-    segments: segments.map(([x, y], i) => ({ ordinal: i + 1, cause: i ? "resume" : "start", x, y })),
+    segments: segments.map(([x, y, cause], i) => ({ ordinal: i + 1, cause: cause ?? (i ? "resume" : "start"), x, y })),
   };
 }
 
@@ -14,9 +16,32 @@ const X: Axis = { range: { min: 0, max: 10 }, log: false, from: 0, to: 100 };
 const Y: Axis = { range: { min: 0, max: 1 }, log: false, from: 100, to: 0 };
 
 describe("layOut", () => {
-  it("lifts the pen at gaps and between segments", () => {
-    const [line] = layOut([series(0, [[1, 2, 3], [0, null, 1]], [[3], [0.5]])], X, Y);
+  it("lifts the pen at gaps and where a segment begins anew", () => {
+    const [line] = layOut([series(0, [[1, 2, 3], [0, null, 1]], [[3], [0.5], "retry"])], X, Y, "step");
     expect([...line!.points]).toEqual([10, 100, 20, NaN, 30, 0, NaN, NaN, 30, 50, NaN, NaN]);
+  });
+
+  it("goes on over a pause in steps, but not in time", () => {
+    const paused = [series(0, [[1, 2], [0, 1]], [[3], [0.5]])];
+    expect([...layOut(paused, X, Y, "step")[0]!.points]).toEqual([10, 100, 20, 0, 30, 50, NaN, NaN]);
+    expect([...layOut(paused, X, Y, "time")[0]!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, NaN, NaN]);
+  });
+
+  it.each(["step", "time"] as const)("goes on over exploits, and marks them (%s)", (axis) => {
+    const bred = series(0, [[1, 2], [0, 1]], [[3, 4], [0.5, 0.5], "exploit"], [[5], [0.25], "exploit"]);
+    const [line] = layOut([bred], X, Y, axis);
+    expect([...line!.points]).toEqual([10, 100, 20, 0, 30, 50, 40, 50, 50, 75, NaN, NaN]);
+    expect(line!.exploits).toEqual([2, 4]);
+    expect(line!.jumps).toEqual([]);
+    expect(line!.exploits.map((at) => pointAt(bred, at, axis)?.exploited)).toEqual([true, true]);
+    expect(pointAt(bred, 3, axis)).toEqual({ x: 4, y: 0.5, ordinal: 2, exploited: false });
+  });
+
+  it("leads back by a jump where the donor was not as far", () => {
+    const [line] = layOut([series(0, [[1, 4], [0, 1]], [[3, 4], [0.5, 0.5], "exploit"])], X, Y, "step");
+    expect([...line!.points]).toEqual([10, 100, 40, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN]);
+    expect(line!.exploits).toEqual([3]);
+    expect(line!.jumps).toEqual([[1, 3]]);
   });
 
   it("leaves out what a log axis cannot show", () => {
@@ -27,9 +52,9 @@ describe("layOut", () => {
 
   it("gives indexes that pointAt takes back to the reported point", () => {
     const curves = fold(nothing(), story(20, 3)).byStep.series;
-    layOut(curves, X, Y).forEach((line, i) => {
+    layOut(curves, X, Y, "step").forEach((line, i) => {
       for (let at = 0; at < line.points.length / 2; at++) {
-        const point = pointAt(curves[i]!, at);
+        const point = pointAt(curves[i]!, at, "step");
         if (point === null || point.y === null) expect(line.points[2 * at + 1]).toBeNaN();
         else expect([line.points[2 * at], line.points[2 * at + 1]]).toEqual([pixel(X, point.x), pixel(Y, point.y)]);
       }
@@ -38,7 +63,7 @@ describe("layOut", () => {
 });
 
 describe("nearest", () => {
-  const lines = layOut([series(0, [[0, 10], [0, 0]]), series(1, [[0, 10], [0.5, 0.5]]), series(2, [[2, 8], [1, null]])], X, Y);
+  const lines = layOut([series(0, [[0, 10], [0, 0]]), series(1, [[0, 10], [0.5, 0.5]]), series(2, [[2, 8], [1, null]])], X, Y, "step");
 
   it("finds the line that passes closest, between its points too", () => {
     expect(nearest(lines, 48, 60, 24)).toMatchObject({ number: 1, at: 0 });
@@ -52,7 +77,7 @@ describe("nearest", () => {
   });
 
   it("prefers the line that is drawn on top", () => {
-    const same = layOut([series(3, [[0, 10], [0.5, 0.5]]), series(4, [[0, 10], [0.5, 0.5]])], X, Y);
+    const same = layOut([series(3, [[0, 10], [0.5, 0.5]]), series(4, [[0, 10], [0.5, 0.5]])], X, Y, "step");
     expect(nearest(same, 50, 50, 24)?.number).toBe(4);
   });
 });

@@ -1,6 +1,6 @@
 /** What a chart of curves needs to know of its points: how far they reach, where they lie in pixels, which is nearest. */
 
-import type { Mode, Series } from "../api/types";
+import type { CurveSegment, Mode, Series, XAxis } from "../api/types";
 
 export interface Range {
   min: number;
@@ -23,28 +23,56 @@ export function pixel(axis: Axis, value: number): number {
   return axis.from + (Math.log(value / min) / Math.log(max / min)) * (axis.to - axis.from);
 }
 
-/** The part of the trial's curve that is drawn as one line, as pixels [x0, y0, x1, y1, ...]; NaN lifts the pen. */
+/** A trial's curve, as pixels [x0, y0, x1, y1, ...]; NaN lifts the pen. */
 export interface Line {
   number: number;
   points: Float64Array;
+  /** Indexes, in pairs, of the first points after an exploit. */
+  exploits: number[];
+  /** Of the last point before and the first after an exploit that leads back, as the donor was not as far. */
+  jumps: [number, number][];
 }
 
-/** Where every curve lies; a gap (a NaN) and the step from one segment to the next lift the pen. */
-export function layOut(series: readonly Series[], x: Axis, y: Axis): Line[] {
+/**
+ * Whether the curve goes on from one segment to the next: where the trial goes on from where it was, with its own weights or with
+ * another one's. Not back, as after a retry from an earlier checkpoint; and on the time axis not over a pause, in which nothing
+ * happened.
+ */
+function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
+  const [last, first] = [before.x[before.x.length - 1], after.x[0]];
+  return (axis === "step" || after.cause === "exploit") && last !== undefined && first !== undefined && first > last;
+}
+
+/** How many points of a line stand between those of this segment and of the next: one that lifts the pen, or none. */
+function gap(series: Series, k: number, axis: XAxis): number {
+  const after = series.segments[k + 1];
+  return after && joined(series.segments[k]!, after, axis) ? 0 : 1;
+}
+
+/** Where every curve lies; a gap (a NaN) and a step to a segment that does not go on lift the pen. */
+export function layOut(series: readonly Series[], x: Axis, y: Axis, axis: XAxis): Line[] {
   return series.map((one) => {
-    const length = one.segments.reduce((n, segment) => n + segment.x.length + 1, 0);
+    const length = one.segments.reduce((n, segment, k) => n + segment.x.length + gap(one, k, axis), 0);
     const points = new Float64Array(2 * length);
+    const exploits: number[] = [];
+    const jumps: [number, number][] = [];
     let i = 0;
-    for (const segment of one.segments) {
+    one.segments.forEach((segment, nth) => {
+      if (segment.cause === "exploit" && segment.x.length > 0) {
+        if (nth > 0 && gap(one, nth - 1, axis)) jumps.push([i / 2 - 2, i / 2]);
+        exploits.push(i / 2);
+      }
       for (let k = 0; k < segment.x.length; k++) {
         const value = segment.y[k];
         points[i++] = pixel(x, segment.x[k]!);
         points[i++] = value === null || value === undefined ? NaN : pixel(y, value);
       }
-      points[i++] = NaN;
-      points[i++] = NaN;
-    }
-    return { number: one.number, points };
+      if (gap(one, nth, axis)) {
+        points[i++] = NaN;
+        points[i++] = NaN;
+      }
+    });
+    return { number: one.number, points, exploits, jumps };
   });
 }
 
@@ -85,13 +113,25 @@ export function nearest(lines: readonly Line[], px: number, py: number, reach: n
 }
 
 /** The point of a series that `layOut` put at this index, with the segment it belongs to. */
-export function pointAt(series: Series, at: number): { x: number; y: number | null; ordinal: number } | null {
+export function pointAt(series: Series, at: number, axis: XAxis): Point | null {
   let left = at;
-  for (const segment of series.segments) {
-    if (left < segment.x.length) return { x: segment.x[left]!, y: segment.y[left] ?? null, ordinal: segment.ordinal };
-    left -= segment.x.length + 1;
+  for (const [k, segment] of series.segments.entries()) {
+    if (left < segment.x.length) {
+      return { x: segment.x[left]!, y: segment.y[left] ?? null, ordinal: segment.ordinal, exploited: left === 0 && segment.cause === "exploit" };
+    }
+    left -= segment.x.length + gap(series, k, axis);
+    if (left < 0) return null;
   }
   return null;
+}
+
+export interface Point {
+  x: number;
+  y: number | null;
+  /** Of its segment. */
+  ordinal: number;
+  /** Whether it is the first one after an exploit. */
+  exploited: boolean;
 }
 
 export interface Extent {

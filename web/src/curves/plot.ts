@@ -207,9 +207,10 @@ export class CurvesPlot {
   private draw(): void {
     const axes = this.axes();
     if (!axes || !this.plot) return;
-    this.lines = layOut(this.series, axes.x, axes.y);
+    this.lines = layOut(this.series, axes.x, axes.y, this.look.x);
     const context = clear(this.lower, axes.x.to, axes.y.from);
     const colours = palette(this.look.theme);
+    const ink = INK[this.look.theme];
     context.lineJoin = "round";
     context.lineWidth = this.lines.length > 200 ? 1 : 1.5;
     // Lines come from the worst to the best, so those of one shade follow each other and are one stroke.
@@ -221,9 +222,13 @@ export class CurvesPlot {
       context.strokeStyle = colours[colour]!;
       context.stroke();
     }
+    for (const line of this.lines) {
+      if (line.jumps.length) traceJumps(context, line, colours[this.shadeOf(line.number)]!, 1);
+    }
     const failed: Line[] = [];
     for (const line of this.lines) {
       context.fillStyle = colours[this.shadeOf(line.number)]!;
+      markExploits(context, line, 1, ink.halo);
       if (this.bySeries.get(line.number)?.state === "failed") failed.push(line);
       else this.drawEnd(context, line, 1);
     }
@@ -247,10 +252,12 @@ export class CurvesPlot {
         context.strokeStyle = context.fillStyle = colour;
         context.stroke();
       }
+      traceJumps(context, line, this.colourOf(line.number), 1.5);
       const { points } = line;
       for (let i = 0; i < points.length; i += 2) {
         if (!Number.isNaN(points[i + 1]!)) disc(context, points[i]!, points[i + 1]!, 2.2);
       }
+      markExploits(context, line, 1.5, INK[this.look.theme].halo);
       this.drawEnd(context, line, 1.6);
     }
   }
@@ -347,6 +354,42 @@ function trace(context: CanvasRenderingContext2D, points: Float64Array): void {
       down = true;
     }
   }
+}
+
+/** Dots from where a trial was to where it goes on, further back, with another one's weights. */
+function traceJumps(context: CanvasRenderingContext2D, { points, jumps }: Line, colour: string, width: number): void {
+  context.save();
+  context.strokeStyle = colour;
+  context.lineWidth = width;
+  context.lineCap = "butt";
+  context.setLineDash([1.5, 3]);
+  context.beginPath();
+  for (const [from, to] of jumps) {
+    if (Number.isNaN(points[2 * from + 1]!) || Number.isNaN(points[2 * to + 1]!)) continue;
+    context.moveTo(points[2 * from]!, points[2 * from + 1]!);
+    context.lineTo(points[2 * to]!, points[2 * to + 1]!);
+  }
+  context.stroke();
+  context.restore();
+}
+
+/** A diamond where a trial went on with another one's weights. */
+function markExploits(context: CanvasRenderingContext2D, { points, exploits }: Line, size: number, halo: string): void {
+  const fill = context.fillStyle;
+  for (const at of exploits) {
+    const [x, y] = [points[2 * at]!, points[2 * at + 1]!];
+    if (Number.isNaN(y)) continue;
+    for (const [r, colour] of [[5 * size, halo], [3.6 * size, fill]] as const) {
+      context.beginPath();
+      context.moveTo(x - r, y);
+      context.lineTo(x, y - r);
+      context.lineTo(x + r, y);
+      context.lineTo(x, y + r);
+      context.fillStyle = colour;
+      context.fill();
+    }
+  }
+  context.fillStyle = fill;
 }
 
 function disc(context: CanvasRenderingContext2D, x: number, y: number, radius: number): void {

@@ -25,6 +25,21 @@ describe("folding events", () => {
     }
   });
 
+  it("knows why a segment began, from the decision before it", () => {
+    const decided = new Map<string, string>();
+    const ordinals = new Map<number, number>();
+    for (const event of EVENTS) {
+      if (event.type !== "decision" || typeof event.trial_number !== "number") continue;
+      if (!["start", "retry", "resume", "exploit"].includes(event.kind)) continue;
+      const ordinal = (ordinals.get(event.trial_number) ?? 0) + 1;
+      ordinals.set(event.trial_number, ordinal);
+      decided.set(`${event.trial_number}.${ordinal}`, event.kind);
+    }
+    const segments = fold(nothing(), EVENTS).byStep.series.flatMap(({ number, segments }) => segments.map((segment) => ({ number, ...segment })));
+    expect(segments.filter((segment) => segment.cause === "exploit").length).toBeGreaterThan(0);
+    for (const { number, ordinal, cause } of segments) expect(cause).toBe(decided.get(`${number}.${ordinal}`));
+  });
+
   it("leaves untouched what no event is about", () => {
     const early = EVENTS.findIndex((event) => event.type === "reported" && event.trial_number === 5);
     const before = fold(nothing(), EVENTS.slice(0, early));

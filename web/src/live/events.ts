@@ -92,6 +92,8 @@ const STATE_AFTER: Partial<Record<Decision["kind"], TrialState>> = {
   pause: "paused", stop: "stopped", complete: "completed", fail: "failed", cancel: "cancelled",
 };
 
+const CAUSES = ["start", "resume", "retry", "exploit"] as const satisfies readonly CurveSegment["cause"][];
+
 const ENDED: ReadonlySet<TrialState> = new Set(["completed", "stopped", "failed", "cancelled"]);
 
 export function hasEnded(state: TrialState): boolean {
@@ -144,26 +146,31 @@ export function foldCurves(curves: Curves, events: readonly LiveEvent[], frame: 
   return list === null && best === curves.best_so_far ? curves : { ...curves, series: list ?? curves.series, best_so_far: best };
 }
 
-function foldSeries(series: Series, event: LiveEvent, curves: Curves, frame: Frame): Series {
+/** A series of which a further segment was decided on and has not reported yet: why it begins, only the decision tells. */
+type Foretold = Series & { next?: CurveSegment["cause"] };
+
+function foldSeries(series: Foretold, event: LiveEvent, curves: Curves, frame: Frame): Foretold {
   if (event.type === "decision") {
-    const state = STATE_AFTER[event.kind];
-    return state && state !== series.state ? { ...series, state } : series;
+    const state = STATE_AFTER[event.kind] ?? series.state;
+    const next = CAUSES.find((cause) => cause === event.kind) ?? series.next;
+    return state === series.state && next === series.next ? series : { ...series, state, ...(next && { next }) };
   }
   if (event.type === "segment_started") return series.state === "pending" ? { ...series, state: "running" } : series;
   if (event.type !== "reported" || !(curves.metric in event.metrics)) return series;
   const x = curves.x === "step" ? event.iteration : secondsSince(frame.started_at, event.time);
   const y = event.metrics[curves.metric] ?? null;
-  const segments = appendPoint(series.segments, event.segment, x, y);
-  if (segments === series.segments) return series;
+  const { next, ...now } = series;
+  const segments = appendPoint(series.segments, event.segment, next ?? (event.segment === 1 ? "start" : "resume"), x, y);
+  if (segments === series.segments) return next ? now : series;
   // Whichever metric is drawn, trials are ranked by the objective.
   const value = event.metrics[frame.metric];
-  return { ...series, segments, best_value: isBetter(value, series.best_value, frame.mode) ? value! : series.best_value };
+  return { ...now, segments, best_value: isBetter(value, series.best_value, frame.mode) ? value! : series.best_value };
 }
 
-function appendPoint(segments: CurveSegment[], ordinal: number, x: number, y: number | null): CurveSegment[] {
+function appendPoint(segments: CurveSegment[], ordinal: number, cause: CurveSegment["cause"], x: number, y: number | null): CurveSegment[] {
   const i = segments.findIndex((segment) => segment.ordinal === ordinal);
   const segment = segments[i];
-  if (!segment) return [...segments, { ordinal, cause: ordinal === 1 ? "start" : "resume", x: [x], y: [y] }];
+  if (!segment) return [...segments, { ordinal, cause, x: [x], y: [y] }];
   const last = segment.x[segment.x.length - 1];
   if (last !== undefined && x <= last) return segments;
   const copy = [...segments];

@@ -13,6 +13,7 @@ export const keys = {
   trials: (id: string) => ["experiment", id, "trials"] as const,
   curves: (id: string, metric: string, x: XAxis) => ["experiment", id, "curves", metric, x] as const,
   allCurves: (id: string) => ["experiment", id, "curves"] as const,
+  importance: (id: string) => ["experiment", id, "importance"] as const,
   decisions: (id: string) => ["experiment", id, "decisions"] as const,
   trial: (id: string) => ["trial", id] as const,
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,

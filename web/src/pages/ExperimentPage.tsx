@@ -12,6 +12,7 @@ import { duration, elapsed, moment, number, param } from "../format";
 import { experimentEnded, readOlderDecisions, useCurves, useExperiment, type LiveExperiment } from "../live/useExperiment";
 import { Actions } from "../parts/Actions";
 import { DecisionLog } from "../parts/DecisionLog";
+import { Importance } from "../parts/Importance";
 import { LiveMark } from "../parts/LiveMark";
 import { Facts, Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
@@ -78,7 +79,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
       </div>
       {live.trials.isError && !live.trials.data && <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />}
       <TrialTable experiment={experiment} trials={trials} theme={theme} selected={selected} onSelect={select} onPoint={setPointed} />
-      <Panel title="Set-up"><Setup experiment={experiment} /></Panel>
+      <div className={classes.below}>
+        <Panel title="Set-up"><Setup experiment={experiment} /></Panel>
+        <Panel title="Importance of parameters"><Importance experiment={experiment} /></Panel>
+      </div>
       <TrialDrawer
         experiment={experiment} trials={trials} trial={selected === null ? undefined : byNumber.get(selected)}
         onSelect={select} onClose={() => set("trial", null)}
@@ -221,7 +225,7 @@ function TrialDrawer({ experiment, trials, trial, onSelect, onClose }: TrialDraw
   return (
     <Drawer
       opened={trial !== undefined} onClose={onClose} position="right" size={phone ? "100%" : 480} withOverlay={phone} lockScroll={phone} trapFocus={phone}
-      closeOnClickOutside={false} transitionProps={{ duration: 120 }} title={trial && <TrialTitle trial={trial} />}
+      classNames={{ inner: classes.drawer! }} closeOnClickOutside={false} transitionProps={{ duration: 120 }} title={trial && <TrialTitle trial={trial} />}
       closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
     >
       {trial && (

@@ -9,6 +9,7 @@ import { hasEnded } from "../live/events";
 import { keys } from "../live/useExperiment";
 import { StopTrial } from "./Actions";
 import { DecisionLog } from "./DecisionLog";
+import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
@@ -38,12 +39,14 @@ export function TrialDetails({ id, experiment, rank, of, onSelect }: TrialDetail
         <Tabs.List mb="sm">
           <Tabs.Tab value="overview">Overview</Tabs.Tab>
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
+          <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="overview"><Overview trial={trial} experiment={experiment} rank={rank} of={of} /></Tabs.Panel>
         <Tabs.Panel value="segments"><Segments trial={trial} onSelect={onSelect} /></Tabs.Panel>
+        <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
         <Tabs.Panel value="decisions">{tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}</Tabs.Panel>
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} />}</Tabs.Panel>
         <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
@@ -133,7 +136,7 @@ const CAUSE: Record<Segment["cause"], string> = {
   start: "Started", retry: "Run again after a failure", resume: "Resumed", exploit: "Took over",
 };
 
-/** Each uninterrupted execution, oldest first: the lineage of the trial's weights. */
+/** Each uninterrupted execution of this trial, oldest first. */
 function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
   if (trial.segments.length === 0) return <p className={classes.none}>It has not run yet.</p>;
   return (

@@ -3,11 +3,14 @@ import { fireEvent, render, screen, within } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { describe, expect, it } from "vitest";
 import { ApiError } from "../api/client";
+import type { Experiment, Lineage } from "../api/types";
 import { fold, nothing, story } from "../test/run";
 import { DecisionLog } from "./DecisionLog";
+import { Shares } from "./Importance";
+import { LineageOf } from "./Lineage";
 import { ProblemBox } from "./Problem";
 import { Progress } from "./Progress";
-import { domainWords } from "./Setup";
+import { domainWords, Setup } from "./Setup";
 import { places } from "./TrialDetails";
 import { TrialTable } from "./TrialTable";
 
@@ -93,5 +96,72 @@ describe("small parts", () => {
     expect(domainWords({ type: "loguniform", lower: 1e-4, upper: 0.1 })).toBe("loguniform(1e-4, 0.1)");
     expect(domainWords({ type: "choice", categories: [16, 32] })).toBe("choice([16,32])");
     expect(domainWords(3)).toBe("3");
+  });
+});
+
+describe("a lineage", () => {
+  const item = { source_checkpoint_id: null, source_trial_number: null, params: { lr: 0.1 }, changes: {} };
+  const found: Lineage = {
+    trial_id: "trl_5", trial_number: 5,
+    items: [
+      { ...item, id: "a", trial_id: "trl_0", trial_number: 0, ordinal: 1, cause: "start", start_iteration: 0, end_iteration: 10 },
+      { ...item, id: "b", trial_id: "trl_5", trial_number: 5, ordinal: 2, cause: "exploit", start_iteration: 10, end_iteration: 11, changes: { lr: { before: 0.1, after: 0.12 } } },
+      { ...item, id: "c", trial_id: "trl_5", trial_number: 5, ordinal: 3, cause: "resume", start_iteration: 11, end_iteration: 11 },
+    ],
+    schedule: [{ iteration: 0, trial_number: 0, params: { lr: 0.1 } }, { iteration: 10, trial_number: 5, params: { lr: 0.12 } }],
+  };
+
+  it("tells from which trials the weights come, and what changed on the way", () => {
+    const selected: number[] = [];
+    show(<LineageOf found={found} onSelect={(number) => selected.push(number)} />);
+    expect(screen.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
+      "Trial 0, iterations 1 to 10 · startedlr=0.1",
+      "Trial 5, iteration 11 · took over from trial 0lr 0.1 → 0.12",
+      "Trial 5, at iteration 11 · resumedsame configuration",
+    ]);
+    expect(screen.getByText("Through one other trial")).toBeTruthy();
+    expect(screen.getByText("after iteration 10")).toBeTruthy();
+    fireEvent.click(screen.getByRole("button", { name: "Trial 0" }));
+    expect(selected).toEqual([0]);
+  });
+
+  it("is short where nothing was taken over, and says so where there is nothing", () => {
+    show(<LineageOf found={{ ...found, items: found.items.slice(1), schedule: found.schedule.slice(1) }} onSelect={() => {}} />);
+    expect(screen.getByText("All its own")).toBeTruthy();
+    expect(screen.queryByText(/Schedule/)).toBeNull();
+    show(<LineageOf found={{ ...found, items: [] }} onSelect={() => {}} />);
+    expect(screen.getByText("It has no weights yet.")).toBeTruthy();
+  });
+});
+
+describe("the importance of parameters", () => {
+  it("has a bar for each, the longest for the most important", () => {
+    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 12, items: [{ parameter: "lr", share: 0.8 }, { parameter: "width", share: 0.2 }] }} />);
+    const list = screen.getByLabelText("Importance of parameters for accuracy");
+    expect([...list.querySelectorAll("dd")].map((one) => one.textContent)).toEqual(["80 %", "20 %"]);
+    expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["100%", "25%"]);
+  });
+
+  it("says when it will be known", () => {
+    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, items: [] }} />);
+    expect(screen.getByText("Known once 10 trials have ended with a result; 1 has.")).toBeTruthy();
+  });
+});
+
+describe("the set-up", () => {
+  const asked = { space: {}, search: { type: "auto" }, scheduler: { type: "auto" }, scaling: {}, limits: {}, max_t: null } as unknown as Experiment;
+
+  it("shows what auto stands for", () => {
+    show(<Setup experiment={{ ...asked, resolved: { scheduler: { type: "freeze_thaw", max_t: 27, budget: 10 }, search: null } }} />);
+    const section = screen.getByRole("heading", { name: "Scheduler (auto)" }).parentElement!;
+    expect(section.textContent).toContain("freeze_thaw");
+    expect(section.textContent).toContain("budget10");
+    expect(screen.getByText("the scheduler proposes configurations")).toBeTruthy();
+    expect(screen.getByText("27 × ", { exact: false })).toBeTruthy();
+  });
+
+  it("shows what was asked for where an older version has not said what it means", () => {
+    show(<Setup experiment={{ ...asked, resolved: null }} />);
+    expect(screen.getAllByText("auto")).toHaveLength(2);
   });
 });
