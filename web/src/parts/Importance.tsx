@@ -32,7 +32,7 @@ export function Shares({ found: { items, metric, needed, trials } }: { found: Im
           <div key={parameter}>
             <dt title={parameter}>{parameter}</dt>
             <dd>
-              <i style={{ width: `${most > 0 ? (100 * share) / most : 0}%` }} aria-hidden />
+              <div><i style={{ width: `${most > 0 ? (100 * share) / most : 0}%` }} aria-hidden /></div>
               <span>{Math.round(100 * share)} %</span>
             </dd>
           </div>
