@@ -22,6 +22,7 @@ from tuner.names import keywords_explained
 from tuner.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
+from tuner.spec import mistakes_beside
 from tuner.store import Store
 from tuner.trainable import by_value
 from tuner.trials.storage import absolute
@@ -134,15 +135,11 @@ def run(
         raise SpecError(
             "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
         )
-    mistakes = Mistakes()
+    mistakes, built = Mistakes(), Space({})
     with mistakes:
         built = Space.from_python(space or {})
     parts = parts_of(scheduler, search_alg, stop, mistakes)
-    mistakes.check()
     entrypoint = trainable if isinstance(trainable, str) else None
-    code = by_value(
-        None if isinstance(trainable, str) else trainable, space_blob=built.blob(), parts_blob=dump_parts(parts)
-    )
     data = {
         "name": name or (None if entrypoint else getattr(trainable, "__name__", None)),
         "entrypoint": entrypoint,
@@ -177,6 +174,11 @@ def run(
         "scope": scope,
         "runtime_env": dict(runtime_env or {}),
     }
+    if mistakes.found:
+        mistakes.found += mistakes_beside(mistakes.found, data, parts)
+        mistakes.check()
+    function = None if isinstance(trainable, str) else trainable
+    code = by_value(function, space_blob=built.blob(), parts_blob=dump_parts(parts))
     settings = Settings.from_env()
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address or _connected())

@@ -153,6 +153,19 @@ def parse_spec(
     return replace(spec, resolved=resolved)
 
 
+def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
+    """What is wrong with the other fields of `data`, where `found` was wrong with some before they could become JSON."""
+    wrong = {_field(pointer) for pointer, _ in found}
+    left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
+    if "space" in wrong:
+        left_out["space"] = {"?": {"type": "?"}}  # wrong as well, so that nobody asks what fits it
+    try:
+        parse_spec({**data, **left_out}, code="", parts=parts)
+    except SpecError as error:
+        return [one for one in error.errors if _field(one[0]) not in wrong]
+    return []
+
+
 def _spec(model: SpecModel, objectives: tuple[Objective, ...], space: Mapping[str, Any], code: str | None) -> Spec:
     return Spec(
         name=model.name or _default_name(model.entrypoint),

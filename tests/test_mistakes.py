@@ -1,0 +1,64 @@
+"""Everything that is wrong with the arguments of `tuner.run` is said at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.errors import Mistakes, SpecError
+
+
+def run(space: Any = None, **options: Any) -> dict[str, str]:
+    """Pointer -> message."""
+    given = {"metric": "loss", "mode": "min", **options}
+    with pytest.raises(SpecError) as caught:
+        tuner.run(lambda config: None, space if space is not None else {"x": tuner.uniform(0, 1)}, **given)
+    found = dict(caught.value.errors)
+    assert len(found) == len(caught.value.errors), "each once"
+    return found
+
+
+def test_parts_that_are_wrong_in_python_and_fields_that_are_wrong_in_the_spec() -> None:
+    found = run(
+        {"x": tuner.choice([])},
+        mode="most",
+        num_samples=0,
+        scheduler={"type": "ash"},
+        search_alg="tpee",
+        stop=3,
+        resources_per_worker={"CPUs": 1},
+        points_to_evaluate=[{"y": 1}],
+    )
+    assert set(found) == {
+        "/space/x/categories",
+        "/scheduler/type",
+        "/search/type",
+        "/stop",
+        "/mode",
+        "/num_samples",
+    }, "what lies in the spec itself, and no guesses about what may fit a space that cannot be read"
+    assert set(run(scheduler="ash", resources_per_worker={"CPUs": 1}, points_to_evaluate=[{"y": 1}])) == {
+        "/scheduler/type",
+        "/scaling/resources_per_worker/CPUs",
+        "/points_to_evaluate/0/y",
+    }
+
+
+def test_a_part_that_is_right_is_checked_beside_one_that_is_wrong() -> None:
+    asha = tuner.ASHAScheduler(grace_period=10)
+    assert set(run(scheduler=asha, search_alg="tpee", max_t=5)) == {"/search/type", "/scheduler/max_t"}
+    grid = {"x": tuner.grid_search([1, 2])}
+    assert set(run(grid, scheduler="ash", search_alg="cmaes")) == {"/search", "/scheduler/type"}
+
+
+def test_other_errors_pass_through() -> None:
+    mistakes = Mistakes()
+    with mistakes:
+        raise SpecError("wrong", "/a")
+    with pytest.raises(ZeroDivisionError), mistakes:
+        raise ZeroDivisionError
+    with pytest.raises(SpecError, match="a: wrong"):
+        mistakes.check()
+    Mistakes().check()
