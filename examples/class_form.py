@@ -34,7 +34,7 @@ class Digits:
             self.optimizer.step()
         with torch.no_grad():
             right = self.model(self.x[1437:]).argmax(1) == self.y[1437:]
-        return {"accuracy": right.float().mean().item()}
+        return {"accuracy": right.float().mean().item(), "lr": self.optimizer.param_groups[0]["lr"]}
 
     def save(self, folder: str) -> None:
         torch.save(self.model.state_dict(), os.path.join(folder, "model.pt"))

@@ -47,6 +47,7 @@ def objective_with_checkpoints(trial: optuna.Trial) -> float:
         with checkpoint.as_directory() as folder:
             start, model = pickle.loads(Path(folder, "state.pkl").read_bytes())
         model.set_params(alpha=alpha)
+    trial.set_user_attr("alpha", model.alpha)
     for epoch in range(start, 9):
         model.partial_fit(x, y, classes=range(10))
         accuracy = model.score(x_test, y_test)

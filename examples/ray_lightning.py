@@ -41,6 +41,9 @@ class Digits(pl.LightningModule):
         for group in self.optimizers().param_groups:  # type: ignore[union-attr]
             group["lr"] = self.lr
 
+    def on_train_epoch_start(self) -> None:
+        self.log("lr", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
+
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     images, labels = load_digits(return_X_y=True)

@@ -46,7 +46,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
             if train.get_context().get_world_rank() == 0:
                 torch.save({"model": model.module.state_dict(), "epoch": epoch + 1}, os.path.join(folder, "state.pt"))
                 saved = train.Checkpoint.from_directory(folder)
-            train.report({"loss": total / rows, "rows": rows}, checkpoint=saved)
+            train.report({"loss": total / rows, "rows": rows, "lr": optimizer.param_groups[0]["lr"]}, checkpoint=saved)
 
 
 def dataset(rows: int = 256) -> Any:

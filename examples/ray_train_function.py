@@ -58,7 +58,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
             if context.get_world_rank() == 0:
                 torch.save({"model": model.module.state_dict(), "epoch": epoch + 1}, os.path.join(folder, "state.pt"))
                 saved = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"accuracy": accuracy}, checkpoint=saved)
+            ray.train.report({"accuracy": accuracy, "lr": optimizer.param_groups[0]["lr"]}, checkpoint=saved)
 
 
 SPACE = {"lr": tuner.loguniform(1e-3, 1e-1), "width": 32}

@@ -36,7 +36,8 @@ def train(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "state.pkl"), "wb") as file:
                 pickle.dump((epoch + 1, model), file)
-            tune.report({"accuracy": model.score(x_test, y_test)}, checkpoint=tune.Checkpoint.from_directory(folder))
+            metrics = {"accuracy": model.score(x_test, y_test), "alpha": model.alpha}
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 SPACE = {"alpha": tune.loguniform(1e-5, 1.0)}

@@ -1,4 +1,4 @@
-"""Every form in which training code may come, by its example: on two ranks under ASHA, and two of them under PBT."""
+"""Every form in which training code may come, by its example: on two ranks under ASHA, and under PBT."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import cloudpickle
 import pytest
 
 from tuner.driver.cluster import connect
+from tuner.settings import Settings
+from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -48,23 +50,61 @@ def example(name: str) -> Any:
     return module
 
 
-CASES = [*((name, "asha") for name in sorted(SMALL)), ("class_form", "pbt"), ("ray_trainable", "pbt")]
-
-
-@pytest.mark.parametrize(("name", "scheduler"), CASES)
-def test_on_two_ranks(name: str, scheduler: str) -> None:
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_asha_on_two_ranks(name: str) -> None:
     # one group starts in half the time of two, and stays warm
-    alone = {"max_concurrent_trials": 1} if scheduler == "asha" else {}
-    result = example(name).main(scheduler, verbose=0, search_alg="random", **alone, **SMALL[name])
+    result = example(name).main("asha", verbose=0, search_alg="random", max_concurrent_trials=1, **SMALL[name])
     assert result.state == "completed", result.error
     assert [t.error for t in result.trials] == [None] * SMALL[name]["num_samples"]
     assert all(t.iterations > 0 for t in result.trials)
     assert result.best_value is not None
-    if (name, scheduler) != ("optuna_objective", "asha"):  # which saves nothing
+    if name != "optuna_objective":  # which saves nothing
         assert result.best_checkpoint is not None
     else:
         assert all({"alpha", "loss", "penalty"} <= set(t.config) for t in result.trials)
         assert all(t.notes == {"classes": 10} for t in result.trials)
+
+
+BAD_AND_GOOD = {  # of what PBT changes; the good one within its bounds. And max_t: two intervals
+    "ray_tune_function": ("alpha", 1.0, 1e-3, 6),
+    "ray_train_function": ("lr", 1e-3, 0.05, 6),
+    "ray_trainable": ("lr", 1e-3, 0.05, 6),
+    "ray_torch_trainer": ("train_loop_config/lr", 1e-3, 0.05, 4),
+    "ray_lightning": ("lr", 1e-3, 0.05, 4),
+    "class_form": ("lr", 1e-3, 0.5, 6),
+    "optuna_objective": ("alpha", 1.0, 1e-3, 6),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_pbt_on_two_ranks(name: str) -> None:
+    """The worse of two goes on from the better one's checkpoint, and reports the value that it got then."""
+    path, bad, good, max_t = BAD_AND_GOOD[name]
+    result = example(name).main(
+        "pbt",
+        verbose=0,
+        search_alg="random",
+        num_samples=2,
+        max_t=max_t,
+        points_to_evaluate=[{path: bad}, {path: good}],
+        max_concurrent_trials=1,  # one group, in which they take turns
+    )
+    assert result.state == "completed", result.error
+    assert [t.error for t in result.trials] == [None] * 2
+    with Store.open(Settings.from_env().database_url) as store:
+        segments = {trial.number: store.get_trial(trial.id).segments for trial in result.trials}
+    exploits = [segment for trial in segments.values() for segment in trial if segment.cause == "exploit"]
+    assert exploits
+    assert all(segment.start_iteration > 0 for segment in exploits)
+    assert all(segment.params[path] not in (bad, good) for segment in exploits)
+    for trial in result.trials:
+        if name == "optuna_objective":
+            assert trial.notes["alpha"] == pytest.approx(segments[trial.number][-1].params[path])
+            continue
+        in_force = [row[path.rpartition("/")[2]] for row in trial.history]
+        assert in_force == pytest.approx(
+            [segments[trial.number][int(row["segment"]) - 1].params[path] for row in trial.history]
+        )
 
 
 def test_several_objectives_with_a_warm_start() -> None:
