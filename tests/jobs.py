@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import optuna
+
 import tuner
 
 SPACE = {"x": tuner.uniform(0.1, 1.0)}
@@ -29,6 +31,26 @@ def slow(config: dict[str, Any]) -> None:
             Path(folder, "state.json").write_text(json.dumps({"step": step}))
 
         tuner.report({"loss": config["x"] / step}, checkpoint=save)
+
+
+def objective(trial: optuna.Trial) -> float:
+    """As `slow`, for Optuna: one parameter is asked for at once, one in the middle, one at the end."""
+    start = 0
+    if (checkpoint := tuner.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = json.loads(Path(folder, "state.json").read_text())["step"]
+    seen: dict[str, Any] = {"kind": trial.suggest_categorical("kind", ["a", "b"])}
+    for step in range(start + 1, 40):
+        time.sleep(0.1)
+        if step >= 2:
+            seen["middle"] = trial.suggest_float(f"middle_{seen['kind']}", 0.1, 1.0)
+        trial.set_user_attr(f"seen from {start}", seen)
+
+        def save(folder: str, step: int = step) -> None:
+            Path(folder, "state.json").write_text(json.dumps({"step": step}))
+
+        trial.report(seen["middle"] / step if step >= 2 else 1.0, step, checkpoint=save)  # type: ignore[call-arg]
+    return seen["middle"] / trial.suggest_int("end", 1, 1000)
 
 
 def endless(config: dict[str, Any]) -> None:
@@ -56,6 +78,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["run"]:
             result = tuner.run(slow, SPACE, **OPTIONS)
+        case ["objective"]:
+            result = tuner.run(objective, **{**OPTIONS, "search_alg": "tpe"})
         case ["resume", experiment]:
             result = tuner.resume(experiment)
         case other:

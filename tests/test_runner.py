@@ -142,9 +142,15 @@ def test_ctrl_c_pauses_and_resume_goes_on(job: Job) -> None:
     no_step_twice_from_the_beginning(job)
 
 
+def params(job: Job) -> dict[int, dict[str, Any]]:
+    with job.store() as store:
+        return {row.number: dict(row.params) for row in store.list_trials(job.experiment().id).items}
+
+
 @pytest.mark.ray
 def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None:
-    job.start("run")
+    """An objective of Optuna, which has drawn some of its parameters when it is killed."""
+    job.start("objective")
     until("checkpoints of both trials", lambda: checkpointed(job))
     assert job.process is not None
     job.process.kill()
@@ -152,6 +158,9 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
     until("no process left", lambda: not ray_processes(job.home), 60)
     before = len(job.reports())
     assert before > 6
+    drawn = params(job)
+    assert sorted(drawn) == [0, 1]
+    assert all(set(names) == {"kind", f"middle_{names['kind']}"} for names in drawn.values())
     half = job.home / "checkpoints" / job.experiment().public_id / "trial_00000" / "iteration_00000099_half"
     half.mkdir(parents=True)
     (half / "weights").write_text("of a rank that was killed before it could commit")
@@ -162,6 +171,16 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
     assert not half.exists()
     no_step_twice_from_the_beginning(job)
     assert len(job.reports()) <= 120 + 3 * 10
+    with job.store() as store:
+        trials = store.list_trials(job.experiment().id).items
+    assert sorted(trial.number for trial in trials) == [0, 1, 2]
+    for trial in trials:
+        middle = f"middle_{trial.params['kind']}"
+        assert set(trial.params) == {"kind", middle, "end"}
+        assert trial.params.items() >= drawn.get(trial.number, {}).items()
+        seen = trial.tags["notes"].values()
+        assert len(seen) == (2 if trial.number in drawn else 1), "what the objective saw before it was killed is kept"
+        assert list(seen) == [{"kind": trial.params["kind"], "middle": trial.params[middle]}] * len(seen)
 
 
 @pytest.mark.ray

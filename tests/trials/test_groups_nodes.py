@@ -55,6 +55,42 @@ def where(config: dict[str, Any]) -> None:
     )
 
 
+def trained_by_ray(config: dict[str, Any]) -> None:
+    """A function for Ray Tune that makes a trainer of Ray Train, with a data set of Ray Data."""
+    from ray.train import DataConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    TorchTrainer(
+        shard_of_ray,
+        scaling_config=ScalingConfig(num_workers=2),
+        datasets={"train": ray.data.range(40, override_num_blocks=4), "all": ray.data.range(5)},
+        dataset_config=DataConfig(datasets_to_split=["train"]),
+    ).fit()
+
+
+def shard_of_ray(config: dict[str, Any]) -> None:
+    import tempfile
+
+    import ray.train
+    import torch
+    import torch.distributed as dist
+
+    context = ray.train.get_context()
+    mine = [row["id"] for row in ray.train.get_dataset_shard("train").iter_rows()]
+    seat = [context.get_node_rank(), context.get_local_rank(), context.get_local_world_size(), len(mine), sum(mine)]
+    of_all: list[Any] = [None] * context.get_world_size()
+    dist.all_gather_object(of_all, seat)
+    model = ray.train.torch.prepare_model(torch.nn.Linear(1, 1))
+    names = ("node_rank", "local_rank", "local_world_size", "rows", "sum")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, f"rank{context.get_world_rank()}").write_text("")
+        ray.train.report(
+            {f"{name}{rank}": of_all[rank][i] for rank in range(len(of_all)) for i, name in enumerate(names)}
+            | {"whole": len(list(ray.train.get_dataset_shard("all").iter_rows())), "ddp": hasattr(model, "module")},
+            checkpoint=ray.train.Checkpoint.from_directory(folder),
+        )
+
+
 def waits(config: dict[str, Any]) -> None:
     from tuner.trials.session import report
 
@@ -82,6 +118,17 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     failure = bench.run(impossible).failure
     assert failure is not None
     assert "STRICT_SPREAD asks for 3 nodes with 0.5 CPU each; there are 2" in failure.message
+
+    cluster.add_node(num_cpus=1)  # whose CPU is for Ray Data
+    of_ray = bench.launch(trained_by_ray, 2, scaling=SPREAD)
+    outcome = bench.run(of_ray)
+    assert outcome.kind == "returned", outcome.failure
+    found = bench.reports(of_ray)[0].metrics
+    seats = [[found[f"{name}{rank}"] for name in ("node_rank", "local_rank", "local_world_size")] for rank in (0, 1)]
+    assert seats == [[0, 0, 1], [1, 0, 1]]
+    assert (found["rows0"], found["rows1"], found["sum0"] + found["sum1"]) == (20, 20, sum(range(40)))
+    assert (found["whole"], found["ddp"]) == (5, 1)
+    assert sorted(checkpoints.committed(bench.checkpoints(of_ray)[-1].uri).files) == ["rank0", "rank1"]
     bench.close()
 
 
