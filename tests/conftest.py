@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import tuner
 from tuner.store import Store
 
 # A time per example says more about what else the machine does than about the code.
@@ -24,6 +25,20 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("TUNER_DATABASE_URL", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _kept() -> Iterator[None]:
+    yield
+    tuner.shutdown()
+
+
+@pytest.fixture(scope="module")
+def private_ray(_kept: None) -> Iterator[None]:
+    """`tuner.run` starts a Ray of two CPUs, which it keeps with its warm workers, for the next test of any module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield
 
 

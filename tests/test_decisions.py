@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tuner
-from tuner.driver.cluster import connect
 from tuner.settings import Settings
 from tuner.store import Store
 
-pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    import ray
-
-    connect(cpus=2)
-    yield
-    ray.shutdown()
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("private_ray")]
 
 
 def ddp(config: dict[str, Any]) -> None:

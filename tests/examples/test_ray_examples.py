@@ -5,15 +5,13 @@ Each runs on two ranks. Their sizes are made small by the space and by `max_t`; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import tuner
-from tuner.driver.cluster import connect
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("private_ray")]
 
 TWO_RANKS: dict[str, Any] = {
     "num_workers": 2,
@@ -21,15 +19,6 @@ TWO_RANKS: dict[str, Any] = {
     "search_alg": "random",
     "verbose": 0,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    import ray
-
-    connect(cpus=2)
-    yield
-    ray.shutdown()
 
 
 def asha(max_t: int) -> dict[str, Any]:

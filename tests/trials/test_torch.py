@@ -63,19 +63,8 @@ def test_iterable_data_is_left_alone() -> None:
     assert [int(x) for batch in prepare_data_loader(DataLoader(Endless(), batch_size=2)) for x in batch] == [0, 1, 2, 3]
 
 
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    import ray
-
-    from tuner.driver.cluster import connect
-
-    connect(cpus=2)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.ray
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("private_ray")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_ranks_share_the_data_and_agree_on_the_weights(strategy: str, tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> None:
