@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -319,8 +320,23 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     zero.hand_out(5, Verdict())
     with pytest.raises(RuntimeError, match="rank 0 is at report 5 where this rank is at report 4: every rank must"):
         one.take(4)
+    zero.hand_out(6, Verdict(next_milestone=8))
+    zero.ended()
+    assert one.take(6) == Verdict(next_milestone=8)
+    for number in (8, 9):
+        assert one.take(number) == Verdict(action="continue", next_milestone=None), "rank 0 makes no report 8"
     hub.close()
     spoke[0].close()
+
+
+def test_only_rank_0_says_that_it_has_ended() -> None:
+    said: list[str] = []
+    for rank in ("0", "1"):
+        running, memory, _ = make()
+        running._reports = memory if rank == "0" else None
+        running._peers = SimpleNamespace(ended=lambda rank=rank: said.append(rank))  # type: ignore[assignment]
+        running.finish()
+    assert said == ["0"]
 
 
 def test_a_milestone_says_where_the_next_function_that_saves_is_to_be_expected() -> None:

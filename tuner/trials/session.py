@@ -107,7 +107,10 @@ class Peers(Protocol):
         """Rank 0: the verdict for this report, to all others."""
 
     def take(self, report_no: int) -> Verdict:
-        """Other ranks: wait for it."""
+        """Other ranks: wait for it. Once rank 0 has ended: go on without any more."""
+
+    def ended(self) -> None:
+        """Rank 0: its function has returned, so that nobody may wait for a verdict any more."""
 
 
 class Saver(Protocol):
@@ -203,7 +206,9 @@ class Session:
             return self._answered[1]
 
     def finish(self) -> None:
-        """The function has returned: save its end where that is wanted."""
+        """The function has returned: save its end where that is wanted, and let ranks that report more often go on."""
+        if self._reports is not None and self._peers is not None:
+            self._peers.ended()
         if self._at_end and self._pending is not None and self._saved_at < self._count:
             self.saving = True
             self._save(self._pending, self._count, True, at_end=True)

@@ -463,15 +463,22 @@ class _Star:
     def __init__(self, hub: Hub | None, spoke: Spoke | None, launch: Launch) -> None:
         self._hub, self._spoke = hub, spoke
         self._segment = launch.segment_id
+        self._over = False  # rank 0 has ended
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
         assert self._hub is not None
         self._hub.broadcast(("verdict", self._segment, report_no, verdict))
 
+    def ended(self) -> None:
+        assert self._hub is not None
+        with contextlib.suppress(PeerLost):  # a rank that is gone waits for nothing
+            self._hub.broadcast(("ended", self._segment))
+
     def take(self, report_no: int) -> Verdict:
         assert self._spoke is not None
-        while True:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
+        while not self._over:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
             kind, segment, *rest = self._spoke.verdicts.receive()
+            self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
                 continue
             number, verdict = rest
@@ -482,6 +489,7 @@ class _Star:
                 )
             answer: Verdict = verdict
             return answer
+        return Verdict()  # the group manager will warn of the unequal counts
 
 
 def _own_process_group() -> None:
