@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
+import numpy
 import pytest
 import ray
 import torch
@@ -22,7 +27,12 @@ from torch.utils.data import DataLoader
 import tuner
 from tests.trials.lightning_cases import FLAVOURS, data
 from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
+from tuner.trials.lightning.flavour import flavour_of
+from tuner.trials.lightning.ray_strategy import _Job, _pickled
 from tuner.trials.lightning.results import in_order
+from tuner.trials.lightning.switches import Switches
+from tuner.trials.lightning.trial import Ranks, take_seat
+from tuner.trials.lightning.workers import _Tee
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -294,3 +304,105 @@ def test_a_script_without_a_gpu_may_ask_for_some() -> None:
     assert made.precision_plugin.device == "cuda"
     assert made.world_size == 2
     assert isinstance(made.accelerator, importlib.import_module(FLAVOURS[0]).accelerators.CUDAAccelerator)
+
+
+def test_callbacks_that_heard_of_an_error_on_the_ranks_do_not_hear_of_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An OnExceptionCheckpoint would write the untrained model of the script over what the ranks have saved."""
+    pl = importlib.import_module(FLAVOURS[0])
+
+    class Ranks:
+        closed = False
+
+        def run(self, payload: bytes, about: Any) -> Any:
+            raise ValueError("on a rank")
+
+        def close(self) -> None:
+            self.closed = True
+
+    ranks = Ranks()
+    monkeypatch.setattr("tuner.trials.lightning.workers.borrow", lambda *args, **options: ("key", ranks))
+    monkeypatch.setattr("tuner.driver.cluster.connect", lambda address: False)
+    saves = pl.callbacks.OnExceptionCheckpoint(tmp_path)
+    Net, _ = define(FLAVOURS[0])
+    made = trainer(FLAVOURS[0], tmp_path, callbacks=[saves], max_epochs=1, enable_checkpointing=None)
+    with pytest.raises(ValueError, match="on a rank"):
+        made.fit(Net(), batches())
+    assert ranks.closed
+    assert not os.path.exists(saves.ckpt_path)
+    assert saves in made.callbacks
+    assert made.state.status == "interrupted"
+
+
+def test_a_compiled_module_is_refused_with_what_to_do_instead() -> None:
+    model = SimpleNamespace(_compiler_ctx={"lock": threading.Lock()})
+    with pytest.raises(EntrypointError, match="configure_model"):
+        _pickled(_Job(print, (model,), {}, None))
+
+
+def test_what_a_script_has_set_for_its_process_is_in_force_on_the_ranks() -> None:
+    before = Switches.here()
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_float32_matmul_precision("medium")
+        random.seed(5)
+        torch.manual_seed(5)
+        job = cloudpickle.dumps(_Job(drawn, (), {}, None))
+        expected = drawn()
+        before.set()
+        assert cloudpickle.loads(job)(None) == expected
+        assert expected[:2] == (True, "medium")
+    finally:
+        before.set()
+
+
+def drawn() -> tuple[Any, ...]:
+    return (
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        random.random(),
+        float(numpy.random.rand()),
+        float(torch.rand(1)),
+    )
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_lightning_takes_the_class_for_a_strategy(flavour: str) -> None:
+    """LightningCLI asks before it makes one: ``--trainer.strategy=tuner.lightning.RayStrategy``."""
+    strategy(lightning=flavour)
+    base = importlib.import_module(flavour).strategies.Strategy
+    assert issubclass(tuner.lightning.RayStrategy, base)
+    assert isinstance(strategy(lightning=flavour), base)
+
+
+def test_workers_without_gpus_train_on_cpus_though_the_script_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pl = importlib.import_module(FLAVOURS[0])
+    monkeypatch.setattr("lightning.fabric.accelerators.cuda.num_cuda_devices", lambda: 8)
+    monkeypatch.setattr("lightning.pytorch.accelerators.cuda.num_cuda_devices", lambda: 8)
+    made = pl.Trainer(strategy=strategy(lightning=FLAVOURS[0]), precision="bf16-mixed", logger=False, devices=8)
+    assert isinstance(made.accelerator, pl.accelerators.CPUAccelerator)
+    assert made.precision_plugin.device == "cpu"
+
+
+def test_a_mac_may_ask_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning refuses data-parallel strategies there unless the accelerator is "cpu"."""
+    pl = importlib.import_module(FLAVOURS[0])
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    made = pl.Trainer(
+        strategy=strategy(use_gpu=True, lightning=FLAVOURS[0]), accelerator="cpu", precision="bf16-mixed", logger=False
+    )
+    take_seat(made, Ranks.make(flavour_of(made), 1, 2, 1, 2, 0), torch.device("cuda", 1))
+    assert isinstance(made.accelerator, pl.accelerators.CUDAAccelerator)
+    assert made.strategy.root_device == torch.device("cuda", 1)
+    assert made.precision_plugin.device == "cuda"
+
+
+def test_what_rank_0_prints_goes_to_the_script_alone() -> None:
+    stream = io.StringIO()
+    tee = _Tee(stream)
+    tee.write("before")
+    tee.heard = True
+    tee.write("training")
+    assert (stream.getvalue(), tee.take()) == ("before", "training")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from tuner.errors import TunerError
 from tuner.trials.channel import Hub, Spoke
 from tuner.trials.protocol import Seat
 
@@ -49,8 +50,8 @@ def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> N
     import torch
     import torch.distributed as dist
 
-    if seat.devices and torch.cuda.is_available():
-        torch.cuda.set_device(seat.devices[0])
+    if seat.devices and (seat.backend == "nccl" or torch.cuda.is_available()):
+        take_device(seat)
     if _meeting is None or _meeting.link is not (hub or spoke):
         _meeting = _meet(seat, hub, spoke)
     meeting = _meeting
@@ -71,6 +72,18 @@ def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> N
         world_size=seat.world_size,
         timeout=_TIMEOUT,
     )
+
+
+def take_device(seat: Seat) -> None:
+    """Make this rank's GPU the current device. TunerError where Ray counts one and torch does not find it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        build = "" if torch.version.cuda or torch.version.hip else " (built without CUDA)"
+        raise TunerError(
+            f"Ray has given this rank the GPU {seat.gpus[seat.devices[0]]}, but torch {torch.__version__}{build} finds none here"
+        )
+    torch.cuda.set_device(seat.devices[0])
 
 
 def _meet(seat: Seat, hub: Hub | None, spoke: Spoke | None) -> _Meeting:

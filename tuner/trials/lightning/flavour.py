@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import sys
 import types
+from abc import ABCMeta
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -124,6 +125,9 @@ def _bound(cls: Any, flavours: tuple[Flavour, ...]) -> Any:
         body |= {"_plain": plain, "_flavours": flavours}
         known = types.new_class(plain.__name__, (plain, *bases), exec_body=lambda namespace: namespace.update(body))
         _classes[plain, flavours] = known
+        for base in bases:
+            if isinstance(base, ABCMeta):  # LightningCLI writes the class down by its name, and asks what that is
+                base.register(plain)
     return known
 
 

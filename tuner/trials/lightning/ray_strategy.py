@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,8 +16,9 @@ import torch
 from tuner.domain.experiment import Scaling
 from tuner.errors import EntrypointError, SpecError
 from tuner.settings import Settings
-from tuner.trials.lightning.flavour import Flavoured, flavour_of
+from tuner.trials.lightning.flavour import FLAVOURS, Flavoured, flavour_of
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
+from tuner.trials.lightning.switches import Switches
 from tuner.trials.lightning.trial import Ranks, take_seat
 from tuner.trials.protocol import Seat
 
@@ -78,11 +79,25 @@ class RayStrategy(Flavoured):
         self.keep_workers_s = keep_workers_s
         super().__init__(**options)
         self.cluster_environment = Ranks.make(flavour, 0, num_workers, 0, 1, 0)
-        if use_gpu and not torch.cuda.is_available():
-            self._accelerator = CUDAElsewhere.make(flavour)
+        self._resting: tuple[Any, list[Any]] | None = None
+        if not self.scaling.bundle().get("GPU"):
+            self.parallel_devices = [torch.device("cpu")] * num_workers  # though this machine may have a GPU
+        elif not torch.cuda.is_available() and not torch.backends.mps.is_available():
+            self._accelerator = CUDAElsewhere.make(flavour)  # on a Mac Lightning insists on accelerator="cpu"
 
     def _configure_launcher(self) -> None:
         self._launcher = Launcher.make(self._flavours[0], self)
+
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        if self._resting is not None:
+            trainer, callbacks = self._resting
+            trainer.callbacks, self._resting = callbacks, None
+
+    def rest_callbacks(self, trainer: Any) -> None:
+        """The callbacks are not to hear of this error here: on the ranks, where there was something to save, they did."""
+        self._resting = trainer, trainer.callbacks
+        trainer.callbacks = []
 
     def release_workers(self) -> None:
         """End the idle processes of this script now, and not after `keep_workers_s`."""
@@ -132,6 +147,16 @@ class RayModelParallelStrategy(RayStrategy):
         super().__init__(num_workers, tensor_parallel_size=tensor_parallel_size, **options)
 
 
+def _count_as_strategy() -> None:
+    """LightningCLI asks whether a class is a Strategy before it makes one."""
+    for flavour in FLAVOURS:
+        if flavour.pytorch in sys.modules:
+            flavour.find("pytorch:strategies.Strategy").register(RayStrategy)
+
+
+_count_as_strategy()
+
+
 class CUDAElsewhere(Flavoured):
     """Lightning's CUDA accelerator on a machine that has none, for a Trainer that trains on another."""
 
@@ -179,10 +204,13 @@ class Launcher(Flavoured):
         try:
             returned = workers.run(payload, _about())
             if trainer is not None:
+                _attach_datamodule(trainer, (*args, *kwargs.values()))
                 hand_back(trainer, returned[0])
                 _fetch_checkpoints(trainer, workers)
         except BaseException:
             workers.close()
+            if trainer is not None:
+                strategy.rest_callbacks(trainer)
             raise
         finally:
             self._running = None
@@ -201,10 +229,10 @@ class _Job:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
     ) -> None:
         self.function, self.args, self.kwargs, self.trainer = function, args, kwargs, trainer
-        self.random = torch.random.get_rng_state()
+        self.switches = Switches.here()
 
     def __call__(self, seat: Seat) -> Any:
-        torch.random.set_rng_state(self.random)
+        self.switches.set()
         trainer = self.trainer
         if trainer is None:
             return self.function(*self.args, **self.kwargs)
@@ -215,7 +243,7 @@ class _Job:
         keeper = _KeepWeights(trainer)
         run = flavour_of(trainer).find("pytorch:trainer.call._call_and_handle_interrupt")
         results = run(trainer, self.function, *self.args, **self.kwargs)
-        returned: Returned = collect(trainer, known, results, keeper.weights())
+        returned: Returned = collect(trainer, known, results, keeper.weights(), sharded=keeper.sharded)
         return returned
 
 
@@ -230,6 +258,10 @@ class _KeepWeights:
         self._sharded = [name for name in self._whole if hasattr(strategy, name)]
         if self._sharded:
             strategy.teardown = self._before_teardown
+
+    @property
+    def sharded(self) -> bool:
+        return bool(self._sharded)
 
     def weights(self) -> Mapping[str, Any] | None:
         if self._sharded:
@@ -254,10 +286,12 @@ def _about() -> dict[str, Any]:
 
     here = terminal()
     # Lightning's seed_everything leaves what it did in variables of its own, for the processes that it starts.
-    seeds = {name: value for name, value in os.environ.items() if name.startswith("PL_")}
+    settings = {
+        name: value for name, value in os.environ.items() if name.startswith(("PL_", "CUBLAS_WORKSPACE_CONFIG"))
+    }
     return {
         "tty": here["tty"],
-        "environment": {**here["environment"], **seeds},
+        "environment": {**here["environment"], **settings},
         "sys_path": [os.path.abspath(entry or os.getcwd()) for entry in sys.path],
         "directory": os.getcwd(),
     }
@@ -269,8 +303,20 @@ def _pickled(job: _Job) -> bytes:
     try:
         return bytes(cloudpickle.dumps(job))
     except Exception as error:
+        if any(getattr(argument, "_compiler_ctx", None) is not None for argument in job.args):
+            raise EntrypointError(
+                "a compiled module cannot be sent to the workers; give fit the module itself and compile in its configure_model, "
+                "as in self.net = torch.compile(self.net)"
+            ) from error
         culprits = ", ".join(_culprits(job)) or "something that the Trainer refers to"
         raise EntrypointError(f"{culprits} cannot be sent to the workers: {type(error).__name__}: {error}") from error
+
+
+def _attach_datamodule(trainer: Any, given: Sequence[Any]) -> None:
+    kind = flavour_of(trainer).find("pytorch:LightningDataModule")
+    for one in given:
+        if isinstance(one, kind):
+            trainer.datamodule, one.trainer = one, trainer
 
 
 def _culprits(job: _Job) -> list[str]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
+from torch.nn.parameter import is_lazy
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +34,15 @@ class Returned:
     weights: bytes | None = None
     state: bytes = b""
     metrics: bytes = b""
-    loops: Mapping[str, Any] = field(default_factory=dict)
-    attributes: Mapping[str, Mapping[str, bytes]] = field(
-        default_factory=dict
-    )  # name of a thing -> attribute -> pickle
+    loops: bytes = b""
+    parts: bytes = b""  # one pickle, so that what two of them share stays shared: see `_parts`
 
 
 def landmarks(trainer: Any) -> dict[str, Any]:
     """name -> object, for what exists in the script and on the worker alike."""
     module = trainer.lightning_module
     found = {"trainer": trainer, "strategy": trainer.strategy, "datamodule": trainer.datamodule}
+    found["profiler"] = trainer.profiler
     found |= {f"callback {index}": callback for index, callback in enumerate(trainer.callbacks)}
     found |= {f"logger {index}": logger for index, logger in enumerate(trainer.loggers)}
     found |= {f"module {name}": part for name, part in module.named_modules(remove_duplicate=False)}
@@ -49,7 +50,9 @@ def landmarks(trainer: Any) -> dict[str, Any]:
     return {name: thing for name, thing in found.items() if thing is not None}
 
 
-def collect(trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None) -> Returned:
+def collect(
+    trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None, *, sharded: bool
+) -> Returned:
     """On a worker, after the method has returned. `known`: the landmarks from before it ran."""
     if not trainer.is_global_zero:
         return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
@@ -59,38 +62,69 @@ def collect(trainer: Any, known: Mapping[str, Any], results: Any, weights: Mappi
         weights=_dump(dict(weights)) if weights is not None else None,
         state=pickle.dumps(trainer.state),
         metrics=_dump({name: dict(getattr(trainer, name)) for name in _METRICS}),
-        loops={
-            "should_stop": trainer.should_stop,
-            **{name: getattr(trainer, name).state_dict() for name in _LOOPS},
-        },
-        attributes={
-            name: _attributes(thing, known, public=name == "module ")
-            for name, thing in known.items()
-            if name.startswith(("callback ", "logger ")) or name == "module "
-        },
+        loops=_dump(
+            {"should_stop": trainer.should_stop, **{name: getattr(trainer, name).state_dict() for name in _LOOPS}}
+        ),
+        parts=_pickled(_parts(trainer, known, sharded), {id(thing): name for name, thing in known.items()}),
     )
+
+
+def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, dict[str, Any]]:
+    """What is sent as it is: name of a thing -> attribute -> value.
+
+    "callbacks" has the Trainer's, in their order: those of the module's `configure_callbacks` came in on the worker. "layers"
+    has what the module has got in `setup` or `configure_model`; of a sharded module, which is in pieces here, nothing.
+    """
+    carried = ("callback ", "logger ", "profiler")
+    return {
+        **{name: _attributes(thing) for name, thing in known.items() if name.startswith(carried)},
+        "module ": _public(trainer.lightning_module),
+        "callbacks": {str(index): callback for index, callback in enumerate(trainer.callbacks)},
+        "layers": {} if sharded else _new_layers(trainer.lightning_module, known),
+    }
 
 
 def hand_back(trainer: Any, returned: Returned) -> None:
     """In the script: make `trainer` and its model what they would be had they trained here."""
     known = landmarks(trainer)
     module = trainer.lightning_module
+    parts = _Unpickler(io.BytesIO(returned.parts), known).load()
+    for path, layer in parts.pop("layers").items():
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, layer)
     if returned.weights is not None:
-        weights = _load(returned.weights)
-        if weights.keys() - module.state_dict().keys():
-            _configure(module)
-        module.load_state_dict(weights, strict=False)
+        _set_weights(module, _load(returned.weights))
+    module.trainer = weakref.proxy(trainer)
     trainer.strategy.connect(module)
-    for name, attributes in returned.attributes.items():
-        _set_attributes(known[name], attributes, known)
+    trainer.callbacks = list(parts.pop("callbacks").values())
+    for name, attributes in parts.items():
+        _set_attributes(known[name], attributes)
     for name, values in _load(returned.metrics).items():
         mine = getattr(trainer, name)
         mine.clear()
         mine.update(values)
+    loops = _load(returned.loops)
+    trainer.should_stop = loops["should_stop"]
     for name in _LOOPS:
-        _set_progress(getattr(trainer, name), returned.loops[name])
-    trainer.should_stop = returned.loops["should_stop"]
+        _set_progress(getattr(trainer, name), loops[name])
     trainer.state = pickle.loads(returned.state)
+
+
+def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    if weights.keys() - module.state_dict().keys():
+        _configure(module)
+    mine = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for name, tensor in weights.items():
+        held = mine.get(name)
+        if held is not None and not is_lazy(held) and not held.is_meta and _kind(held) != _kind(tensor):
+            held.data = torch.empty_like(tensor)  # it has grown, or `precision` has made it another type
+    unmade = any(tensor.is_meta for tensor in mine.values())
+    if homeless := ", ".join(module.load_state_dict(weights, strict=False, assign=unmade).unexpected_keys):
+        log.warning("the model here has no place for %s, so they did not come back", homeless)
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def _configure(module: Any) -> None:
@@ -182,27 +216,33 @@ def _stack(rows: Sequence[Any]) -> Any:
     return made(_stack(column) for column in zip(*rows, strict=True))
 
 
-def _attributes(thing: Any, known: Mapping[str, Any], *, public: bool) -> dict[str, bytes]:
-    """The attributes that can be sent; the others stay behind, as open files and threads must."""
-    state = vars(thing) if public else thing.__getstate__()
-    if not isinstance(state, dict):
-        return {}
-    names = {id(landmark): name for name, landmark in known.items()}
-    sent = {}
-    for attribute, value in state.items():
-        if public and attribute.startswith("_"):
-            continue
-        try:
-            file = io.BytesIO()
-            _Pickler(file, names).dump(_on_cpu(value))
-            sent[attribute] = file.getvalue()
-        except Exception as error:
-            log.debug("%s.%s stays on the worker: %s", type(thing).__name__, attribute, error)
-    return sent
+def _attributes(thing: Any) -> dict[str, Any]:
+    state = thing.__getstate__()
+    return dict(state) if isinstance(state, dict) else {}
 
 
-def _set_attributes(thing: Any, attributes: Mapping[str, bytes], known: Mapping[str, Any]) -> None:
-    state = {name: _Unpickler(io.BytesIO(data), known).load() for name, data in attributes.items()}
+def _public(module: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("_") or name == "_hparams"}
+
+
+def _new_layers(module: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """path -> layer or parameter: those that were not there before, or were others; a layer with all that is in it."""
+    found: dict[str, Any] = {}
+    for path, layer in module.named_modules(remove_duplicate=False):
+        if path and known.get(f"module {path}") is not layer and not _inside(path, found):
+            found[path] = layer
+    for path, parameter in module.named_parameters(remove_duplicate=False):
+        if f"parameter {path}" not in known and not _inside(path, found):
+            found[path] = parameter
+    return found
+
+
+def _inside(path: str, layers: Mapping[str, Any]) -> bool:
+    names = path.split(".")
+    return any(".".join(names[:depth]) in layers for depth in range(1, len(names)))
+
+
+def _set_attributes(thing: Any, state: Mapping[str, Any]) -> None:
     if hasattr(thing, "__setstate__") and not isinstance(thing, torch.nn.Module):
         thing.__setstate__({**vars(thing), **state})
     else:
@@ -231,6 +271,28 @@ def _load(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
 
+def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -> bytes:
+    """Without the values that cannot be sent: those stay behind, as open files and threads must."""
+    try:
+        return _pickle(parts, names)
+    except Exception:
+        sent: dict[str, dict[str, Any]] = {part: {} for part in parts}
+    for part, values in parts.items():
+        for name, value in values.items():
+            try:
+                _pickle(value, names)
+                sent[part][name] = value
+            except Exception as error:
+                log.debug("%s.%s stays on the worker: %s", part, name, error)
+    return _pickle(sent, names)
+
+
+def _pickle(value: Any, names: Mapping[int, str]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, names).dump(value)
+    return file.getvalue()
+
+
 class _Pickler(cloudpickle.Pickler):
     def __init__(self, file: Any, names: Mapping[int, str]) -> None:
         super().__init__(file)
@@ -247,3 +309,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, name: str) -> Any:
         return self._known[name]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Tensors of a GPU come to the CPU, whatever holds them: this machine may have none."""
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return _load
+        return super().find_class(module, name)

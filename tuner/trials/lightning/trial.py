@@ -177,6 +177,8 @@ def take_seat(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector.cluster_environment = strategy.cluster_environment = ranks
         connector._parallel_devices = strategy.parallel_devices = devices
         connector._num_nodes_flag = max(1, ranks.world_size() // ranks.local_world_size)
+        if hasattr(connector.precision_plugin, "device"):  # of autocast: it was chosen for the machine of the Trainer
+            connector.precision_plugin.device = device.type
         connector._lazy_init_strategy()
     except AttributeError as error:
         raise TunerError(

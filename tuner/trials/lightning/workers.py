@@ -115,11 +115,10 @@ class Worker:
             os.chdir(about["directory"])
 
     def _join(self, seat: Seat, address: tuple[str, int]) -> None:
-        import torch
         import torch.distributed as dist
 
         if seat.devices:
-            torch.cuda.set_device(seat.devices[0])
+            rendezvous.take_device(seat)
         if seat.nodes > 1:
             rendezvous.choose_interface(ray.util.get_node_ip_address())
         store = self._store if seat.rank == 0 else dist.TCPStore(*address, seat.world_size, False)
@@ -294,7 +293,10 @@ def terminal() -> dict[str, Any]:
 
 
 class _Tee(io.TextIOBase):
-    """A standard stream that also keeps what is written while somebody listens."""
+    """A standard stream that keeps what is written while somebody listens.
+
+    That goes nowhere else: Ray brings what a worker prints to a script that has called `ray.init` itself, so it came twice.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -304,10 +306,11 @@ class _Tee(io.TextIOBase):
         self.tty = False
 
     def write(self, text: str) -> int:
-        self._stream.write(text)
         if self.heard:
             with self._lock:
                 self._kept.append(text)
+        else:
+            self._stream.write(text)
         return len(text)
 
     def take(self) -> str:

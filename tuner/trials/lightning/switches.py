@@ -1,0 +1,44 @@
+"""What a script has set for its whole process, so that the workers train under the same settings.
+
+A Trainer sets some of it when it is made (`deterministic`, `benchmark`), and that happens in the script.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """torch's global switches and the states of the random generators."""
+
+    deterministic: tuple[bool, bool]  # whether, and whether it only warns
+    cudnn: tuple[bool, bool]  # benchmark, deterministic
+    matmul_precision: str
+    dtype: torch.dtype
+    generators: tuple[Any, Any, torch.Tensor]  # of Python, NumPy, torch on the CPU
+
+    @classmethod
+    def here(cls) -> Switches:
+        return cls(
+            (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+            (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
+            torch.get_float32_matmul_precision(),
+            torch.get_default_dtype(),
+            (random.getstate(), numpy.random.get_state(), torch.random.get_rng_state()),
+        )
+
+    def set(self) -> None:
+        torch.use_deterministic_algorithms(self.deterministic[0], warn_only=self.deterministic[1])
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = self.cudnn
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.set_default_dtype(self.dtype)
+        python, of_numpy, of_torch = self.generators
+        random.setstate(python)
+        numpy.random.set_state(of_numpy)
+        torch.random.set_rng_state(of_torch)
