@@ -237,8 +237,14 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
     ],
 )
 def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
-    with pytest.warns(UserWarning, match=named):
+    with pytest.warns(UserWarning, match=named) as caught:
         run(train, **options)
+    assert [warning.filename for warning in caught] == [__file__], "where it was said"
+
+
+def test_a_name_that_ray_made_up_is_none() -> None:
+    assert run(trainer())["name"] is None
+    assert run(trainer(run_config=ray.train.RunConfig(name="mine")))["name"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -147,3 +149,16 @@ def test_what_a_library_adds_to_the_path_makes_no_other_code_of_it(monkeypatch: 
     after = by_value(train)
     assert after.hash != before.hash
     assert after.sys_path == ["/some/project", *before.sys_path]
+
+
+def test_a_module_that_loads_its_parts_late_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        pass
+
+    lazy = Lazy("a_lazy_module_of_a_library")
+    monkeypatch.setitem(sys.modules, lazy.__name__, lazy)
+    function = cloudpickle.loads(pickle_function(lambda config: lazy))
+    assert function({}) is lazy
+    with pytest.raises(EntrypointError, match="the closure variable 'other'"):
+        other = Lazy("not_imported")
+        pickle_function(lambda config: other)

@@ -84,8 +84,9 @@ def tune_config(config: Any) -> dict[str, Any]:
 def run_config(config: Any) -> dict[str, Any]:
     """From a `RunConfig` of `ray.train` or `ray.tune`."""
     out: dict[str, Any] = {}
-    if getattr(config, "name", None):
-        out["name"] = config.name
+    name = getattr(config, "name", None)
+    if name and not name.startswith("ray_train_run-"):  # which Ray makes of the time where nobody said anything
+        out["name"] = name
     storage = getattr(config, "storage_path", None)
     if storage and str(storage) != os.path.expanduser("~/ray_results"):  # which Ray fills in where nobody said anything
         out["storage"] = absolute(storage)
@@ -253,7 +254,16 @@ _NOT_RUN = {
 def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
     for name, instead in parts.items():
         if _plain(getattr(config, name, None)):
-            warnings.warn(f"{type(config).__name__}.{name} is not used: {instead}", UserWarning, stacklevel=2)
+            what = f"{type(config).__name__}.{name} is not used: {instead}"
+            warnings.warn(what, UserWarning, stacklevel=_above_this_package())
+
+
+def _above_this_package() -> int:
+    """The `stacklevel` by which the caller's warning points at the line that called into this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "tuner":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _plain(value: Any) -> Any:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import sys
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """By cloudpickle. References to objects in Ray's store stay good, as long as the process that made them lives.
+    """By cloudpickle, and two things beside that it cannot do.
 
-    Without this, `ray.get` of such a reference would wait for ever in another process.
+    References to objects in Ray's store stay good, as long as the process that made them lives; without this, `ray.get` of one
+    would wait for ever in another process. Modules of a class of their own, as that of `optuna.integration`, which load what is
+    in them when it is used, are imported again.
     """
     import cloudpickle
 
     ray: Any = sys.modules.get("ray")
-    if ray is None:
-        return bytes(cloudpickle.dumps(value, protocol))
-
-    def reduce(reference: Any) -> tuple[Any, ...]:
-        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(reference),)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({ray.ObjectRef: reduce})
+        def reducer_override(self, part: Any) -> Any:
+            if ray is not None and isinstance(part, ray.ObjectRef):
+                return ray.cloudpickle.loads, (ray.cloudpickle.dumps(part),)
+            if isinstance(part, ModuleType) and type(part) is not ModuleType and sys.modules.get(part.__name__) is part:
+                return importlib.import_module, (part.__name__,)
+            return super().reducer_override(part)
 
     out = io.BytesIO()
     Pickler(out, protocol).dump(value)
@@ -82,10 +86,8 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _picklable(value: Any) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value)
+        dumps(value)
     except Exception:
         return False
     return True

@@ -29,7 +29,9 @@ def launch(folder: Path, **changes: object) -> Launch:
 
 def test_each_rank_of_a_trial_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TUNE_ORIG_WORKING_DIR", raising=False)
     own = [enter(launch(tmp_path), rank) for rank in (0, 1)]
+    assert os.environ["TUNE_ORIG_WORKING_DIR"] == str(tmp_path), "what scripts for Ray Tune ask for"
     assert own[0] != own[1]
     assert os.getcwd() == own[1]
     Path("kept").write_text("")
@@ -38,6 +40,7 @@ def test_each_rank_of_a_trial_has_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_ORIG_WORKING_DIR", "")
     monkeypatch.chdir("/")
     own = enter(launch(tmp_path, scaling=Scaling(working_dir="caller")), 0)
     assert os.getcwd() == str(tmp_path)
@@ -49,9 +52,12 @@ def test_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_relative_path_that_the_caller_has_is_explained(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("")
-    for name, explained in (("data.csv", True), ("other.csv", False), ("/data.csv", False)):
+    (tmp_path / "plots").mkdir()
+    cases = {"data.csv": True, "plots/new.png": True, "other.csv": False, "others/new.png": False, "/data.csv": False}
+    for name, explained in cases.items():
         try:
-            Path(name).read_text()
+            with Path(name).open("r+"):
+                raise AssertionError(name)
         except FileNotFoundError as error:
             explain_missing(error, str(tmp_path))
             notes = getattr(error, "__notes__", [])

@@ -12,6 +12,8 @@ def enter(launch: Launch, rank: int) -> str:
 
     The latter stays from segment to segment, as long as the trial runs on the same node.
     """
+    if launch.code.working_dir:
+        os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # as Ray Tune says it
     own = os.path.abspath(os.path.join(launch.log_dir, f"trial_{launch.trial_number:05d}", f"rank{rank}"))
     os.makedirs(own, exist_ok=True)
     if launch.scaling.working_dir == "trial":
@@ -28,8 +30,13 @@ def explain_missing(error: BaseException, started_in: str | None) -> None:
     name = getattr(error, "filename", None)
     if not isinstance(error, FileNotFoundError) or not isinstance(name, str) or os.path.isabs(name) or not started_in:
         return
-    if os.path.exists(os.path.join(started_in, name)):
+    found = next((path for path in (name, os.path.dirname(name)) if path and _is_in(started_in, path)), None)
+    if found is not None:
         error.add_note(
-            f"{name} is in {started_in}; a trial's working directory is its own. Say an absolute path, or "
+            f"{found} is in {started_in}; a trial's working directory is its own. Say an absolute path, or "
             "tuner.run(..., working_dir='caller')"
         )
+
+
+def _is_in(folder: str, path: str) -> bool:
+    return os.path.exists(os.path.join(folder, path)) and not os.path.exists(path)
