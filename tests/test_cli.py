@@ -13,6 +13,7 @@ from tuner.cli import app
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound
+from tuner.explain import _has_the_log
 from tuner.store import Store
 
 
@@ -25,7 +26,11 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str)
     bench.started(0)
     bench.reported(0)
     trace = "Traceback (most recent call last):\n  train.py, line 3\nKeyError: 'width'"
-    bench.ended(0, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1", traceback=trace))
+    bench.ended(
+        0,
+        "failed",
+        Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1", traceback=trace, log_tail="step 7"),
+    )
     with Store.open(sqlite_url) as store:
         record = store.create_experiment(bench.spec)
         epoch = store.claim(record.id, "test", 60.0, time.time())
@@ -54,6 +59,13 @@ def test_explain_takes_an_experiment_and_a_number_and_shows_the_traceback(experi
     assert "fail" in text
     assert "rank 1 on n1: KeyError: 'width'" in text
     assert "train.py, line 3" in text
+    assert "log tail of rank 1:\nstep 7" in text
+
+
+def test_explain_shows_the_last_lines_once_where_they_stand_for_a_traceback() -> None:
+    assert _has_the_log({"traceback": "no traceback: rank 1 raised nothing; the last lines of its log:\n  step 7"})
+    assert not _has_the_log({"traceback": "Traceback (most recent call last):"})
+    assert not _has_the_log({})
 
 
 def test_explain_of_a_whole_experiment_names_its_trials(experiment: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from tuner.domain.keys import trial_id
 from tuner.settings import Settings
@@ -47,8 +48,13 @@ def decisions_about(
             yield f"{when}  {who:<10}  {decision.kind:<8}  {decision.reason}"
     if failure is not None and not as_json:
         for name in ("traceback", "log_tail"):
-            if text := failure.get(name):
+            if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
                 yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+
+
+def _has_the_log(failure: Mapping[str, Any]) -> bool:
+    """Whether the last lines stand in the place of a traceback already, of which a process that dies leaves none."""
+    return str(failure.get("traceback")).startswith("no traceback: ")
 
 
 def experiment_id(settings: Settings, called: str) -> str:

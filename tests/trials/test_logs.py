@@ -59,3 +59,19 @@ def test_the_tail_is_what_a_terminal_shows(tmp_path: Path) -> None:
     path.write_text("x" * 100_000 + "\nend\n")
     assert tail(str(path), 1) == "end"
     assert os.path.getsize(path) > 64 * 1024
+
+
+def test_a_hard_exit_says_so_in_the_users_frames_only(tmp_path: Path) -> None:
+    done = script(
+        "import os\n"
+        "from tuner.trials.logs import note_exits\n"
+        "from tuner.trials.objects import with_parameters\n"
+        "def inner():\n    os._exit(7)\n"
+        "def train(config, big):\n    inner()\n"
+        "note_exits()\n"
+        "with_parameters(train, big=1)({})\n",
+        tmp_path,
+    )
+    assert done.returncode == 7
+    assert [line.split(", in ")[1] for line in done.stderr.splitlines() if ", in " in line] == ["train", "inner"]
+    assert done.stderr.endswith("tuner: os._exit(7) was called\n")

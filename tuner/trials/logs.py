@@ -76,11 +76,20 @@ def note_exits() -> None:
         if os.getpid() == owner:
             with contextlib.suppress(Exception):
                 _flush()
-                where = "".join(traceback.format_stack(limit=12)[:-1])
+                where = "".join(traceback.format_list(_of_the_user(traceback.extract_stack()[:-1])[-12:]))
                 os.write(2, f"{where}{EXIT_NOTE}({status}) was called\n".encode())
         real(status)
 
     os._exit = noted
+
+
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The frames below the last one of this package; all where there is none below."""
+    ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(_OWN)]
+    return frames[ours[-1] + 1 :] or frames if ours else frames
 
 
 def _flush() -> None:
