@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from tuner.driver.cluster import connect
 from tuner.settings import Settings
 from tuner.store import Store
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("private_ray")]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL: dict[str, dict[str, Any]] = {
@@ -27,15 +25,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "class_form": {"num_samples": 4, "max_t": 6},
     "optuna_objective": {"num_samples": 4},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    import ray
-
-    connect(cpus=2)
-    yield
-    ray.shutdown()
 
 
 def example(name: str) -> Any:

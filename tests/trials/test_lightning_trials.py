@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
-import ray
 
 import tuner
 from tuner.domain.states import TrialState
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("private_ray")]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="warning")
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
     spec = importlib.util.spec_from_file_location("lightning_trial", EXAMPLES / "lightning_trial.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "lightning_trial", module)
     spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)
     return module
 
 
-def test_the_example_under_asha(_ray: None, example: Any) -> None:
+def test_the_example_under_asha(example: Any) -> None:
     result = tuner.run(
         example.train,
         {**example.SPACE, "lr": tuner.grid_search([0.2, 0.001, 0.0005, 0.0001])},
@@ -101,7 +93,7 @@ def population(config: dict[str, Any]) -> None:
     trainer.fit(Net(), DataLoader(data(), batch_size=8), DataLoader(data(16), batch_size=8))
 
 
-def test_population_based_training_goes_on_with_the_new_hyperparameters(_ray: None) -> None:
+def test_population_based_training_goes_on_with_the_new_hyperparameters() -> None:
     result = tuner.run(
         population,
         {"lr": tuner.loguniform(1e-5, 5e-2), "momentum": tuner.uniform(0.1, 0.9)},

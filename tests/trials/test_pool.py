@@ -14,7 +14,7 @@ from ray.util.placement_group import placement_group_table
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import PlacementError
 from tuner.trials.launch import CodeRef, Launch
-from tuner.trials.pool import LostAtStart, NoRoom, Pool, group_key
+from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool, group_key
 
 pytestmark = pytest.mark.ray
 
@@ -158,6 +158,25 @@ def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small
     names = [group["name"] for group in placement_group_table().values() if group["name"].startswith("exp_5/")]
     assert sorted(names) == ["exp_5/1", "exp_5/2", "exp_5/3"]
     assert {g["state"] for g in placement_group_table().values() if g["name"] in names} == {"REMOVED"}
+
+
+def test_a_search_that_is_alone_keeps_the_idle_groups_that_it_can_use(small_ray: None, tmp_path: Path) -> None:
+    small, large = asking_for(0.5, tmp_path), asking_for(1, tmp_path)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_6", autoscaling=False, idle_timeout_s=60.0)
+        groups = [Group(group_key(launch), placement=None) for launch in (small, large, small, small)]  # type: ignore[arg-type]
+        for group in groups:
+            pool.release(group, reusable=True)
+        pool.trim(small.scaling, None)
+        assert pool._idle == [groups[0], groups[2], groups[3]]
+        pool.trim(small.scaling, 2)
+        assert pool._idle == groups[2:]
+        pool.trim(large.scaling, 1)
+        assert pool._idle == []
+        await pool.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:

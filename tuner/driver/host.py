@@ -440,6 +440,8 @@ class Host:
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.storage)
             slots = capacity(record.spec.scaling)
+            if len(self.tasks) == 1 and self._groups is not None:
+                self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             return state

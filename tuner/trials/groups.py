@@ -15,6 +15,7 @@ from typing import Any, Literal
 import ray
 
 from tuner.domain.events import Failure
+from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError
 from tuner.trials import failures, nodes
 from tuner.trials.failures import Findings
@@ -164,6 +165,10 @@ class GroupManager:
     async def rest(self, keep: bool) -> None:
         """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
         await self._pool.rest(keep)
+
+    def trim(self, scaling: Scaling, count: int | None) -> None:
+        """End the idle groups of other kinds, and those of this kind above `count`, which nobody here will use."""
+        self._pool.trim(scaling, count)
 
     async def close(self) -> None:
         """End everything and leave nothing behind: no process, no placement group, no port."""

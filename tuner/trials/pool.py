@@ -21,6 +21,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError
 from tuner.trials import nodes
 from tuner.trials.launch import Launch, Placed
@@ -183,6 +184,18 @@ class Pool:
                 self._spawn(self._dispose(self._no_longer_idle(group)))
         await self.settle()
 
+    def trim(self, scaling: Scaling, count: int | None) -> None:
+        """End idle groups that a search which is alone here has no use for: of another kind, or more than `count`.
+
+        Else what users run beside it, such as Ray Data, would wait for the room that they hold.
+        """
+        kind = _kind(scaling)
+        matching = [group for group in self._idle if group.key[: len(kind)] == kind]
+        useful = matching if count is None else matching[-count:]
+        for group in list(self._idle):
+            if group not in useful:
+                self._spawn(self._dispose(self._no_longer_idle(group)))
+
     async def close(self) -> None:
         """End all groups that are here and wait until they are gone."""
         self._closed = True
@@ -336,18 +349,20 @@ class Pool:
 
 def group_key(launch: Launch) -> Key:
     """What two launches must have in common to run in the same processes."""
-    scaling, code = launch.scaling, launch.code
+    code = launch.code
     return (
-        scaling.num_workers,
-        tuple(sorted(scaling.bundle().items())),
-        scaling.placement_strategy,
-        scaling.backend,
+        *_kind(launch.scaling),
         code.entrypoint,  # functions by value are of one script: a changed one finds the processes warm
         code.sys_path,
         code.working_dir,
         repr(sorted(launch.runtime_env.items())),
         tuple(sorted(launch.env.items())),
     )
+
+
+def _kind(scaling: Scaling) -> Key:
+    bundle = tuple(sorted(scaling.bundle().items()))
+    return scaling.num_workers, bundle, scaling.placement_strategy, scaling.backend
 
 
 def demand(launch: Launch) -> str:
