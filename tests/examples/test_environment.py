@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 import tuner
 from tuner.driver.cluster import connect
@@ -27,8 +28,6 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
-    import ray
-
     connect(cpus=2)
     yield
     ray.shutdown()
@@ -40,6 +39,7 @@ def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> No
     (tmp_path / "here" / "numbers.txt").write_text("5")
     (tmp_path / "shared_module").mkdir()
     (tmp_path / "shared_module" / "__init__.py").write_text("THING = 7")
+    kept = ray.put([1, 2, 3])
 
     def train(config: dict[str, Any]) -> None:
         import helper_of_this_project
@@ -47,7 +47,10 @@ def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> No
 
         read = float(Path("numbers.txt").read_text())
         variable = float(os.environ["OF_THE_USER"])
-        tuner.report({"a": helper_of_this_project.VALUE, "b": shared_module.THING, "c": read, "d": variable})
+        total = sum(ray.get(kept, timeout=60))
+        tuner.report(
+            {"a": helper_of_this_project.VALUE, "b": shared_module.THING, "c": read, "d": variable, "e": total}
+        )
 
     result = tuner.run(
         train,
@@ -61,7 +64,7 @@ def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> No
         **OPTIONS,
     )
     assert result.error is None
-    assert result.trials[0].metrics == {"a": 42.0, "b": 7.0, "c": 5.0, "d": 3.0}
+    assert result.trials[0].metrics == {"a": 42.0, "b": 7.0, "c": 5.0, "d": 3.0, "e": 6.0}
 
 
 def test_a_file_of_the_caller_is_not_found_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
