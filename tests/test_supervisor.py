@@ -34,6 +34,11 @@ def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.Mo
     calls: list[Any] = []
     again = threading.Event()
 
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            calls.append("wait")
+            return super().wait(timeout)
+
     def start_host(settings: Settings, *, shared: bool) -> Any:
         number = len(started)
         started.append(number)
@@ -41,7 +46,7 @@ def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.Mo
 
     def get(number: int, timeout: float) -> str:
         calls.append(number)
-        if number == 0 and len(calls) > 1:
+        if number == 0 and calls.count(0) > 1:
             raise death
         if number == 1:
             again.set()
@@ -50,10 +55,12 @@ def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(driver_host, "start_host", start_host)
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(service, "CHECK_S", 0.01)
-    with Supervisor(Settings(home=tmp_path)):
+    supervisor = Supervisor(Settings(home=tmp_path))
+    supervisor._ended = Ended()
+    with supervisor:
         assert again.wait(20)
     assert started == [0, 1]
-    assert calls[:3] == [0, 0, 1]
+    assert calls[:4] == [0, "wait", 0, 1], "another one is started at once"
 
 
 def test_the_service_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,9 +120,11 @@ class Supervisor:
                 self._host = host
                 self._trouble = None
             except DEAD as error:
-                if self._trouble is None:
-                    log.warning("the driver host is gone and is started again: %s", error)
+                was_up = self._trouble is None
                 self._host, self._trouble = None, "the driver is being started again"
+                if was_up:  # at once; one that cannot even start is given some time
+                    log.warning("the driver host is gone and is started again: %s", error)
+                    continue
             except Exception as error:
                 log.warning("the driver host does not answer: %s", error)
                 self._trouble = f"the driver does not answer: {error}"
