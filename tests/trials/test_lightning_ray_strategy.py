@@ -28,7 +28,7 @@ import tuner
 from tests.trials.lightning_cases import FLAVOURS, data
 from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
 from tuner.trials.lightning.flavour import flavour_of
-from tuner.trials.lightning.ray_strategy import _Job, _pickled
+from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayStrategy, _Job, _pickled
 from tuner.trials.lightning.results import in_order
 from tuner.trials.lightning.switches import Switches
 from tuner.trials.lightning.trial import Ranks, take_seat
@@ -258,38 +258,71 @@ def test_predictions_are_put_in_order() -> None:
     assert in_order([[rows[:2]], [rows[2:4]]], None)[1].tolist() == [2.0, 3.0]
 
 
+class FSDPOnCPUs(RayFSDPStrategy):
+    """What Lightning and torch refuse without a GPU, and torch can do: everything but the device is as on GPUs."""
+
+    def __init__(self, num_workers: int, **options: Any) -> None:
+        RayStrategy.__init__(self, num_workers, **options)
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:
+        import torch.distributed.fsdp as fsdp
+
+        for module, name in ((fsdp, "FullStateDictConfig"), (fsdp.api, "FullOptimStateDictConfig")):
+            kind = getattr(module, name)  # of no use on a CPU, where torch then frees what it has handed out
+            setattr(module, name, lambda kind=kind, **options: kind(**{**options, "offload_to_cpu": False}))
+        if not any(isinstance(part, fsdp.FullyShardedDataParallel) for part in model.modules()):
+            model = fsdp.FullyShardedDataParallel(model, device_id=torch.device("cpu"), **self.kwargs)
+        sharded: nn.Module = super()._setup_model(model)
+        return sharded
+
+
 @pytest.mark.ray
-def test_fsdp2_shards_over_the_workers_and_comes_back_whole(local_ray: None, tmp_path: Path) -> None:
+def test_sharded_models_train_over_the_workers_and_come_back_whole(local_ray: None, tmp_path: Path) -> None:
+    pl = importlib.import_module(FLAVOURS[0])
     Net, _ = define(FLAVOURS[0])
 
-    class Sharded(Net):  # type: ignore[misc,valid-type]
+    class Deep(Net):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 1))
             self.held = 0
 
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.5)
+
+        def on_train_end(self) -> None:
+            here = (getattr(parameter, "to_local", lambda p=parameter: p)() for parameter in self.parameters())
+            self.held = sum(parameter.numel() for parameter in here)
+
+    class Sharded(Deep):
         def configure_model(self) -> None:
             torch.distributed.fsdp.fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
 
-        def on_train_end(self) -> None:
-            self.held = sum(parameter.to_local().numel() for parameter in self.parameters())
-
-    torch.manual_seed(0)
-    model, alone = Sharded(), Sharded()
-    alone.load_state_dict(model.state_dict())
-    sharded = strategy("RayModelParallelStrategy", lightning=FLAVOURS[0])
-    made = trainer(FLAVOURS[0], tmp_path, max_epochs=3, enable_checkpointing=False, strategy=sharded)
-    made.fit(model, batches(batch_size=24))
-    assert model.held < sum(parameter.numel() for parameter in model.parameters())
-    assert {type(parameter.data) for parameter in model.parameters()} == {Tensor}
-    made.strategy.release_workers()
-
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.05)
+    alone = Deep()
+    begun = {name: tensor.clone() for name, tensor in alone.state_dict().items()}
+    optimizer = alone.configure_optimizers()
     for _ in range(3):
         optimizer.zero_grad()
         nn.functional.mse_loss(alone.layer(data().tensors[0]), data().tensors[1]).backward()
         optimizer.step()
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(model.parameters(), alone.parameters(), strict=True))
+
+    fsdp2 = strategy("RayModelParallelStrategy", lightning=FLAVOURS[0])
+    fsdp = FSDPOnCPUs(2, resources_per_worker={"CPU": 0.5}, lightning=FLAVOURS[0], state_dict_type="sharded")
+    for model, sharded in ((Sharded(), fsdp2), (Deep(), fsdp)):
+        model.load_state_dict(begun)
+        best = pl.callbacks.ModelCheckpoint(tmp_path / type(sharded).__name__, monitor="val_loss")
+        made = trainer(FLAVOURS[0], tmp_path, max_epochs=3, callbacks=[best], strategy=sharded)
+        made.fit(model, batches(batch_size=24), batches(16))
+        assert 0 < model.held < sum(parameter.numel() for parameter in model.parameters())
+        assert {type(parameter.data) for parameter in model.parameters()} == {Tensor}
+        for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-5)
+        (validated,) = made.validate(model, batches(16), verbose=False)
+        assert validated["val_loss"] == pytest.approx(float(best.best_model_score))
+        made.fit_loop.max_epochs = 4
+        made.fit(model, batches(batch_size=24), batches(16), ckpt_path=best.best_model_path)
+        assert made.global_step == 4
+    made.strategy.release_workers()
 
 
 def test_fsdp_without_gpus_is_refused_before_anything_starts() -> None:
