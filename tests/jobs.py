@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -18,13 +17,13 @@ SPACE = {"x": tuner.uniform(0.1, 1.0)}
 
 
 def slow(config: dict[str, Any]) -> None:
-    """Forty reports with a checkpoint each, a tenth of a second apart."""
+    """Forty reports, or `steps`, with a checkpoint each, a tenth of a second apart."""
     start = 0
     if (checkpoint := tuner.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
             start = json.loads(Path(folder, "state.json").read_text())["step"]
     print(f"starting at {start}", flush=True)
-    for step in range(start + 1, 41):
+    for step in range(start + 1, config.get("steps", 40) + 1):
         time.sleep(0.1)
 
         def save(folder: str, step: int = step) -> None:
@@ -51,13 +50,6 @@ def objective(trial: optuna.Trial) -> float:
 
         trial.report(seen["middle"] / step if step >= 2 else 1.0, step, checkpoint=save)  # type: ignore[call-arg]
     return seen["middle"] / trial.suggest_int("end", 1, 1000)
-
-
-def endless(config: dict[str, Any]) -> None:
-    """Reports until it is ended: nothing to wait for comes too late."""
-    for step in itertools.count(1):
-        time.sleep(0.1)
-        tuner.report({"loss": config["x"] / step})
 
 
 OPTIONS: dict[str, Any] = {

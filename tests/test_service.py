@@ -213,7 +213,8 @@ def test_an_entrypoint_that_cannot_be_imported_is_refused_at_once(service: Servi
 
 
 def test_cancel_ends_the_trials_and_frees_their_groups(service: Service) -> None:
-    created = service.post({**SLOW, "entrypoint": "tests.jobs:endless"})
+    endless = {"steps": {"type": "const", "value": 1_000_000}}  # nothing to wait for comes too late
+    created = service.post({**SLOW, "space": {**SLOW["space"], **endless}})
     until("both to run", lambda: service.get(f"/experiments/{created['id']}")["counts"]["running"] == 2)
     trial = service.get(f"/experiments/{created['id']}/trials")["items"][0]["id"]
     live = f"/api/v1/trials/{trial}/live"
