@@ -19,6 +19,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers.base import TrialReported
+from tuner.schedulers.from_ray import UsersStopper
 from tuner.schedulers.stoppers import (
     ExperimentPlateauStopper,
     FunctionStopper,
@@ -310,16 +311,66 @@ def test_bad_json_says_where_and_what(data: dict[str, Any], pointer: str, says: 
     assert says in caught.value.errors[0][1]
 
 
-def test_what_cannot_be_stored_is_refused() -> None:
-    class Own(ray_stoppers.Stopper):  # type: ignore[misc]
+class Patient(ray_stoppers.Stopper):  # type: ignore[misc]
+    """Ends a trial at its third report without a better value than all before; all, where `enough` is reached."""
+
+    def __init__(self, enough: float = 9.0) -> None:
+        self.enough, self.best, self.idle, self.over = enough, -1.0, dict[str, int](), False
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        better = result["m"] > self.best
+        self.best = max(self.best, result["m"])
+        self.over = self.over or self.best >= self.enough
+        self.idle[trial_id] = 0 if better else self.idle.get(trial_id, 0) + 1
+        return self.idle[trial_id] >= 3 or result["training_iteration"] >= 8
+
+    def stop_all(self) -> bool:
+        return self.over
+
+
+def test_a_stopper_of_the_users_own_remembers_over_restarts() -> None:
+    theirs = Patient()
+    whole = Fed(from_argument(theirs))  # type: ignore[arg-type]
+    values = [0.1, 0.3, 0.2, 0.3, 0.4, 0.1, 0.1, 0.2, 0.0]
+    said = [whole.report(0, step, m=value) for step, value in enumerate(values[:6], start=1)]
+    assert said == [None] * 6
+    assert theirs.best == -1.0, "a copy is asked"
+    again = Fed(from_argument(Patient()))  # type: ignore[arg-type]
+    for step, value in enumerate(values[:6], start=1):
+        again.report(0, step, m=value)
+    for fed in (whole, again):
+        assert fed.report(0, 7, m=0.1) is None
+        assert fed.report(1, 1, m=0.9) is None
+        assert fed.report(0, 8, m=0.2) == "completed at iteration 8: Patient says so"
+
+
+def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
+    options: dict[str, Any] = {
+        "metric": "m",
+        "mode": "max",
+        "scheduler": "fifo",
+        "search_alg": "random",
+        "num_samples": 2,
+    }
+    ended = simulate(climb, SPACE, stop=Patient(), **options)
+    assert [trial.iteration for trial in ended.trials] == [8, 3], "the second is never the better one"
+    assert all("Patient says so" in trial.reason for trial in ended.trials)
+    over = simulate(climb, SPACE, stop=Patient(enough=0.5), max_concurrent_trials=1, **options)
+    assert [trial.iteration for trial in over.trials] == [5]
+    assert "Patient says that all is over" in over.trials[0].reason
+
+    class Broken(Patient):
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-            return False
+            return bool(result["accuracy"] > 1)
 
-        def stop_all(self) -> bool:
-            return False
+    broken = simulate(climb, SPACE, stop=Broken(), **options)
+    assert broken.error is not None
+    assert "stop raised KeyError: 'accuracy', the metrics being 'm'" in broken.error
 
-    with pytest.raises(SpecError, match="the state of a Ray Tune stopper Own cannot be saved"):
-        from_argument(Own())
+
+def test_what_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(SpecError, match="a Patient has no JSON form"):
+        UsersStopper(Patient()).to_json()
     with pytest.raises(SpecError, match="cannot be imported by another process"):
         FunctionStopper(lambda number, metrics: True).to_json()
     with pytest.raises(SpecError, match="expected a stopper"):

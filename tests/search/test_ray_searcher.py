@@ -167,6 +167,11 @@ def test_what_it_cannot_do_is_said() -> None:
         make(from_argument(Recorder(1)), task(SPACE, TWO))
     with pytest.raises(SpecError, match="give the space to the experiment"):
         make(from_argument(Recorder(1)), task(Space.from_python({"epochs": 3})))
+    by_run = from_argument(OptunaSearch(space=lambda trial: None, metric="m", mode="min"))
+    with pytest.raises(
+        SpecError, match="a function that asks an Optuna trial for its values can be the trainable itself"
+    ):
+        make(by_run, task(Space.from_python({})))
     with pytest.raises(SpecError, match="Stubborn cannot take this space: only integers"):
         make(from_argument(Stubborn(1)), task(SPACE))
     with pytest.raises(SpecError, match="proposes y, which the experiment's space does not have"):

@@ -5,17 +5,21 @@ Only their attributes are read; Ray is not imported here. What has another meani
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.schedulers.asha import ASHAScheduler
-from tuner.schedulers.base import Scheduler
+from tuner.schedulers.base import Fact, Scheduler, Setting, TrialReported
 from tuner.schedulers.fifo import FIFOScheduler
 from tuner.schedulers.hyperband import HyperBandScheduler
 from tuner.schedulers.median import MedianStoppingRule
 from tuner.schedulers.pbt import PopulationBasedTraining
 from tuner.schedulers.stoppers import (
+    ITERATION,
+    TIME,
     CombinedStopper,
     ExperimentPlateauStopper,
     FunctionStopper,
@@ -23,6 +27,7 @@ from tuner.schedulers.stoppers import (
     Stopper,
     TimeStopper,
     TrialPlateauStopper,
+    next_report,
 )
 
 
@@ -103,12 +108,65 @@ _SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
 
 
 def stopper_from_ray(theirs: Any, pointer: str = "/stop") -> Stopper | None:
-    """Our stopper with the options of a `ray.tune.stopper` object; SpecError for a class of the user's own."""
+    """Our stopper with the options of a `ray.tune.stopper` object, or one that asks an object of the user's own class."""
     make = _STOPPERS.get(type(theirs).__name__)
-    if make is None or not type(theirs).__module__.startswith("ray.tune.stopper"):
-        message = f"the state of a Ray Tune stopper {type(theirs).__name__} cannot be saved; pass a function instead"
-        raise SpecError(message, pointer)
-    return make(theirs)
+    if type(theirs).__module__.startswith("ray.tune.stopper"):
+        if make is None:
+            raise SpecError(f"{type(theirs).__name__} of Ray Tune is not known here; pass a function instead", pointer)
+        return make(theirs)
+    return UsersStopper(theirs)
+
+
+class UsersStopper(Stopper):
+    """A `ray.tune.Stopper` that somebody wrote, asked as Ray asks it: once per report, and then whether all is over.
+
+    What it remembers, it learns again after a restart: it is taken as it was handed over and told of the same reports in the same
+    order. So it must depend on them alone.
+    """
+
+    TYPE = "ray"
+
+    def __init__(self, stopper: Any) -> None:
+        self._pristine = stopper
+        self._name = type(stopper).__name__
+
+    def to_json(self) -> dict[str, Any]:
+        """SpecError: it is an object, which is pickled with the experiment's code."""
+        raise SpecError(f"a {self._name} has no JSON form", "/stop")
+
+    def __repr__(self) -> str:
+        return f"UsersStopper({self._name})"
+
+    def setup(self, setting: Setting) -> None:
+        super().setup(setting)
+        self._live = copy.deepcopy(self._pristine)
+        self._ends: set[int] = set()
+        self._all = False
+        self._error: Exception | None = None
+
+    def milestone(self, trial: Trial) -> float | None:
+        return next_report(trial)
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        if not isinstance(fact, TrialReported) or self._error is not None:
+            return
+        trial = trials[fact.trial]
+        try:
+            if self._live(str(fact.trial), {ITERATION: fact.iteration, TIME: trial.running_s, **trial.last}):
+                self._ends.add(fact.trial)
+            self._all = bool(self._live.stop_all())
+        except Exception as error:  # the user's code: said at the report
+            self._error = error
+
+    def decide(self, number: int, trials: Population) -> str | None:
+        if self._error is not None:
+            raise self._error
+        return (
+            f"completed at iteration {trials[number].iteration}: {self._name} says so" if number in self._ends else None
+        )
+
+    def finished(self, trials: Population) -> str | None:
+        return f"{self._name} says that all is over" if self._all else None
 
 
 _STOPPERS: dict[str, Callable[[Any], Stopper | None]] = {

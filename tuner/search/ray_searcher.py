@@ -60,7 +60,13 @@ class RaySearcher(Proposer):
             )
             raise SpecError(message, "/search")
         if not len(task.space):
-            raise SpecError("give the space to the experiment and not to the searcher of Ray Tune", "/space")
+            message = "give the space to the experiment and not to the searcher of Ray Tune"
+            define_by_run = (
+                "; a function that asks an Optuna trial for its values can be the trainable itself: it is an objective"
+            )
+            raise SpecError(
+                message + (define_by_run if callable(getattr(self._pristine, "_space", None)) else ""), "/space"
+            )
         self._live = _Live(self._pristine, task, len(self._points))
         try:
             self._try_out(task)
