@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import sys
@@ -38,17 +39,43 @@ class _Meeting:
 
 
 _meeting: _Meeting | None = None
+_ours: Any = None  # the default process group, while it is the one that `join` has made
 
 
 def import_torch() -> None:
     import torch.distributed  # noqa: F401
 
+    give_way()
+
+
+def give_way() -> None:
+    """Let an `init_process_group` of the user's take the place of our group: scripts for torchrun begin with one.
+
+    Called before the user's code is loaded, which may take hold of the function by its name. Safe to repeat.
+    """
+    from torch import distributed
+    from torch.distributed import distributed_c10d
+
+    real = distributed_c10d.init_process_group
+    if hasattr(real, "__wrapped__") and real.__globals__ is globals():
+        return
+
+    @functools.wraps(real)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if _ours is not None and distributed.is_initialized() and distributed.group.WORLD is _ours:
+            distributed.destroy_process_group()
+        real(*args, **kwargs)
+
+    distributed.init_process_group = distributed_c10d.init_process_group = init_process_group
+
 
 def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> None:
     """Set the process group up. Every rank of the group calls it, equally often."""
-    global _meeting
+    global _meeting, _ours
     import torch
     import torch.distributed as dist
+
+    give_way()
 
     if seat.devices and (seat.backend == "nccl" or torch.cuda.is_available()):
         take_device(seat)
@@ -72,6 +99,7 @@ def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> N
         world_size=seat.world_size,
         timeout=_TIMEOUT,
     )
+    _ours = dist.group.WORLD
 
 
 def take_device(seat: Seat) -> None:
@@ -109,6 +137,8 @@ def _announced(spoke: Spoke) -> tuple[str, int]:
 
 def leave() -> None:
     """Tear down whatever process groups there are, the user's own included. The ranks may meet again."""
+    global _ours
+    _ours = None
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available():
         return

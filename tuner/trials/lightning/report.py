@@ -120,7 +120,7 @@ class ReportCallback(Flavoured):
             self._configured,
             _paces(trainer, restored["steps_per_epoch"]),
         ):
-            log.info("new configuration: %s", change)
+            print(f"new configuration: {change}")  # into the trial's log, whatever the logging there
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 
