@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
@@ -198,8 +199,9 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
     t = trial()
     t.set_user_attr("classes", [1, 2])
     t.set_user_attr("worst", float("inf"))
+    t.set_user_attr("counts", {"all": np.int64(3)})
     t.set_constraint("size", 3)
-    assert driver.notes == {"classes": [1, 2], "worst": "inf", "constraint/size": 3.0}
+    assert driver.notes == {"classes": [1, 2], "worst": "inf", "counts": {"all": 3}, "constraint/size": 3.0}
     assert t.user_attrs["classes"] == [1, 2]
     assert t.constraints == {"size": 3.0}
     with pytest.raises(TypeError, match="'model' must be JSON"):
@@ -209,7 +211,7 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # Optuna's terminator is to go
 def test_helpers_of_optuna_keep_what_they_keep_with_the_trial(driver: Driver, tmp_path: Path) -> None:
     t = trial()
-    report_cross_validation_scores(t, [0.5, 0.75])
+    report_cross_validation_scores(t, np.array([0.5, 0.75]))  # type: ignore[arg-type]
     assert driver.notes == {"terminator:cv_scores": [0.5, 0.75]}
     (tmp_path / "plot.txt").write_text("a picture")
     store = FileSystemArtifactStore(str(tmp_path))

@@ -239,6 +239,13 @@ def _as_json(key: str, value: Any) -> Any:
     try:
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, default=_listed))
     except (TypeError, ValueError):
         raise TypeError(f"the user attribute {key!r} must be JSON, not {value!r}") from None
+
+
+def _listed(value: Any) -> Any:
+    """Arrays, tensors and numbers of NumPy as lists and plain numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON")
