@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import cloudpickle
 import pytest
 
-from tuner.driver.cluster import connect
+from tuner.driver.cluster import start_head, stop_head
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("from_lightning", "from_optuna", "from_ray_train", "from_ray_tune")
@@ -23,6 +25,8 @@ def blocks(page: str) -> dict[str, str]:
 
 
 CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "both"]
+SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)[name]]
+OTHERS = [case for case in CASES if case not in SEARCHES]
 
 
 def test_each_page_has_a_before_and_an_after() -> None:
@@ -39,33 +43,53 @@ def test_links_lead_to_files(page: Path) -> None:
     assert missing == []
 
 
-@pytest.fixture(scope="module")
-def ray_address() -> Iterator[str]:
-    import ray
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+@pytest.mark.parametrize(("page", "name"), SEARCHES)
+def test_a_search_as_it_stands_there(
+    page: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As in a notebook: in a module that no worker can import."""
+    code = blocks(page)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.chdir(tmp_path)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        exec(f"{code['both']}\n\n{code[name]}", module.__dict__)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    result = module.__dict__["result"]
+    assert result.state == "completed", result.error
+    assert "best" in "".join(capfd.readouterr())
 
-    connect(cpus=4)
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
+
+@pytest.fixture(scope="module")
+def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 4}')
+        address = start_head(home)
+    yield address
+    stop_head(home)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "name"), CASES)
-def test_it_runs_as_it_stands_there(page: str, name: str, ray_address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "name"), OTHERS)
+def test_a_script_as_it_stands_there(page: str, name: str, ray_address: str, tmp_path: Path) -> None:
     code = blocks(page)
-    ends = "\nassert result.state == 'completed', result.error\n" if "tuner.run(" in code[name] else ""
     script = tmp_path / "script.py"
-    script.write_text(f"{code['both']}\n\n{code[name]}{ends}")
+    script.write_text(f"{code['both']}\n\n{code[name]}")
     (tmp_path / ".ray").symlink_to(Path.home() / ".ray")  # by what is in it the Ray of this test knows its own
     home = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home"), "RAY_ADDRESS": ray_address}
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**os.environ, **home},
+        env={**os.environ, **home, "RAY_AUTH_MODE": "token"},
         capture_output=True,
         text=True,
         timeout=170,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    if "result = tuner.run(" in code[name]:
-        assert "best" in done.stdout
