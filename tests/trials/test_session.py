@@ -14,6 +14,7 @@ from tuner.trials import session
 from tuner.trials.channel import Hub, Spoke
 from tuner.trials.checkpoints import Source
 from tuner.trials.launch import Launch, ReportMsg, Verdict
+from tuner.trials.ray_compat import TrainContext
 from tuner.trials.session import Context, LeaveTrial, OutsideTrial, Session
 
 
@@ -344,3 +345,8 @@ def test_a_milestone_says_where_the_next_function_that_saves_is_to_be_expected()
     for number in range(1, 13):
         running.report({"loss": 1}, checkpoint=(lambda folder: None) if number in (3, 6, 9) else None)
     assert [m.offer for m in memory.sent] == [None, None, 6, 6, 6, 9, 9, 9, 12, 12, 12, 15]
+
+
+def test_the_context_answers_what_rays_does() -> None:
+    rays = {name for name in vars(TrainContext) if name.startswith("get_")} - {"get_metadata", "get_storage"}
+    assert {name for name in rays if not hasattr(Context, name)} == set()

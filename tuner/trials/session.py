@@ -50,14 +50,23 @@ class Context:
     seed: int = 0
     start_iteration: int = 0  # training_iteration of the checkpoint that this run starts from
     devices: tuple[int, ...] = ()  # CUDA devices of this rank, as indices into CUDA_VISIBLE_DEVICES
+    resources: Mapping[str, float] = field(default_factory=dict)  # of this rank, and of each: {"CPU": 1.0}
     log_file: str = ""
     trial_dir: str = ""  # this rank's own directory, the same in each segment of the trial on this node
 
     def get_experiment_id(self) -> str:
         return self.experiment_id
 
+    def get_experiment_name(self) -> str:
+        """The id, which no other experiment has, as in Ray's context."""
+        return self.experiment_id
+
     def get_trial_id(self) -> str:
         return self.trial_id
+
+    def get_trial_resources(self) -> list[dict[str, float]]:
+        """What each rank has, by rank."""
+        return [dict(self.resources) for _ in range(self.world_size)]
 
     def get_trial_name(self) -> str:
         return f"trial_{self.trial_number:05d}"

@@ -312,6 +312,7 @@ class Rank:
                 seed=launch.seed,
                 start_iteration=launch.start_iteration,
                 devices=seat.devices,
+                resources=launch.scaling.bundle(),
                 log_file=capture.path,
                 trial_dir=own_directory,
             ),
