@@ -31,6 +31,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "function": ("trainable", "entrypoint"),
     "goal": ("mode",),
     "grace": ("grace_period",),
+    "local_dir": ("storage", "checkpoint.storage"),
     "max_budget": ("max_t",),
     "max_concurrent": ("max_concurrent_trials", "limits.max_concurrent_trials"),
     "max_epochs": ("max_t",),
@@ -55,6 +56,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "objective": ("metric",),
     "parallelism": ("max_concurrent_trials", "limits.max_concurrent_trials"),
     "param_space": ("space",),
+    "progress_reporter": ("verbose",),
     "pruner": ("scheduler",),
     "resources": ("resources_per_worker", "scaling.resources_per_worker"),
     "resources_per_trial": ("resources_per_worker", "scaling.resources_per_worker"),
@@ -67,6 +69,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "searcher": ("search_alg", "search"),
     "storage": ("checkpoint.storage",),
     "storage_path": ("storage", "checkpoint.storage"),
+    "study_name": ("name",),
+    "sync_config": ("storage", "checkpoint.storage"),
     "time_budget": ("time_budget_s", "limits.time_budget_s"),
     "timeout": ("time_budget_s", "limits.time_budget_s"),
     "trainable": ("entrypoint",),
@@ -87,6 +91,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "successive_halving": ("asha",),
     "successivehalving": ("asha",),
 }
+NO_ARGUMENT = {
+    "callbacks": "result.dataframe(history=True), the logs and the event stream have what they are used for",
+    "fail_fast": "trials that fail do not end the others",
+    "load_if_exists": "tuner.resume(experiment_id) goes on with an earlier search",
+    "raise_on_failed_trial": "failed trials do not raise, see result.trials and result.error",
+    "resume": "tuner.resume(experiment_id) goes on with an earlier search",
+}
+"""Arguments of Ray Tune's and Optuna's that nothing here has, and what there is instead."""
+
 OF_THE_EXPERIMENT = frozenset(
     {"max_concurrent_trials", "metric", "mode", "num_samples", "points_to_evaluate", "seed", "space", "time_budget_s"}
 )
@@ -158,4 +171,5 @@ def keywords_explained(function: Callable[P, R], part: str | None = None) -> Cal
 
 def _unknown(function: Callable[..., Any], name: str, known: list[str], part: str | None) -> str:
     belongs = of_the_experiment(name, known) if part else ""
-    return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39))}"
+    instead = f"; {NO_ARGUMENT[name]}" if name in NO_ARGUMENT else ""
+    return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39)) or instead}"
