@@ -147,6 +147,16 @@ def test_tensors_of_a_gpu_come_to_a_script_without_one(monkeypatch: pytest.Monke
     assert mine.held.tensor.device.type == mine.held.layer.weight.device.type == "cpu"
 
 
+def test_the_script_draws_on_from_where_training_ended() -> None:
+    returned = fitted(trainer(FLAVOURS[0], max_epochs=1), module(FLAVOURS[0], {}, sgd))
+    expected = float(torch.rand(1))
+    torch.manual_seed(0)
+    here = trainer(FLAVOURS[0], max_epochs=1)
+    here.strategy._lightning_module = module(FLAVOURS[0], {}, sgd)
+    hand_back(here, returned)
+    assert float(torch.rand(1)) == expected
+
+
 def test_a_model_without_storage_gets_its_weights() -> None:
     """As after ``with trainer.init_module(empty_init=True)``."""
     trained = module(FLAVOURS[0], {}, sgd)

@@ -19,6 +19,8 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.nn.parameter import is_lazy
 
+from tuner.trials.lightning.switches import generators, set_generators
+
 log = logging.getLogger(__name__)
 
 _LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
@@ -35,6 +37,7 @@ class Returned:
     state: bytes = b""
     metrics: bytes = b""
     loops: bytes = b""
+    generators: Any = None  # the states of the random generators: the script draws on from there
     parts: bytes = b""  # one pickle, so that what two of them share stays shared: see `_parts`
 
 
@@ -65,6 +68,7 @@ def collect(
         loops=_dump(
             {"should_stop": trainer.should_stop, **{name: getattr(trainer, name).state_dict() for name in _LOOPS}}
         ),
+        generators=generators(),
         parts=_pickled(_parts(trainer, known, sharded), {id(thing): name for name, thing in known.items()}),
     )
 
@@ -108,6 +112,7 @@ def hand_back(trainer: Any, returned: Returned) -> None:
     for name in _LOOPS:
         _set_progress(getattr(trainer, name), loops[name])
     trainer.state = pickle.loads(returned.state)
+    set_generators(returned.generators)
 
 
 def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:

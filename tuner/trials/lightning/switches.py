@@ -21,7 +21,7 @@ class Switches:
     cudnn: tuple[bool, bool]  # benchmark, deterministic
     matmul_precision: str
     dtype: torch.dtype
-    generators: tuple[Any, Any, torch.Tensor]  # of Python, NumPy, torch on the CPU
+    generators: tuple[Any, Any, torch.Tensor]
 
     @classmethod
     def here(cls) -> Switches:
@@ -30,7 +30,7 @@ class Switches:
             (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
             torch.get_float32_matmul_precision(),
             torch.get_default_dtype(),
-            (random.getstate(), numpy.random.get_state(), torch.random.get_rng_state()),
+            generators(),
         )
 
     def set(self) -> None:
@@ -38,7 +38,16 @@ class Switches:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = self.cudnn
         torch.set_float32_matmul_precision(self.matmul_precision)
         torch.set_default_dtype(self.dtype)
-        python, of_numpy, of_torch = self.generators
-        random.setstate(python)
-        numpy.random.set_state(of_numpy)
-        torch.random.set_rng_state(of_torch)
+        set_generators(self.generators)
+
+
+def generators() -> tuple[Any, Any, torch.Tensor]:
+    """The states of the random generators of Python, NumPy and torch on the CPU."""
+    return random.getstate(), numpy.random.get_state(), torch.random.get_rng_state()
+
+
+def set_generators(states: tuple[Any, Any, torch.Tensor]) -> None:
+    python, of_numpy, of_torch = states
+    random.setstate(python)
+    numpy.random.set_state(of_numpy)
+    torch.random.set_rng_state(of_torch)
