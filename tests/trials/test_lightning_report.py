@@ -291,13 +291,14 @@ def test_a_new_shape_of_the_schedule_holds_from_its_present_position(schedule: A
     assert model.rates == pytest.approx(fresh.rates[18:], rel=1e-6)
 
 
-def test_other_hyperparameters_are_replaced_and_momentum_buffers_kept() -> None:
+def test_other_hyperparameters_are_replaced_and_momentum_buffers_kept(capsys: pytest.CaptureFixture[str]) -> None:
     made, _, first, _ = leave_and_go_on(FLAVOURS[0], plain, 5, {**CONFIG, "decay": 0.1, "momentum": 0.5}, max_epochs=6)
     group = made.optimizers[0].param_groups[0]
     assert (group["weight_decay"], group["momentum"], group["lr"]) == (0.1, 0.5, 0.02)
     state = torch.load(os.path.join(first.saved.path, "checkpoint.ckpt"), weights_only=False)
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
     assert made.global_step == 36
+    assert "new configuration: optimizer 0, group 0: " in capsys.readouterr().out  # a line in the trial's log
 
 
 def test_a_learning_rate_that_the_user_decayed_by_hand_stays_decayed() -> None:

@@ -9,7 +9,6 @@ epoch's end skips a plateau scheduler's step, and fails in EarlyStopping.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,6 @@ from tuner.errors import CheckpointError, SpecError
 from tuner.trials import session
 from tuner.trials.lightning import hyperparameters
 from tuner.trials.lightning.flavour import Flavoured
-
-log = logging.getLogger(__name__)
 
 FILE = "checkpoint.ckpt"
 On = Literal["validation_end", "train_epoch_end", "train_batch_end"]

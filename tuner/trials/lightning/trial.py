@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import socket
 import types
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy as _Strategy
 else:
     _Strategy = object
-
-log = logging.getLogger(__name__)
 
 
 def prepare_trainer(
