@@ -26,7 +26,9 @@ from torch.utils.data import DataLoader
 
 import tuner
 from tests.trials.lightning_cases import FLAVOURS, data
+from tuner.domain.experiment import Scaling
 from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
+from tuner.trials.lightning import workers
 from tuner.trials.lightning.flavour import flavour_of
 from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayStrategy, _Job, _pickled
 from tuner.trials.lightning.results import in_order
@@ -366,6 +368,28 @@ def test_callbacks_that_heard_of_an_error_on_the_ranks_do_not_hear_of_it_again(
     assert not os.path.exists(saves.ckpt_path)
     assert saves in made.callbacks
     assert made.state.status == "interrupted"
+
+
+def test_idle_workers_that_know_an_old_source_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ranks:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.is_fresh, self.closed = True, False
+
+        def fresh(self) -> bool:
+            return self.is_fresh
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(workers, "Workers", Ranks)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node"))
+    key, first = workers.borrow(Scaling())
+    workers.give_back(key, first, 60)
+    assert workers.borrow(Scaling())[1] is first
+    workers.give_back(key, first, 60)
+    first.is_fresh = False
+    second = workers.borrow(Scaling())[1]
+    assert (second is first, first.closed, second.closed) == (False, True, False)
 
 
 def test_a_compiled_module_is_refused_with_what_to_do_instead() -> None:

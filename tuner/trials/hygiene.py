@@ -25,10 +25,6 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "t
 _GRACE_S = 0.3
 _POOL_THREADS = 64
 _GPU_SLACK = 32 << 20
-_UNKNOWN = -1  # in the place of a file's time of modification
-_LIBRARIES = tuple(
-    {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
-)
 
 
 class Baseline:
@@ -45,9 +41,6 @@ class Baseline:
         self._hooks = (sys.excepthook, threading.excepthook)
         self._threads = {thread.ident for thread in threading.enumerate()}
         self._torch: dict[str, Any] | None = None
-        self._stamps: dict[str, int] = {}
-        self._known_modules: set[str] = set()
-        self._noted_at = time.time_ns()
         gc.collect()
         self._freeze()
 
@@ -95,23 +88,6 @@ class Baseline:
         """What has come to stay, such as the libraries that a trial has imported, is not looked at again at each reset."""
         gc.freeze()
         self._frozen_modules = len(sys.modules)
-
-    def note_modules(self) -> None:
-        """Remember the files of the user's modules that were imported since the last call.
-
-        A file that has changed since then may have changed after its import, so it counts as one that has.
-        """
-        for name in sys.modules.keys() - self._known_modules:
-            self._known_modules.add(name)
-            file = getattr(sys.modules.get(name), "__file__", None)
-            if isinstance(file, str) and file not in self._stamps and not file.startswith(_LIBRARIES):
-                modified = _modified(file)
-                self._stamps[file] = modified if modified <= self._noted_at else _UNKNOWN
-        self._noted_at = time.time_ns()
-
-    def stale_module(self) -> str | None:
-        """A file of the user's that has changed since it was imported here."""
-        return next((file for file, stamp in self._stamps.items() if _modified(file) != stamp), None)
 
     def _leftovers(self) -> str | None:
         deadline = time.monotonic() + _GRACE_S
@@ -188,10 +164,3 @@ def _children() -> list[tuple[int, str]]:
         except psutil.NoSuchProcess:
             continue
     return found
-
-
-def _modified(file: str) -> int:
-    try:
-        return os.stat(file).st_mtime_ns
-    except OSError:
-        return 0

@@ -33,6 +33,7 @@ from tuner.trials.hygiene import Baseline
 from tuner.trials.launch import Launch, ReportMsg, Verdict
 from tuner.trials.line import Address, Line
 from tuner.trials.logs import Capture, note_exits
+from tuner.trials.modules import Modules
 from tuner.trials.on_import import on_import
 from tuner.trials.outbox import Outbox
 from tuner.trials.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
@@ -82,6 +83,7 @@ class Rank:
         self._segment: _Segment | None = None
         self._codes: dict[str, bytes] = {}
         self._baseline: Baseline | None = None
+        self._modules = Modules()
         self._dirty: str | None = None
         self._experiment: str | None = None
         self._undo: list[Callable[[], Any]] = []
@@ -164,7 +166,7 @@ class Rank:
         self._segment = None
         rendezvous.leave()
         if self._baseline is not None and self._dirty is None:
-            self._baseline.note_modules()
+            self._modules.note()
             self._dirty = self._baseline.restore()
         return self._dirty
 
@@ -260,7 +262,7 @@ class Rank:
             return self._dirty
         if self._baseline is not None and launch.experiment_id != self._experiment:
             self._experiment = launch.experiment_id
-            if stale := self._baseline.stale_module():
+            if stale := self._modules.stale():
                 return f"{stale} has changed since it was imported"
         return None
 
@@ -272,10 +274,10 @@ class Rank:
                 sys.path.insert(0, entry)
         own_directory = directories.enter(launch, seat.rank)
         self._seed(launch, seat)
-        self._baseline.note_modules()
+        self._modules.note()
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
-        self._baseline.note_modules()
+        self._modules.note()
         checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and seat.local_rank == 0:
             checkpoint.verify()

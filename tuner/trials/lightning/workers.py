@@ -26,6 +26,7 @@ from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
 from tuner.trials import rendezvous
 from tuner.trials.figures import oom_kills
+from tuner.trials.modules import Modules
 from tuner.trials.placement import lacking, seats
 from tuner.trials.protocol import Member, Seat
 
@@ -42,6 +43,7 @@ class Worker:
         self._tee = {"stdout": _Tee(sys.stdout), "stderr": _Tee(sys.stderr)}
         sys.stdout, sys.stderr = self._tee["stdout"], self._tee["stderr"]
         self._store: Any = None
+        self._modules = Modules()
 
     def hello(self) -> Member:
         return Member(
@@ -67,6 +69,7 @@ class Worker:
         import cloudpickle
 
         self._sit(seat, about)
+        self._modules.note()
         talks = seat.rank == 0
         for tee in self._tee.values():
             tee.heard, tee.tty = talks, about["tty"]
@@ -75,9 +78,14 @@ class Worker:
             return cloudpickle.loads(payload)(seat)
         finally:
             rendezvous.leave()
+            self._modules.note()
             self._store = None
             for tee in self._tee.values():
                 tee.heard = False
+
+    def stale(self) -> str | None:
+        """A file of the user's that has changed since it was imported here."""
+        return self._modules.stale()
 
     @ray.method(concurrency_group="control")
     def output(self, wait_s: float) -> list[tuple[str, str]]:
@@ -209,6 +217,13 @@ class Workers:
         content: bytes | None = ray.get(self._actors[0].read.remote(path))
         return content
 
+    def fresh(self) -> bool:
+        """Whether all ranks are there, and know the user's modules as they are now."""
+        try:
+            return not any(ray.get([actor.stale.remote() for actor in self._actors]))
+        except ray.exceptions.RayError:
+            return False
+
     def close(self) -> None:
         """End the processes and give the resources back; safe to repeat."""
         with contextlib.suppress(Exception):  # the Ray that they lived in may be gone
@@ -242,7 +257,9 @@ def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
         found = _idle.pop(key, None)
     if found is not None:
         found[1].cancel()
-        return key, found[0]
+        if found[0].fresh():
+            return key, found[0]
+        found[0].close()
     release()
     return key, Workers(scaling, **options)
 

@@ -1,0 +1,45 @@
+"""Whether the user's modules are still as they were when this process imported them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+_UNKNOWN = -1  # in the place of a file's time of modification
+_LIBRARIES = tuple(
+    {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
+)
+
+
+class Modules:
+    """The files of the modules that were imported, libraries apart, and when they were written."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, int] = {}
+        self._known: set[str] = set()
+        self._noted_at = time.time_ns()
+
+    def note(self) -> None:
+        """Take in what was imported since the last call.
+
+        A file that has changed since then may have changed after its import, so it counts as one that has.
+        """
+        for name in sys.modules.keys() - self._known:
+            self._known.add(name)
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if isinstance(file, str) and file not in self._stamps and not file.startswith(_LIBRARIES):
+                modified = _modified(file)
+                self._stamps[file] = modified if modified <= self._noted_at else _UNKNOWN
+        self._noted_at = time.time_ns()
+
+    def stale(self) -> str | None:
+        """A file that has changed since it was imported here."""
+        return next((file for file, stamp in self._stamps.items() if _modified(file) != stamp), None)
+
+
+def _modified(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
