@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.trials.metrics import flatten
+from tuner.trials.metrics import flatten, numbers
 
 
 def test_numbers_of_every_kind() -> None:
@@ -79,3 +79,14 @@ def test_what_is_no_dict_or_has_odd_names() -> None:
         flatten({1: 0.5})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="metric 'a/b' is reported twice"):
         flatten({"a/b": 1, "a": {"b": 2}})
+
+
+def test_only_what_is_no_number_is_left_out_of_a_dict_within_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    named: set[str] = set()
+    for _ in range(2):
+        found = numbers({"eval": {"loss": 0.5, "split": "test"}, "note": None}, named, "eval/loss")
+        assert found == {"eval/loss": 0.5}
+    told = capsys.readouterr().err
+    assert [told.count("'eval/split'"), told.count("'note'")] == [1, 1], "named, and once"
+    with pytest.raises(TypeError, match="'eval/loss' must be a number"):
+        numbers({"eval": {"loss": "low"}}, named, "eval/loss")

@@ -28,20 +28,24 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None) -> dict[str, float]:
+def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, prefix: str = "") -> dict[str, float]:
     """As `flatten`, but what is no number is left out and named on stderr, unless it is among those `named` before.
 
-    TypeError where the `needed` metric is no number.
+    TypeError where the `needed` metric is no number. prefix: of all names, where `metrics` are within others.
     """
     found: dict[str, float] = {}
-    for name, value in metrics.items():
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found.update(numbers(value, named, needed, f"{name}/"))
+            continue
         try:
-            found.update(flatten({str(name): value}))
+            found.update(flatten({name: value}))
         except TypeError as error:
             if name == needed:
                 raise
-            if str(name) not in named:
-                named.add(str(name))
+            if name not in named:
+                named.add(name)
                 print(f"left out of the report: {error}", file=sys.stderr)
     return found
 
