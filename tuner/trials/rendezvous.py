@@ -54,6 +54,9 @@ def give_way() -> None:
     Called before the user's code is loaded, which may take hold of the function by its name. Safe to repeat.
     """
     from torch import distributed
+
+    if not distributed.is_available():
+        return
     from torch.distributed import distributed_c10d
 
     real = distributed_c10d.init_process_group

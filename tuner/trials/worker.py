@@ -99,6 +99,8 @@ class Rank:
         if wants_torch:
             self._importing = threading.Thread(target=rendezvous.import_torch, name="tuner-import", daemon=True)
             self._importing.start()
+        else:
+            on_import("torch", rendezvous.give_way)
 
     # One after the other
 
