@@ -42,6 +42,12 @@ def private_ray(_kept: None) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def without_ray() -> None:
+    """For modules that start a Ray of another kind: the kept one is ended."""
+    tuner.shutdown()
+
+
 @pytest.fixture(scope="session")
 def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sqlite") / "template.db"

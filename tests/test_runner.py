@@ -18,7 +18,6 @@ import ray.train
 
 import tuner
 from tuner.domain.events import Reported
-from tuner.driver.cluster import connect
 from tuner.errors import SpecError
 from tuner.runner import _Interrupts
 from tuner.settings import Settings
@@ -26,15 +25,6 @@ from tuner.store import Store
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
-    import ray
-
-    connect(cpus=2)
-    yield
-    ray.shutdown()
 
 
 def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
@@ -215,7 +205,7 @@ def search(function: Any, **options: Any) -> tuner.Result:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("private_ray")
 class TestRun:
     def test_the_result_has_what_was_reported(self) -> None:
         offset = 10

@@ -26,7 +26,7 @@ SPACE = {"x": tuner.uniform(0, 1)}
 
 
 @pytest.fixture(scope="module")
-def _ray() -> Iterator[None]:
+def _ray(without_ray: None) -> Iterator[None]:
     connect(cpus=2)
     yield
     tuner.shutdown()

@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
+def _ray(without_ray: None) -> Iterator[None]:
     connect(cpus=2)
     yield
     ray.shutdown()

@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
+def local_ray(without_ray: None) -> Iterator[None]:
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
     yield
     ray.shutdown()

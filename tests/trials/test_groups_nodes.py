@@ -25,7 +25,7 @@ SPREAD = {"placement_strategy": "STRICT_SPREAD"}
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(without_ray: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("RAY_health_check_initial_delay_ms", "1000")
     monkeypatch.setenv("RAY_health_check_period_ms", "1000")
     monkeypatch.setenv("RAY_health_check_failure_threshold", "5")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def small_ray() -> Iterator[None]:
+def small_ray(without_ray: None) -> Iterator[None]:
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="warning")
     yield
     ray.shutdown()
