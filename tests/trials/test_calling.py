@@ -107,6 +107,13 @@ def test_what_comes_back(function: Any, expected: list[dict[str, float]]) -> Non
     assert reports_of(function) == expected
 
 
+def test_a_value_that_is_returned_is_told_from_a_report() -> None:
+    seen: list[Session] = []
+    reports_of(lambda config, session: seen.append(session) or 0.5)
+    reports_of(lambda config, session: seen.append(session) or both(config, session))
+    assert [session.as_value for session in seen] == [True, False]
+
+
 def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
     with pytest.raises(AttributeError) as caught:
         reports_of(lambda config, session: config.suggest_float("x", 0, 1))

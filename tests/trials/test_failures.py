@@ -97,6 +97,13 @@ def test_ranks_that_leave_at_a_verdict_are_even_and_one_that_returned_before_it_
     assert "rank 0 7, rank 1 3;" in uneven({0: left, 1: RankResult(kind="returned", reports=3)})
 
 
+def test_only_rank_0_need_return_a_value() -> None:
+    value, nothing = RankResult(kind="returned", reports=1, as_value=True), RankResult(kind="returned")
+    assert uneven({0: value, 1: nothing, 2: value}) == ""
+    assert "rank 0 1, rank 1 2;" in uneven({0: value, 1: RankResult(kind="returned", reports=2)})
+    assert "rank 0 1, rank 1 0;" in uneven({0: RankResult(kind="returned", reports=1), 1: nothing})
+
+
 def test_an_error_of_the_user() -> None:
     failure = from_error(RankError(type="ValueError", message="no", traceback="Traceback", log_tail="log"), PLACE)
     assert (failure.kind, failure.cause, failure.message) == ("user", "exception", "ValueError: no")

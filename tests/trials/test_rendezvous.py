@@ -38,7 +38,7 @@ from tuner.trials.protocol import Seat
 from tuner.trials.worker import Rank
 
 Rank(None, wants_torch=False)
-from torch.distributed import HashStore, get_world_size, init_process_group  # as the user's module does, before the group is there
+from torch.distributed import HashStore, get_world_size, init_process_group  # as a module of the user's
 alone = Seat(
     rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nodes=1, gpus=(), devices=(), hub=None, token=b"",
     backend="gloo",

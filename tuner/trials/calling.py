@@ -28,6 +28,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
             for value in result:
                 session.report(_metrics(value, metric, named))
         elif session.count == 0 and _is_result(result):
+            session.as_value = True
             session.report(_metrics(result, metric, named))
     except Finished:
         return

@@ -54,15 +54,15 @@ def uneven(results: Mapping[int, RankResult]) -> str:
     """In words, that some ranks have made more or fewer reports than rank 0; empty where all have made as many.
 
     Ranks that follow a verdict all leave at the same report, so where training code reports equally often the counts are equal
-    however the segment ended.
+    however the segment ended. Where rank 0's only report is what its function returned, the others need not return anything.
     """
-    reports = results[0].reports
-    others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports != reports]
+    even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
+    others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
     if not others:
         return ""
     more = f" and {len(others) - _SHOWN} more ranks otherwise" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
-    made = f"its ranks made unequal numbers of reports: rank 0 {reports}, {counts}"
+    made = f"its ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
     return f"{made}; every rank must call tuner.report equally often"
 
 

@@ -61,6 +61,7 @@ class RankResult:
     kind: Literal["returned", "left", "failed"]
     reports: int = 0
     error: RankError | None = None
+    as_value: bool = False  # its only report is what the function returned
 
 
 @dataclass(frozen=True, slots=True)

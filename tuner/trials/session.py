@@ -169,6 +169,7 @@ class Session:
         self._answered = (0, False)  # the latest report that should_checkpoint was asked about, and what it said
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
+        self.as_value = False  # the only report is what the function returned
         self.waiting_for_verdict = False
         self.saving = False  # on its way out: not to be taken for a rank that stays
         self.progressed_at = time.monotonic()

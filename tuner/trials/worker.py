@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import ray
 
@@ -401,7 +401,8 @@ class Rank:
             segment.outbox.close()
         if error is not None:
             return RankResult(kind="failed", reports=running.count, error=error)
-        return RankResult(kind="left" if running.left is not None else "returned", reports=running.count)
+        kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
+        return RankResult(kind=kind, reports=running.count, as_value=running.as_value)
 
     def _put_back(self) -> None:
         while self._undo:
