@@ -73,6 +73,8 @@ def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> N
     assert [line.removeprefix("  ") for line in lines] == printed[-20:]
     silent = from_death(Exception(CRASH), PLACE, 5, Findings()).traceback
     assert silent.endswith("most likely SIGKILL; it printed nothing\n")
+    gone = from_death(Exception("The node has died."), PLACE, 0, Findings(node_alive=False)).traceback
+    assert gone.endswith("its node was lost; its log cannot be read\n")
 
 
 @pytest.mark.parametrize(

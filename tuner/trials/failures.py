@@ -79,15 +79,16 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
         rank=place.rank,
         node=place.host,
         pid=place.pid,
-        traceback=_last_words(place, message, found.log_tail),
+        traceback=_last_words(place, message, found),
         log_tail=found.log_tail,
     )
 
 
-def _last_words(place: Placed, message: str, log_tail: str) -> str:
+def _last_words(place: Placed, message: str, found: Findings) -> str:
     """In the place of a traceback, of which a process that dies leaves none."""
-    lines = log_tail.splitlines()[-_LAST_LINES:]
-    said = "it printed nothing" if not lines else "the last lines of its log:\n  " + "\n  ".join(lines)
+    lines = found.log_tail.splitlines()[-_LAST_LINES:]
+    silent = "it printed nothing" if found.node_alive else "its log cannot be read"
+    said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent
     return f"no traceback: rank {place.rank} (process {place.pid} on {place.host}) raised nothing, {message}; {said}\n"
 
 
