@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -326,6 +327,16 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     assert one.take(6) == Verdict(next_milestone=8)
     for number in (8, 9):
         assert one.take(number) == Verdict(action="continue", next_milestone=None), "rank 0 makes no report 8"
+    for _ in range(3):
+        zero.ended()
+    after = replace(launch, segment_id="after")
+    _Star(hub, None, after).hand_out(1, Verdict(action="stop"))
+    one = _Star(None, spoke[0], after)
+    with pytest.raises(TimeoutError):
+        spoke[0].verdicts.receive(
+            0
+        )  # thousands of trials that nobody waits in would else fill it, and rank 0 would wait
+    assert one.take(1) == Verdict(action="stop")
     hub.close()
     spoke[0].close()
 

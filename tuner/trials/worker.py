@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -470,6 +471,16 @@ class _Star:
         self._hub, self._spoke = hub, spoke
         self._segment = launch.segment_id
         self._over = False  # rank 0 has ended
+        self._early = deque(self._waiting())
+
+    def _waiting(self) -> Iterator[Any]:
+        """What has come for this segment already. What is left of earlier ones goes: nobody read it, and a full socket would
+        make rank 0 wait."""
+        with contextlib.suppress(TimeoutError):
+            while self._spoke is not None:
+                message = self._spoke.verdicts.receive(0)
+                if message[1] == self._segment:
+                    yield message
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
         assert self._hub is not None
@@ -483,7 +494,7 @@ class _Star:
     def take(self, report_no: int) -> Verdict:
         assert self._spoke is not None
         while not self._over:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
-            kind, segment, *rest = self._spoke.verdicts.receive()
+            kind, segment, *rest = self._early.popleft() if self._early else self._spoke.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
                 continue
