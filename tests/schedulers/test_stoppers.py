@@ -359,6 +359,13 @@ def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
     assert [trial.iteration for trial in over.trials] == [5]
     assert "Patient says that all is over" in over.trials[0].reason
 
+    def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
+        for step in range(1, 20):
+            yield Step(metrics={"m": 0.1 * step} if step % 3 == 1 else {"other": 1.0})
+
+    rare = simulate(seldom, SPACE, stop=Patient(), **options)
+    assert [trial.iteration for trial in rare.trials] == [8, 3], "asked at reports without the objective, too"
+
     class Broken(Patient):
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
             return bool(result["accuracy"] > 1)

@@ -194,6 +194,9 @@ class Fold:
         if event.checkpoint is not None:
             self._keep(trial, event.checkpoint, value if usable else None)
         if not usable or not segment.scored or segment.leaving or math.isnan(trial.t):
+            known = all(objective.metric in trial.last for objective in self.spec.objectives)
+            if self.stopper is not None and known and not segment.scored and not segment.leaving:
+                self.stopper.record_without(trial)
             return []
         return [
             TrialReported(

@@ -148,12 +148,18 @@ class UsersStopper(Stopper):
         return next_report(trial)
 
     def record(self, fact: Fact, trials: Population) -> None:
-        if not isinstance(fact, TrialReported) or self._error is not None:
+        if isinstance(fact, TrialReported):
+            self._ask(trials[fact.trial])
+
+    def record_without(self, trial: Trial) -> None:
+        self._ask(trial)
+
+    def _ask(self, trial: Trial) -> None:
+        if self._error is not None:
             return
-        trial = trials[fact.trial]
         try:
-            if self._live(str(fact.trial), {ITERATION: fact.iteration, TIME: trial.running_s, **trial.last}):
-                self._ends.add(fact.trial)
+            if self._live(str(trial.number), {ITERATION: trial.iteration, TIME: trial.running_s, **trial.last}):
+                self._ends.add(trial.number)
             self._all = bool(self._live.stop_all())
         except Exception as error:  # the user's code: said at the report
             self._error = error

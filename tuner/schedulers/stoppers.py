@@ -74,6 +74,9 @@ class Stopper(ABC):
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most have nothing to remember
         """Fold a fact into `state`."""
 
+    def record_without(self, trial: Trial) -> None:  # noqa: B027
+        """Fold in a report that had no objective, which no fact tells of; its trial has reported one before."""
+
     def decide(self, number: int, trials: Population) -> str | None:
         """Why this trial, which has just reported, is complete; None where it may go on."""
         return None
@@ -390,6 +393,10 @@ class CombinedStopper(Stopper):
     def record(self, fact: Fact, trials: Population) -> None:
         for stopper in self.stoppers:
             stopper.record(fact, trials)
+
+    def record_without(self, trial: Trial) -> None:
+        for stopper in self.stoppers:
+            stopper.record_without(trial)
 
     def decide(self, number: int, trials: Population) -> str | None:
         return next((why for s in self.stoppers if (why := s.decide(number, trials))), None)
