@@ -414,6 +414,20 @@ def test_what_a_script_has_set_for_its_process_is_in_force_on_the_ranks() -> Non
         before.set()
 
 
+def test_the_gpus_of_the_ranks_draw_by_the_seed_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Switches.here()
+    try:
+        torch.manual_seed(7)
+        there = Switches.here()
+        torch.manual_seed(8)  # a warm worker's
+        seeded: list[int] = []
+        monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+        there.set()
+        assert seeded == [7]
+    finally:
+        before.set()
+
+
 def drawn() -> tuple[Any, ...]:
     return (
         torch.is_deterministic_algorithms_warn_only_enabled(),

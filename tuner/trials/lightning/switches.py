@@ -39,6 +39,9 @@ class Switches:
         torch.set_float32_matmul_precision(self.matmul_precision)
         torch.set_default_dtype(self.dtype)
         set_generators(self.generators)
+        torch.cuda.manual_seed_all(
+            torch.initial_seed()
+        )  # as manual_seed in the script would; warm workers have drawn before
 
 
 def generators() -> tuple[Any, Any, torch.Tensor]:
