@@ -193,11 +193,22 @@ def test_everything_wrong_is_said_at_once_in_the_order_of_the_document() -> None
         "num_samples": -1,
         "mode": "max",
         "metric": "x",
+        "scaling": {"resources_per_worker": {"cpu": 1}},
+        "checkpoint": {"storage": "here"},
+        "runtime_env": {"env_vars": {"A": 1}},
     }
     with pytest.raises(SpecError) as caught:
         parse_spec(data)
-    pointers = [pointer for pointer, _ in caught.value.errors]
-    assert pointers == ["/space/lr/lower", "/space/w/categories", "/zzz", "/scheduler/grace_period", "/num_samples"]
+    assert [pointer for pointer, _ in caught.value.errors] == [
+        "/space/lr/lower",
+        "/space/w/categories",
+        "/zzz",
+        "/scheduler/grace_period",
+        "/num_samples",
+        "/scaling/resources_per_worker/cpu",
+        "/checkpoint/storage",
+        "/runtime_env/env_vars/A",
+    ]
 
 
 def test_parts_that_do_not_fit_each_other() -> None:

@@ -5,6 +5,7 @@ Every mistake is found at once and comes with a JSON pointer, what was expected,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -140,10 +141,8 @@ def parse_spec(
         objectives = _objectives(model, errors)
         spec = _spec(model, objectives, plain["space"], code) if objectives else None
         _check_entrypoint(model, code, errors)
-        _check_resources(model.scaling, errors)
-        _check_environment(model.runtime_env, errors)
-        _check_storage(model.checkpoint.storage, errors)
         _check_strings(plain, errors)
+    _check_sections(plain, errors)
     _check_parts(plain, space_blob, parts, errors)
     resolved: Mapping[str, Any] = {}
     if spec is not None:
@@ -164,6 +163,16 @@ def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Err
     except SpecError as error:
         return [one for one in error.errors if _field(one[0]) not in wrong]
     return []
+
+
+def _check_sections(plain: Mapping[str, Any], errors: Errors) -> None:
+    """What no type says, of each section that is of the right form, whatever the others are."""
+    with contextlib.suppress(ValidationError):
+        _check_resources(ScalingSection.model_validate(plain.get("scaling", {})), errors)
+    with contextlib.suppress(ValidationError):
+        _check_storage(CheckpointSection.model_validate(plain.get("checkpoint", {})).storage, errors)
+    if isinstance(environment := plain.get("runtime_env", {}), dict):
+        _check_environment(environment, errors)
 
 
 def _spec(model: SpecModel, objectives: tuple[Objective, ...], space: Mapping[str, Any], code: str | None) -> Spec:

@@ -157,9 +157,9 @@ def _load_lazily() -> None:
 
 def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], None]:
     """Give the class another method; returns a function that gives the old one back."""
-    own = vars(cls)[name]
+    own = vars(cls).get(name)
     setattr(cls, name, method)
-    return lambda: setattr(cls, name, own)
+    return lambda: setattr(cls, name, own) if own is not None else delattr(cls, name)
 
 
 def _fit(trainer: Any, trial: Trial) -> Any:
