@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.errors import Mistakes, SpecError
+from tuner.errors import EntrypointError, Mistakes, SpecError
 
 
 def run(space: Any = None, **options: Any) -> dict[str, str]:
@@ -62,3 +62,17 @@ def test_other_errors_pass_through() -> None:
     with pytest.raises(SpecError, match="a: wrong"):
         mistakes.check()
     Mistakes().check()
+
+
+def test_where_a_mistake_came_from_is_kept() -> None:
+    mistakes, cause = Mistakes(), KeyError("of the user's searcher")
+    with mistakes:
+        raise EntrypointError("cannot be set up", "/search") from cause
+    with pytest.raises(EntrypointError) as alone:
+        mistakes.check()
+    assert alone.value.__cause__ is cause
+    with mistakes:
+        raise SpecError("wrong", "/space")
+    with pytest.raises(SpecError, match="cannot be set up; space: wrong") as both:
+        mistakes.check()
+    assert both.value.__cause__ is alone.value

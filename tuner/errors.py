@@ -51,6 +51,7 @@ class Mistakes:
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
+        self._first: SpecError | None = None
 
     def __enter__(self) -> None:
         pass
@@ -58,13 +59,16 @@ class Mistakes:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, SpecError):
             return False
+        self._first = self._first or error
         self.found += [one for one in error.errors if one not in self.found]
         return True
 
     def check(self) -> None:
-        """SpecError with all that was found, if anything was."""
+        """SpecError with all that was found, if anything was; the error of a step itself where that is all."""
+        if self._first is not None and self._first.errors == self.found:
+            raise self._first
         if self.found:
-            raise SpecError(self.found)
+            raise SpecError(self.found) from self._first
 
 
 class EntrypointError(SpecError):
