@@ -38,6 +38,7 @@ def test_parts_that_are_wrong_in_python_and_fields_that_are_wrong_in_the_spec() 
         "/stop",
         "/mode",
         "/num_samples",
+        "/scaling/resources_per_worker/CPUs",
     }, "what lies in the spec itself, and no guesses about what may fit a space that cannot be read"
     assert set(run(scheduler="ash", resources_per_worker={"CPUs": 1}, points_to_evaluate=[{"y": 1}])) == {
         "/scheduler/type",
