@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Start
-from tuner.domain.events import DriverStarted
+from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.progress import Progress
 from tuner.store import Store
@@ -99,6 +99,27 @@ def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool
     assert "for the log only" not in out.getvalue()
     assert [note.seq for note in sqlite_store.warnings(made.id)] == [5]
     assert sqlite_store.warnings(made.id, after=5) == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_failure_is_told_in_full_at_once_and_only_once(sqlite_store: Store, terminal: bool) -> None:
+    made, epoch, trials = begin(sqlite_store, trials=3)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        for number, (trial, key) in enumerate(zip(trials, ("lrr", "lrr", "width"), strict=True)):
+            message = f"KeyError: '{key}'"
+            trial.state, trial.reason = TrialState.FAILED, f"trial {number}, rank 0 on here: {message}"
+            trial.failure = Failure(kind="user", message=message, traceback=f'  File "f.py"\n    config["{key}"]\n')
+            summary = {"counts": {"failed": number + 1}}
+            batch = Batch(log=[(8 + number, a_report(0, number + 1))], trials=[trial], summary=summary)
+            sqlite_store.commit(made.id, epoch, batch, T0 + number)
+            progress.update()
+            assert out.getvalue().count(message) >= 1
+    told = out.getvalue()
+    assert told.count("failed: trial 0, rank 0 on here: KeyError: 'lrr'") == 1
+    assert told.count('config["lrr"]') == 1
+    assert told.count("failed: trial 1") == 0
+    assert told.count("failed: trial 2, rank 0 on here: KeyError: 'width'") == 1
 
 
 def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:

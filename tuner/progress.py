@@ -19,6 +19,8 @@ from tuner.store.records import ExperimentRecord, TrialRecord
 
 ROWS = 16
 PLAIN_EVERY_S = 5.0
+TOLD_FAILURES = 3
+"""How many different failures are shown in full while a search runs; the others are counted."""
 
 _STYLE = {
     "running": "cyan",
@@ -52,6 +54,8 @@ class Progress:
         self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # what the picture is of
         self._seen_seq = -1
         self._warned_seq = 0
+        self._failed = 0  # trials, when they were last looked at
+        self._told: set[str] = set()  # what failed trials failed of
 
     def __enter__(self) -> Progress:
         if self.show and self.console.is_terminal:
@@ -84,6 +88,7 @@ class Progress:
         now, new = time.monotonic(), record.last_event_seq != self._seen_seq
         if new:
             self._warn(record)
+            self._tell_failures(record)
         self._seen_seq = record.last_event_seq
         if self._live is not None:
             if last or new:
@@ -96,6 +101,21 @@ class Progress:
         for note in self.store.warnings(record.id, self._warned_seq):
             self._warned_seq = note.seq
             self.console.print(Text.assemble(("warning: ", "bold yellow"), note.reason), soft_wrap=True)
+
+    def _tell_failures(self, record: ExperimentRecord) -> None:
+        """At once, with the traceback of its rank, when a trial fails of something that none has failed of before."""
+        failed = record.counts.get("failed", 0)
+        if failed == self._failed or len(self._told) == TOLD_FAILURES:
+            return
+        self._failed = failed
+        for trial in self.store.list_trials(record.id, state="failed").items:
+            failure = trial.failure or {}
+            what = str(failure.get("message") or trial.reason)
+            if what not in self._told and len(self._told) < TOLD_FAILURES:
+                self._told.add(what)
+                self.console.print(Text.assemble(("failed: ", "bold red"), trial.reason), soft_wrap=True)
+                if text := str(failure.get("traceback") or "").rstrip():
+                    self.console.print(Text(text, "dim"), soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
