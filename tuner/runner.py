@@ -181,7 +181,7 @@ def run(
     code = by_value(function, space_blob=built.blob(), parts_blob=dump_parts(parts))
     settings = Settings.from_env()
     with _store(settings) as store:
-        alone = not (ray_address or settings.ray_address or _connected())
+        alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
         record = create_from_python(store, data, code, parts, _check_size if alone else None)
         brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
@@ -278,6 +278,12 @@ def _connected() -> bool:
     """Whether this process has a Ray already; does not import it to find out."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()
+
+
+def _on_own_ray() -> bool:
+    """Whether that is the one that an earlier search has started."""
+    kept = sys.modules.get("tuner.driver.kept")
+    return kept is not None and kept.on_own_ray()
 
 
 def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:

@@ -149,11 +149,19 @@ def search(train=train):
 def changed(config):
     train({"x": -config["x"]})
 
-first, second, third = search(), search(), search(changed)
+first, second = search(), search()
+os.environ["KMP_INIT_AT_FORK"] = "FALSE"  # as `import sklearn` does
+third = search(changed)
 assert first == second == third, "the worker of the first search is warm for the second, and for a changed function"
 
 from tuner.driver import kept
+from tuner.errors import SpecError
 import ray
+try:
+    tuner.run(train, {}, metric="loss", mode="min", resources_per_worker={"CPU": 4096}, verbose=0)
+    sys.exit("4096 CPUs were not refused")
+except SpecError as error:
+    assert "4096" in str(error), error
 pid = ray.get(kept._kept.host.status.remote())["pid"]
 psutil.Process(pid).kill()
 search()

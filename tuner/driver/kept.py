@@ -22,7 +22,18 @@ from tuner.driver.host import start_host
 from tuner.settings import Settings
 
 _CLOSE_S = 20.0
-_OF_PYTEST = "PYTEST_CURRENT_TEST"  # another one for each test: no reason to start a Ray for each
+_OF_LIBRARIES = frozenset(
+    {
+        "KMP_DUPLICATE_LIB_OK",  # scikit-learn
+        "KMP_INIT_AT_FORK",
+        "PYTEST_CURRENT_TEST",  # another one for each test
+        "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
+        "TF2_BEHAVIOR",  # TensorFlow
+        "TORCHINDUCTOR_CACHE_DIR",  # torch
+        "TPU_ML_PLATFORM",  # TensorFlow, JAX
+    }
+)
+"""Variables that libraries set when they are imported, on the workers too: no reason for another Ray."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +93,11 @@ def shutdown() -> None:
         _end_ray()
 
 
+def on_own_ray() -> bool:
+    """Whether this process is connected to the Ray that was started here for its searches."""
+    return _private is not None and _private.connection == _connection()
+
+
 def _take(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
     global _kept, _users
     with _lock:
@@ -134,7 +150,7 @@ def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
 
 
 def _of_ray(address: str | None) -> tuple[Any, ...]:
-    return address, {name: value for name, value in os.environ.items() if name != _OF_PYTEST}, list(sys.path)
+    return address, {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
 
 
 def _file(url: str) -> tuple[int, int] | None:
