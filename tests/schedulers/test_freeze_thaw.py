@@ -327,7 +327,9 @@ def test_without_checkpoints_little_is_trained_twice() -> None:
     def evaluate(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
         yield from training(config, checkpoint, saves=False)
 
-    done = search("freeze_thaw", 0, 8, evaluate=evaluate)
+    with pytest.warns(UserWarning, match="starts over, .* saved no checkpoint"):
+        done = search("freeze_thaw", 0, 8, evaluate=evaluate)
+    assert len(done.warnings) == 1
     seen: dict[int, int] = {}
     again = 0
     for _, number, iteration, _ in done.history:

@@ -488,12 +488,29 @@ class Core(Fold):
                     self._finish(f"{'all' if count > 1 else 'the'} {count} trial{'s' if count != 1 else ''} ended")
                     return
                 break
+            if isinstance(choice, d.Resume):
+                self._warn_of_starting_over(self.trials[choice.trial])
             self._take(choice)
         if not self._fitting and self.state is _X.RUNNING and self.finishing is None and self.now >= self._fit_again:
             payload = self.scheduler.fit_request(self.trials)
             if payload is not None:
                 self._fitting = True
                 self._act(Fit(payload))
+
+    def _warn_of_starting_over(self, trial: Trial) -> None:
+        """Of the first trial that a scheduler has paused and resumes, and that has no checkpoint to go on from."""
+        if trial.checkpoint is not None or not trial.iteration:
+            return
+        segments = (
+            segment for other in self.trials for segment in (*other.segments, other.next) if segment is not None
+        )
+        if any(segment.cause == "resume" and not segment.start_iteration for segment in segments):
+            return
+        why = (
+            f"trial {trial.number} starts over, {trial.iteration} reports once more, as its function has saved no checkpoint: "
+            "pass one to tuner.report, or take a scheduler that never resumes, such as asha"
+        )
+        self._take(d.Note(reason=why, trial=trial.number, warning=True))
 
     def _with_suggestion(self, choice: d.Start) -> d.Start | None:
         number = len(self.trials)
