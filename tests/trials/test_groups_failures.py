@@ -192,7 +192,8 @@ def test_a_hang_shows_every_ranks_stack(bench: Bench) -> None:
 
 
 def test_a_rank_that_is_mute_for_a_while_does_not_hang(bench: Bench) -> None:
-    launch = bench.launch(sleeps_until_told, params={"go": str(bench.folder / "go")}, limits={"hang_timeout_s": 6.0})
+    params, no_group_stays = {"go": str(bench.folder / "go")}, {"reuse_workers": False}
+    launch = bench.launch(sleeps_until_told, params=params, limits={"hang_timeout_s": 6.0}, scaling=no_group_stays)
     running = bench.begin(launch)
     bench.wait_for_report(launch)
     time.sleep(4.5)  # it is looked at after six seconds, and its answer is waited for

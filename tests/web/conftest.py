@@ -42,8 +42,9 @@ def bundle() -> Path:
     return ROOT / "tuner" / "_web"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """For no longer than a module: while it is there, this thread has an event loop that runs."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         if os.environ.get("CI"):
