@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tuner
+from tuner import runner
 from tuner.errors import EntrypointError, Mistakes, SpecError
 
 
@@ -52,6 +53,13 @@ def test_a_part_that_is_right_is_checked_beside_one_that_is_wrong() -> None:
     assert set(run(scheduler=asha, search_alg="tpee", max_t=5)) == {"/search/type", "/scheduler/max_t"}
     grid = {"x": tuner.grid_search([1, 2])}
     assert set(run(grid, scheduler="ash", search_alg="cmaes")) == {"/search", "/scheduler/type"}
+
+
+def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
+    with pytest.warns(UserWarning, match=r"lr is the one value \[0.1, 0.2\] for all trials: tuner.choice") as caught:
+        runner._warn_of_lists({"lr": [0.1, 0.2], "width": 32})
+    assert len(caught) == 1
+    runner._warn_of_lists({"width": 32})
 
 
 def test_other_errors_pass_through() -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -138,6 +139,8 @@ def run(
     mistakes, built = Mistakes(), Space({})
     with mistakes:
         built = Space.from_python(space or {})
+        if not len(built):
+            _warn_of_lists(space or {})
     parts = parts_of(scheduler, search_alg, stop, mistakes)
     entrypoint = trainable if isinstance(trainable, str) else None
     data = {
@@ -201,6 +204,14 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
             raise Conflict(f"{experiment_id} is {record.state}; there is nothing to resume")
         store.add_command(record.id, "resume", reason="by a user")
         return _drive(store, settings, experiment_id, ray_address, verbose, keep=False)
+
+
+def _warn_of_lists(space: Mapping[str, Any]) -> None:
+    """Where nothing is to be chosen, a list was most likely meant as a choice."""
+    lists = [f"{name} is the one value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)]
+    if lists:
+        what = f"{', '.join(lists)} for all trials: tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries it all"
+        warnings.warn(what, UserWarning, stacklevel=4)
 
 
 def _seen_from_here(storage: Any) -> Any:

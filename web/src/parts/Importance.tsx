@@ -17,10 +17,11 @@ export function Importance({ experiment }: { experiment: Experiment }) {
   });
   if (query.isError && !query.data) return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={60} />;
-  return <Shares found={query.data} />;
+  return <Shares found={query.data} changing={experiment.scheduler["type"] === "pbt"} />;
 }
 
-export function Shares({ found: { items, metric, needed, trials } }: { found: Importances }) {
+/** changing: whether trials were given other values on the way, so that a result is not that of the newest ones alone. */
+export function Shares({ found: { items, metric, needed, trials }, changing = false }: { found: Importances; changing?: boolean }) {
   if (items.length === 0) {
     return <p className={classes.noShares}>{trials < needed ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.` : "Nothing can be told apart."}</p>;
   }
@@ -38,7 +39,10 @@ export function Shares({ found: { items, metric, needed, trials } }: { found: Im
           </div>
         ))}
       </dl>
-      <p className={classes.noShares}>PED-ANOVA over {trials} trials that have ended</p>
+      <p className={classes.noShares}>
+        PED-ANOVA over {trials} trials that have ended
+        {changing && ". PBT changed values on the way, and the newest are held to account for all: see the lineage of the best trial."}
+      </p>
     </>
   );
 }

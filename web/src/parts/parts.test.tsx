@@ -142,6 +142,14 @@ describe("the importance of parameters", () => {
     expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["100%", "25%"]);
   });
 
+  it("says that it is no more than a hint where values changed on the way", () => {
+    const found = { metric: "accuracy", needed: 10, trials: 12, items: [{ parameter: "lr", share: 1 }] };
+    show(<Shares found={found} />);
+    expect(screen.queryByText(/PBT/)).toBeNull();
+    show(<Shares found={found} changing />);
+    expect(screen.getByText(/PBT changed values on the way/)).toBeTruthy();
+  });
+
   it("says when it will be known", () => {
     show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, items: [] }} />);
     expect(screen.getByText("Known once 10 trials have ended with a result; 1 has.")).toBeTruthy();
