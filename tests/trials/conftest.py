@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import itertools
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,10 +139,9 @@ def listening(pids: list[int]) -> set[int]:
     """Ports that these processes listen at."""
     ports = set()
     for pid in pids:
-        if os.path.exists(f"/proc/{pid}"):
-            ports |= {
-                c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN
-            }
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):  # it may be going away just now
+            connections = psutil.Process(pid).net_connections("tcp")
+            ports |= {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
     return ports
 
 

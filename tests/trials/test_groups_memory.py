@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 MIB = 2**20
 LIMIT = 256 * MIB  # of the cgroup
-MOST = 1536 * MIB  # what a rank takes at most before it gives up
+MOST = 4096 * MIB  # what a rank takes at most before it gives up
 
 
 @pytest.fixture
