@@ -95,7 +95,10 @@ class SegmentStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Event):
-    """One report of the whole group. `iteration` = the segment's start + report_no."""
+    """One report of the whole group. `iteration` = the segment's start + report_no.
+
+    waits: the ranks wait for the verdict at this report, so that the trial can be paused or stopped here. It is not stored.
+    """
 
     KIND = "reported"
     trial: int
@@ -104,6 +107,7 @@ class Reported(Event):
     iteration: int
     metrics: Mapping[str, float]
     checkpoint: CheckpointInfo | None = None
+    waits: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ class Segment:
     running: bool = False  # all ranks have entered the training function
     leaving: str | None = None  # the verdict it was given: stop, pause or exploit
     report_no: int = 0  # of its newest report
+    iteration: int = 0  # training_iteration of its newest report; before the first, where it starts
     milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
     decide_at: float | None = None  # value of time_attr from which the scheduler is to be asked; None: never
     scored: bool = True  # its newest report had the objective
@@ -43,10 +44,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A checkpoint that exists, with the objective of the report that it belongs to."""
+    """A checkpoint that exists, with the objective and the time attribute of the report that it belongs to."""
 
     info: CheckpointInfo
     value: float | None
+    segment: int  # ordinal of the segment that saved it
+    t: float | None = None
 
 
 @dataclass(slots=True)
@@ -69,8 +72,10 @@ class Trial:
     waiting: str = ""  # what its launch waits for
     diverged: bool = False  # its newest objective is NaN or infinite
     held: bool = False  # paused by a user, not by the scheduler
-    checkpoint: CheckpointInfo | None = None  # the newest ready one
-    checkpoints: dict[str, Kept] = field(default_factory=dict)  # by id, oldest first
+    checkpoint: CheckpointInfo | None = None  # what it would start from now, see `CheckpointLedger`
+    checkpoints: dict[str, Kept] = field(default_factory=dict)  # its own, by id, in the order in which they came
+    inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on
+    line_begins: int = 1  # ordinal of the segment of the latest exploit: older checkpoints are of another line
     next: Segment | None = None  # planned: opens when a slot is free and the present segment has ended
     created_at: float = 0.0
     started_at: float | None = None
@@ -79,6 +84,7 @@ class Trial:
     searcher_state: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
     values: dict[int, float] = field(default_factory=dict)  # iteration -> objective; the newest segment wins
+    times: dict[int, float] = field(default_factory=dict)  # iteration -> time_attr, if that is a metric
 
     @property
     def segment(self) -> Segment | None:
@@ -87,10 +93,10 @@ class Trial:
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
         """The ready checkpoint whose report had the best objective; the newest one where none had a finite value."""
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
-        scored = [(objective.score(kept.value), kept.info.step, kept.info) for kept in ready if kept.value is not None]
+        scored = [kept for kept in ready if kept.value is not None]
         if scored:
-            return max(scored, key=lambda item: item[:2])[2]
-        return ready[-1].info if ready else None
+            return max(scored, key=lambda kept: (objective.score(kept.value or 0.0), kept.segment, kept.info.step)).info
+        return max(ready, key=lambda kept: (kept.segment, kept.info.step)).info if ready else None
 
     @property
     def holds_resources(self) -> bool:

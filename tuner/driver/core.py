@@ -58,7 +58,7 @@ class Core(Fold):
     ) -> None:
         super().__init__(spec, scheduler, searcher, stopper)
         self.notes = notes
-        self._asking: int | None = None  # the trial that a heavy searcher is proposing
+        self._asked: d.Start | None = None  # what a heavy searcher is proposing a configuration for
         self._fitting = False
         self._fit_again = 0.0
 
@@ -83,7 +83,7 @@ class Core(Fold):
             if self._asks_scheduler(fact):
                 for decision in self._ask_scheduler(fact):
                     facts.extend(self._take(decision))
-        if isinstance(event, e.Reported):
+        if isinstance(event, e.Reported) and event.waits:
             self._obey(self.trials[event.trial])
         if self.stopper is not None and self.finishing is None and (why := self.stopper.finished(self.trials)):
             for trial in [t for t in self.trials if not t.state.ended]:
@@ -128,7 +128,9 @@ class Core(Fold):
         return [*(d.Stop(trial=number, reason=why) for number in others), d.Finish(reason=why, failed=True)]
 
     def _obey(self, trial: Trial) -> None:
-        """A user wants the trial paused, and its report did not end it."""
+        """Pause the trial if a user wants that and its report did not end it. Call this at reports where the ranks wait:
+        a trial that reports on after its pause was decided would escape its scheduler and max_t.
+        """
         segment = trial.segments[-1]
         if segment.commanded == "pause" and segment.open and not segment.leaving:
             reason = f"paused by a user at iteration {trial.iteration}"
@@ -205,7 +207,15 @@ class Core(Fold):
         segment = self.trials[event.trial].segment
         if segment is None or segment.ordinal != event.segment or not segment.open:
             return True
-        return isinstance(event, e.Reported) and event.report_no <= segment.report_no
+        if isinstance(event, e.Reported) and event.report_no > segment.report_no + 1:
+            log.warning(
+                "trial %s, segment %s: report %s came after report %s and is not counted before those between them",
+                event.trial,
+                event.segment,
+                event.report_no,
+                segment.report_no,
+            )
+        return isinstance(event, e.Reported) and event.report_no != segment.report_no + 1
 
     def _judge(self, event: Event) -> Iterable[Decision]:
         match event:
@@ -222,13 +232,15 @@ class Core(Fold):
                     d.Stop(trial=t.number, reason=self.finishing or "") for t in list(self.trials) if not t.state.ended
                 ]
             case e.CheckpointSaved():
-                return [x for x in self._waits_for.values() if x.donor == event.trial and event.checkpoint.ready]
+                ready = self.trials[event.trial].checkpoint is not None
+                return [x for x in self._waits_for.values() if ready and x.donor == event.trial]
             case e.Suggested():
-                self._asking = None
+                asked, self._asked = self._asked, None
                 if event.params is None or not self.may_start or self.state is not _X.RUNNING:
                     return ()
-                why = f"a worker group is free; {event.note}" if event.note else "a worker group is free"
-                return [d.Start(reason=why, params=event.params, number=event.number, state=event.state)]
+                asked = asked or d.Start(reason="a worker group is free")
+                why = f"{asked.reason}; {event.note}" if event.note else asked.reason
+                return [replace(asked, reason=why, params=event.params, number=event.number, state=event.state)]
             case e.ModelFitted():
                 self._fitting = False
                 self._fit_again = self.now if event.payload else self.now + FIT_AGAIN_S
@@ -248,6 +260,10 @@ class Core(Fold):
                     trial=number, reason=f"stopped at iteration {trial.iteration}: {self._objective.metric} is {value}"
                 )
             ]
+        if spec.time_attr in event.metrics and not math.isfinite(trial.t):
+            message = f"the time attribute {spec.time_attr!r} must be a finite number, and this report has {trial.t}"
+            failure = Failure(kind="spec", cause="metric", message=message, rank=0)
+            return [d.Fail(trial=number, reason=failure.headline(number), failure=failure)]
         if math.isnan(trial.t):
             return self._wrong_report(trial, "the time attribute", [spec.time_attr], event.metrics)
         if spec.max_t is not None and trial.t >= spec.max_t:
@@ -315,6 +331,9 @@ class Core(Fold):
             if trial.reports and (never := [o.metric for o in self.spec.objectives if o.metric not in trial.last]):
                 return self._wrong_report(trial, "the objective", never, trial.last)
             count = f"{trial.iteration} report{'s' if trial.iteration != 1 else ''}"  # those that a retry repeated count once
+            if not segment.report_no:
+                why = f"the function returned at once, as it went on from its own end: iteration {trial.iteration}"
+                return [d.Complete(trial=trial.number, reason=why)]
             return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
         if event.outcome == "left":
             if segment.commanded == "pause" or self.state is _X.PAUSING:
@@ -351,12 +370,10 @@ class Core(Fold):
 
     def _judge_restart(self, event: e.DriverStarted) -> list[Decision]:
         decisions: list[Decision] = [d.Note(reason=note) for note in self.notes] if self.seq == 1 else []
-        self._deleting.clear()
         for trial in self.trials:
-            self._forget(trial)
             if trial.state not in (_S.PENDING, _S.RUNNING) or trial.next is not None or trial.holds_resources:
                 continue
-            if self.state is _X.PAUSING:
+            if self.state in (_X.PAUSING, _X.PAUSED):
                 decisions.append(
                     d.Pause(trial=trial.number, reason="paused by a user, the driver having gone", held=True)
                 )
@@ -364,7 +381,10 @@ class Core(Fold):
                 where = f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
                 decisions.append(d.Retry(trial=trial.number, reason=f"taken up again {where} by a new driver"))
         for exploit in self._waits_for.values():
-            if self.trials[exploit.donor].state.ended and self.trials[exploit.donor].checkpoint is None:
+            donor = self.trials[exploit.donor]
+            if donor.checkpoint is not None:  # it came with the last event of the driver before
+                decisions.append(exploit)
+            elif donor.state.ended:
                 decisions += self._without_donor(exploit.donor)
         return decisions
 
@@ -466,24 +486,22 @@ class Core(Fold):
             if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
                 self._finish(done)
                 return
-            if self._asking is not None:
-                break
             choice = self._choose()
-            if self._failing:
+            if self._failing or (self._asked is not None and isinstance(choice, d.Start)):
                 break
             if isinstance(choice, d.Start) and not self.may_start:
                 choice = None
             if isinstance(choice, d.Start):
                 choice = self._with_suggestion(choice)
                 if choice is None:
-                    if self._exhausted and self._asking is None:
+                    if self._exhausted and self._asked is None:
                         continue
                     break
             if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
                 why = f"trial {choice.donor} has no checkpoint to go on from"
                 choice = d.Resume(trial=choice.trial, reason=why)
             if choice is None:
-                if not self._open and not self._fitting and not self._waits_for:
+                if not self._open and not self._fitting and not self._waits_for and self._asked is None:
                     count = len(self.trials)
                     self._finish(f"{'all' if count > 1 else 'the'} {count} trial{'s' if count != 1 else ''} ended")
                     return
@@ -501,11 +519,10 @@ class Core(Fold):
         """Of the first trial that a scheduler has paused and resumes, and that has no checkpoint to go on from."""
         if trial.checkpoint is not None or not trial.iteration:
             return
-        segments = (
-            segment for other in self.trials for segment in (*other.segments, other.next) if segment is not None
-        )
-        if any(segment.cause == "resume" and not segment.start_iteration for segment in segments):
-            return
+        for other in self.trials:
+            planned = [other.next] if other.next is not None and other.checkpoint is None else []
+            if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
+                return
         why = (
             f"trial {trial.number} starts over, {trial.iteration} reports once more, as its function has saved no checkpoint: "
             "pass one to tuner.report, or take a scheduler that never resumes, such as asha"
@@ -517,7 +534,7 @@ class Core(Fold):
         if choice.params is not None:
             return replace(choice, number=number)
         if self.searcher.HEAVY:
-            self._asking = number
+            self._asked = choice
             self._act(Ask(number))
             return None
         suggestion = self.searcher.suggest(number, self.trials)

@@ -18,10 +18,19 @@ from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState, change_experiment
-from tuner.domain.trial import Cause, Kept, Population, Segment, Trial
+from tuner.domain.trial import Cause, Population, Segment, Trial
 from tuner.driver.actions import Action, DeleteCheckpoint, Interrupt, Launch
-from tuner.driver.retention import superfluous
-from tuner.schedulers.base import Fact, Fitted, Scheduler, TrialEnded, TrialReported, TrialRestarted, TrialStarted
+from tuner.driver.checkpoints import CheckpointLedger
+from tuner.schedulers.base import (
+    Fact,
+    Fitted,
+    Scheduler,
+    StartMeasured,
+    TrialEnded,
+    TrialReported,
+    TrialRestarted,
+    TrialStarted,
+)
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
@@ -67,14 +76,14 @@ class Fold:
         self.best: tuple[float, int] | None = None  # (score, trial)
         self._objective = spec.objective
         self._by_iteration = spec.time_attr == "training_iteration"
+        self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
+        self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self._failing = False
         self._open = 0  # segments that hold a worker group
         self._slots: int | None = None
         self._ready: deque[int] = deque()  # trials whose next segment waits for a slot
-        self._foreign: dict[int, str] = {}  # trial -> checkpoint of another trial that it would restart from
         self._waits_for: dict[int, d.Exploit] = {}  # trial -> exploit that waits for the donor's checkpoint
         self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next launch carries out
-        self._deleting: set[str] = set()
         self._exhausted = False  # the searcher has nothing more to propose
         self._unseen = (
             stopper.metrics() if stopper is not None else frozenset()
@@ -121,17 +130,16 @@ class Fold:
                 for trial in self.trials:
                     if trial.holds_resources:
                         self._close(trial, "lost", event.time)
+                for number, info in self.checkpoints.deleting.values():  # the driver before may not have got to them
+                    self._act(DeleteCheckpoint(number, info))
             case e.Waiting():
                 self._touch(event.trial).waiting = event.reason
             case e.SegmentStarted():
                 facts = self._record_start(event)
             case e.CheckpointSaved():
-                trial = self._touch(event.trial)
-                exploits = trial.next is not None and trial.next.cause == "exploit"
-                newest = trial.segment is not None and event.segment == trial.segment.ordinal and not exploits
-                self._keep(trial, event.checkpoint, newest=newest)
+                self._keep(self._touch(event.trial), event.segment, event.checkpoint)
             case e.CheckpointDeleted():
-                self._touch(event.trial).checkpoints.pop(event.checkpoint, None)
+                self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
             case e.SegmentEnded():
                 trial = self._touch(event.trial)
                 trial.failure = event.failure or trial.failure
@@ -160,14 +168,15 @@ class Fold:
                 self.stopper.record(fact, self.trials)
         self._open_ready()
         self._settle()
+        self._delete_decided()
         return facts
 
     def _record_report(self, event: e.Reported) -> list[Fact]:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
-        segment.report_no = event.report_no
-        if trial.state is _S.PENDING:  # the word of its start comes by another way and may be later
-            self.trials.move(trial.number, _S.RUNNING)
+        # The word of the start comes by another way, and may be later than the first report.
+        facts: list[Fact] = [] if segment.running else self._enter(trial, segment, event.time)
+        segment.report_no, segment.iteration = event.report_no, event.iteration
         trial.running_s += max(0.0, event.time - segment.clock)
         segment.clock = event.time
         trial.iteration = event.iteration
@@ -191,36 +200,44 @@ class Fold:
                 trial.best_value, trial.best_iteration = value, event.iteration
             if self.best is None or score > self.best[0]:
                 self.best = (score, trial.number)
+                self.checkpoints.leads(trial.number)
+        t = trial.t if self._by_metric and math.isfinite(trial.t) else None
+        if t is not None:
+            trial.times[event.iteration] = t
+        self.checkpoints.reported(trial, segment.ordinal, event.iteration, value if usable else None, t)
         if event.checkpoint is not None:
-            self._keep(trial, event.checkpoint, value if usable else None)
-        if not usable or not segment.scored or segment.leaving or math.isnan(trial.t):
+            self._keep(trial, segment.ordinal, event.checkpoint)
+        if not usable or not segment.scored or segment.leaving or not math.isfinite(trial.t):
             known = all(objective.metric in trial.last for objective in self.spec.objectives)
             if self.stopper is not None and known and not segment.scored and not segment.leaving:
                 self.stopper.record_without(trial)
-            return []
+            return facts
         return [
+            *facts,
             TrialReported(
                 trial=trial.number, iteration=event.iteration, t=trial.t, score=score, metrics=metrics, time=event.time
-            )
+            ),
         ]
 
     def _record_start(self, event: e.SegmentStarted) -> list[Fact]:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
-        segment.running = True
-        segment.started_at = segment.clock = segment.saved_at = event.time
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        facts: list[Fact] = [] if segment.running else self._enter(trial, segment, event.time)
+        return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
+
+    def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
+        """The ranks are in the training function: told by `SegmentStarted`, or by the first report if that is earlier."""
+        segment.running = True
+        segment.started_at = segment.clock = segment.saved_at = time
         trial.waiting = ""
-        trial.started_at = event.time if trial.started_at is None else trial.started_at
+        trial.started_at = time if trial.started_at is None else trial.started_at
+        if segment.leaving:
+            return []
         if trial.state is _S.PENDING:
             self.trials.move(trial.number, _S.RUNNING)
         return [
-            TrialRestarted(
-                trial=trial.number,
-                cause=segment.cause,
-                iteration=segment.start_iteration,
-                startup_s=event.startup_s,
-            )
+            TrialRestarted(trial=trial.number, cause=segment.cause, iteration=segment.start_iteration, t=trial.t)
         ]
 
     def _record_command(self, event: e.Commanded) -> None:
@@ -256,14 +273,14 @@ class Fold:
                 trial.reason = decision.reason
                 self.trials.add(trial)
                 self._touch(trial.number)
-                self._plan(trial, "start", None)
+                self._plan(trial, "start")
                 facts.append(TrialStarted(trial=trial.number))
             case d.Resume(trial=number) | d.Retry(trial=number):
                 trial = self._touch(number)
                 trial.held, trial.reason = False, decision.reason
                 if isinstance(decision, d.Retry) and trial.failure is not None and trial.segment is not None:
                     self._count_failure(trial)
-                self._plan(trial, "resume" if isinstance(decision, d.Resume) else "retry", trial.checkpoint)
+                self._plan(trial, "resume" if isinstance(decision, d.Resume) else "retry")
             case d.Pause(trial=number, held=held):
                 trial = self._touch(number)
                 if decision.then is not None:
@@ -294,15 +311,16 @@ class Fold:
         self.scheduler.enacted(decision, self.trials)
         self._open_ready()
         self._settle()
+        self._delete_decided()
         return facts
 
     def _enact_exploit(self, decision: d.Exploit) -> None:
         trial, donor = self._touch(decision.trial), self.trials[decision.donor]
-        kept = donor.checkpoints.get(decision.checkpoint)
+        kept = self.checkpoints.find(decision.checkpoint)
         source = kept.info if kept is not None else donor.checkpoint
         trial.params = dict(decision.params)
-        trial.checkpoint, trial.held, trial.reason = source, False, decision.reason
-        self._foreign[trial.number] = decision.checkpoint
+        trial.held, trial.reason = False, decision.reason
+        self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
         self._plan(trial, "exploit", source)
 
     def _count_failure(self, trial: Trial) -> None:
@@ -322,7 +340,7 @@ class Fold:
             self._count_failure(trial)
         self._leave(trial, "stop")
         self.trials.move(number, state)
-        self._foreign.pop(number, None)
+        self.checkpoints.trial_ended(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
 
     def _leave(self, trial: Trial, how: str) -> None:
@@ -338,10 +356,13 @@ class Fold:
         if not waits:
             self._act(Interrupt(trial.number, segment.ordinal, how))
 
-    def _plan(self, trial: Trial, cause: Cause, source: e.CheckpointInfo | None) -> None:
-        """The trial's next segment; it opens when the present one has ended and a slot is free."""
-        start = source.step if source else 0
-        trial.next = Segment(len(trial.segments) + 1, cause, trial.params, start, source)
+    def _plan(self, trial: Trial, cause: Cause, source: e.CheckpointInfo | None = None) -> None:
+        """Plan the trial's next segment; it opens when the present one has ended and a slot is free.
+
+        source: the donor's checkpoint, for an exploit. Others start from the newest usable one of the moment they open.
+        """
+        trial.next = Segment(len(trial.segments) + 1, cause, trial.params, source.step if source else 0, source)
+        self.checkpoints.note_active(trial)
         if trial.holds_resources:
             self._leave(trial, "exploit")
         else:
@@ -356,10 +377,14 @@ class Fold:
             if segment is None:
                 continue
             segment.opened_at = segment.clock = self.now
+            if segment.source is None or not self.checkpoints.exists(segment.source.id):
+                segment.source = trial.checkpoint
+            segment.start_iteration = segment.iteration = segment.source.step if segment.source else 0
             trial.next = None
             trial.segments.append(segment)
             trial.iteration = segment.start_iteration
-            trial.t = float(segment.start_iteration) if self._by_iteration else trial.t
+            trial.t = self._time_at(trial, segment.source)
+            self.checkpoints.note_active(trial)
             if trial.state is not _S.PENDING:
                 self.trials.move(trial.number, _S.PENDING)
             self._open += 1
@@ -369,8 +394,7 @@ class Fold:
     def _close(self, trial: Trial, outcome: str, time: float) -> None:
         segment = self._touch(trial.number).segments[-1]
         segment.open, segment.outcome, segment.ended_at = False, outcome, time
-        if outcome in ("lost", "failed"):  # with the uploads that were under way
-            trial.checkpoints = {key: kept for key, kept in trial.checkpoints.items() if kept.info.ready}
+        self.checkpoints.segment_ended(trial, segment)
         trial.waiting = ""
         self._open -= 1
         if trial.next is not None:
@@ -406,63 +430,35 @@ class Fold:
         last = [t for t in self.trials if t.state is _S.FAILED][-1].reason
         return last if count == 1 else f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
-    def _keep(self, trial: Trial, info: e.CheckpointInfo, value: float | None = None, newest: bool = True) -> None:
-        """Take a checkpoint in. Reports travel in batches, so that one may be ready, or even deleted, before its report
-        comes; one that comes late, from a segment that is over or after a later one, is not what the trial goes on from.
-        """
-        if info.id in self._deleting:
-            return
-        known = trial.checkpoints.get(info.id)
-        if known is not None and known.info.ready:
-            info = known.info
-        if value is None:
-            value = known.value if known else trial.values.get(info.step)
-        trial.checkpoints[info.id] = Kept(info, value)
-        if newest and trial.segments:
-            trial.segments[-1].saved_at = self.now
-        late = trial.checkpoint is not None and (not newest or info.step < trial.checkpoint.step)
-        if info.ready and not late:
-            trial.checkpoint = info
-            self._foreign.pop(trial.number, None)
-        self._forget(trial)
+    def _keep(self, trial: Trial, segment: int, info: e.CheckpointInfo) -> None:
+        """Take a checkpoint in. The value that goes with it is known if it is of the newest segment and its report came."""
+        newest = trial.segments[-1]
+        known = newest.ordinal == segment and newest.start_iteration < info.step <= newest.iteration
+        value = trial.values.get(info.step) if known else None
+        t = trial.times.get(info.step) if known else None
+        self.checkpoints.keep(trial, segment, info, value, t)
+        if newest.ordinal == segment:
+            newest.saved_at = self.now
 
     def _lose(self, trial: Trial, disk: bool) -> None:
         """The checkpoint it was to start from is gone; with `disk` all others that lay on the disk of that node are too."""
         source = trial.segments[-1].source
-        if source is None:
-            return
+        if source is not None:
+            self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])
 
-        def is_lost(info: e.CheckpointInfo) -> bool:
-            return info.id == source.id or (disk and info.node == source.node)
+    def _delete_decided(self) -> None:
+        for number, info in self.checkpoints.take_decided():
+            self._touch(number)
+            self._act(DeleteCheckpoint(number, info))
 
-        for other in self.trials:
-            for lost in [kept.info for kept in other.checkpoints.values() if is_lost(kept.info)]:
-                del other.checkpoints[lost.id]
-                self._act(DeleteCheckpoint(other.number, lost))
-                self._touch(other.number)
-            if other.checkpoint is not None and is_lost(other.checkpoint):
-                left = (kept.info for kept in other.checkpoints.values() if kept.info.ready)
-                other.checkpoint = max(left, key=_step, default=None)
-                self._foreign.pop(other.number, None)
-                self._touch(other.number)
-
-    def _forget(self, trial: Trial) -> None:
-        """Ask for the deletion of what the policy does not keep and nothing points to."""
-        for info in superfluous(trial, self.spec.checkpoint, self._objective, self._deleting):
-            if info.id not in self._pinned():
-                self._deleting.add(info.id)
-                self._act(DeleteCheckpoint(trial.number, info))
-
-    def _pinned(self) -> set[str]:
-        """Checkpoints that a running or planned segment starts from, or would start from again."""
-        numbers: set[int] = {
-            *self._foreign,
-            *self._ready,
-            *self.trials.in_state(_S.RUNNING),
-            *self.trials.in_state(_S.PENDING),
-        }
-        segments = (s for n in numbers for s in (self.trials[n].next, self.trials[n].segment) if s is not None)
-        return {*self._foreign.values(), *(s.source.id for s in segments if s.source is not None)}
+    def _time_at(self, trial: Trial, source: e.CheckpointInfo | None) -> float:
+        """Return the value of time_attr with which a segment from this checkpoint begins."""
+        if self._by_iteration:
+            return float(source.step) if source else 0.0
+        if not self._by_metric:
+            return trial.t
+        kept = self.checkpoints.find(source.id) if source else None
+        return 0.0 if source is None else kept.t if kept is not None and kept.t is not None else trial.t
 
     def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
         """Where the trial stands at this report. One without the objective may lack the time attribute too."""
@@ -480,7 +476,3 @@ class Fold:
 
     def _act(self, action: Action) -> None:
         self._out.actions.append(action)
-
-
-def _step(info: e.CheckpointInfo) -> int:
-    return info.step

@@ -211,6 +211,7 @@ class Driven:
                 iteration=start + message.report_no,
                 metrics=message.metrics,
                 checkpoint=message.checkpoint,
+                waits=message.wait,
             )
             for message in reports
         ]

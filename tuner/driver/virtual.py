@@ -357,6 +357,6 @@ class _Shell:
         run = self.runs.pop(number, None)
         if run is not None and (close := getattr(run.steps, "close", None)) is not None:
             close()
-        if outcome == "returned" and run is not None and not run.reports:
+        if outcome == "returned" and run is not None and not run.reports and not run.base:
             outcome, failure = "failed", Failure(kind="user", cause="no_report", message="it ended without a report")
         self.feed(e.SegmentEnded(time=self.now, trial=number, segment=ordinal, outcome=outcome, failure=failure))

@@ -81,12 +81,20 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRestarted:
-    """A segment begins: after a retry the iteration may have gone back; `startup_s` of the segment before is known."""
+    """A segment begins: after a retry the iteration may have gone back. It comes before the segment's first report."""
 
     trial: int
     cause: str  # start | retry | resume | exploit
     iteration: int  # continues from here
-    startup_s: float  # measured: from the decision to the first step
+    t: float  # value of time_attr that it begins with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMeasured:
+    """How long the start of a segment took. It may come after the segment's first reports."""
+
+    trial: int
+    startup_s: float  # seconds from the decision to the first step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +104,7 @@ class Fitted:
     payload: Mapping[str, Any]
 
 
-Fact = TrialStarted | TrialReported | TrialEnded | TrialRestarted | Fitted
+Fact = TrialStarted | TrialReported | TrialEnded | TrialRestarted | StartMeasured | Fitted
 
 
 Choice = Start | Resume | Exploit

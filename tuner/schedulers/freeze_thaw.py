@@ -26,6 +26,7 @@ from tuner.schedulers.base import (
     Fitted,
     Scheduler,
     Setting,
+    StartMeasured,
     TrialEnded,
     TrialReported,
     TrialRestarted,
@@ -165,9 +166,10 @@ class FreezeThawScheduler(Scheduler):
         match fact:
             case TrialStarted(trial=trial):
                 state.running[trial] = None
-            case TrialRestarted(trial=trial, iteration=iteration, startup_s=startup_s):
+            case TrialRestarted(trial=trial, t=t):
                 state.running[trial] = None
-                state.clock[trial] = (trials[trial].t if iteration else 0.0, None)
+                state.clock[trial] = (t, None)
+            case StartMeasured(startup_s=startup_s):
                 if math.isfinite(startup_s) and startup_s >= 0:
                     state.startups = [*state.startups, startup_s][-KEPT_TIMES:]
             case TrialReported():

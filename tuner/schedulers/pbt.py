@@ -194,15 +194,21 @@ class PopulationBasedTraining(Scheduler):
             self._take_over(decision, trials)
 
     def _take_over(self, decision: Exploit, trials: Population) -> None:
-        donor = trials[decision.donor]
-        kept = donor.checkpoints.get(decision.checkpoint)
-        source = kept.info if kept is not None else donor.checkpoint
+        trial, donor = trials[decision.trial], trials[decision.donor]
+        source = trial.inherited
         iteration = source.step if source is not None else donor.iteration
         moves = self.state.moves
         moves[decision.trial].append(
             Move(decision.trial, iteration, dict(decision.params), decision.donor, len(moves[decision.donor]))
         )
-        begins = float(iteration) if self.setting.time_attr == "training_iteration" else trials[decision.trial].t
+        match self.setting.time_attr:
+            case "training_iteration":
+                begins = float(iteration)
+            case "time_total_s":
+                begins = trial.t
+            case _:  # a metric, which goes on from where the donor had it
+                kept = donor.checkpoints.get(decision.checkpoint)
+                begins = kept.t if kept is not None and kept.t is not None else donor.t
         self.state.due[decision.trial] = begins + self.perturbation_interval
 
     # ------------------------------------------------------------------------------------------------ decisions

@@ -368,7 +368,7 @@ class GroupManager:
         reports, warning = results[0].reports, failures.uneven(results)
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
-        if reports == 0:
+        if reports == 0 and not running.launch.start_iteration:  # else it went on from its own end
             return _failed(await self._silent(running))
         return Outcome(kind="returned", reports=reports, warning=warning)
 

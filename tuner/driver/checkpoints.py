@@ -1,0 +1,225 @@
+"""Which checkpoints of an experiment exist, which one each trial would start from, and which may be deleted.
+
+Pure, and part of the fold: live and after a restart the same events leave the same ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import CheckpointPolicy, Objective
+from tuner.domain.trial import Kept, Population, Segment, Trial
+from tuner.driver.retention import superfluous
+
+Deletion = tuple[int, CheckpointInfo]
+"""(the trial that saved it, the checkpoint)"""
+
+
+class CheckpointLedger:
+    """Keep the checkpoints of all trials: only this class changes `Trial.checkpoints` or sets `Trial.checkpoint`.
+
+    Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint, which is
+    one that is ready, whole, and whose report has been committed: a start must never lie ahead of the reports. After an
+    exploit only checkpoints saved since then are usable, and before there is one, the donor's that the exploit named.
+
+    A checkpoint leaves `Trial.checkpoints` when its deletion is decided; `take_decided` tells which ones that are. A
+    deletion that was decided stays decided, over restarts too, until `deleted` confirms it.
+    """
+
+    def __init__(self, trials: Population, policy: CheckpointPolicy, objective: Objective) -> None:
+        self._trials, self._policy, self._objective = trials, policy, objective
+        self._owner: dict[str, int] = {}  # every ready checkpoint that exists -> the trial that saved it
+        self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
+        self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
+        self._borrowers: dict[str, dict[int, None]] = {}  # checkpoint of one trial -> others that would start from it
+        self._active: dict[int, None] = {}  # trials with an open or a planned segment
+        self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
+        self.deleting: dict[str, Deletion] = {}  # decided, and not confirmed yet
+        self._decided: list[Deletion] = []  # decided since `take_decided` was called
+
+    def take_decided(self) -> list[Deletion]:
+        """Return the deletions that were decided since the last call."""
+        decided, self._decided = self._decided, []
+        return decided
+
+    def exists(self, checkpoint: str) -> bool:
+        """Return whether this checkpoint is ready and neither lost nor being deleted."""
+        return checkpoint in self._owner
+
+    def find(self, checkpoint: str) -> Kept | None:
+        """Return a checkpoint that exists, by its id, whichever trial saved it."""
+        owner = self._owner.get(checkpoint)
+        return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
+
+    def keep(
+        self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None
+    ) -> None:
+        """Take in a checkpoint that `segment` of the trial saved, or news of one: that it is ready by now.
+
+        `value` and `t` are the objective and the time attribute of its report, if that is known. News may come in any
+        order: before the report, after later checkpoints, or after the deletion was decided, when it is ignored.
+        """
+        if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
+            return
+        known = trial.checkpoints.get(info.id)
+        if known is not None:
+            info = known.info if known.info.ready else info
+            value = known.value if value is None else value
+            t = known.t if t is None else t
+        kept = trial.checkpoints[info.id] = Kept(info, value, segment, t)
+        if info.ready:
+            self._owner[info.id] = trial.number
+        if not _is_reported(trial, kept):
+            if segment < len(trial.segments) or not trial.holds_resources:  # its report will never come
+                self._delete(trial, [kept])
+                return
+            self._early.setdefault(trial.number, {})[info.id] = None
+        self._choose_start(trial)
+        self.tidy(trial)
+
+    def reported(
+        self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None
+    ) -> None:
+        """Take in that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
+        early = self._early.get(trial.number)
+        if not early:
+            return
+        for name in list(early):
+            kept = trial.checkpoints[name]
+            if _is_reported(trial, kept):
+                del early[name]
+                if kept.segment == segment and kept.info.step == iteration:
+                    trial.checkpoints[name] = Kept(kept.info, value, segment, t)
+        self._choose_start(trial)
+        self.tidy(trial)
+
+    def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> None:
+        """Let the trial go on from another trial's checkpoint, from this segment on."""
+        self._give_back(trial)
+        trial.line_begins, trial.inherited = segment, source
+        self._choose_start(trial)
+
+    def segment_ended(self, trial: Trial, segment: Segment) -> None:
+        """Drop what the segment began and cannot finish: uploads under way, and checkpoints whose report never came."""
+        early = self._early.pop(trial.number, {})
+        self._gone.pop(trial.number, None)
+        mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
+        for kept in mine:
+            if not kept.info.ready:
+                del trial.checkpoints[kept.info.id]
+        self._delete(trial, [kept for kept in mine if kept.info.ready and kept.info.id in early])
+        self._choose_start(trial)
+        self.note_active(trial)
+        self.tidy(trial)
+        if segment.source is not None and (owner := self._owner.get(segment.source.id, trial.number)) != trial.number:
+            self.tidy(self._trials[owner])
+
+    def lose(self, names: Iterable[str]) -> None:
+        """Take in that these checkpoints are gone or torn: no trial starts from them, and what is left is deleted."""
+        for name in names:
+            if (owner := self._owner.get(name)) is not None:
+                trial = self._trials[owner]
+                self._delete(trial, [trial.checkpoints[name]])
+                self._choose_start(trial)
+
+    def on_node(self, node: str | None) -> list[str]:
+        """Return the ids of the checkpoints that lie on the disk of this node."""
+        return [name for name in self._owner if (kept := self.find(name)) is not None and kept.info.node == node]
+
+    def deleted(self, trial: Trial, checkpoint: str) -> None:
+        """Take in that the files of a checkpoint are gone."""
+        self.deleting.pop(checkpoint, None)
+        if trial.holds_resources:
+            self._gone.setdefault(trial.number, {})[checkpoint] = None
+        if checkpoint in trial.checkpoints:  # decided by an earlier version, with other rules
+            self._drop(trial, checkpoint)
+            self._choose_start(trial)
+
+    def note_active(self, trial: Trial) -> None:
+        """Note whether the trial has an open or a planned segment: what that starts from is not deleted."""
+        if trial.holds_resources or trial.next is not None:
+            self._active[trial.number] = None
+        else:
+            self._active.pop(trial.number, None)
+
+    def trial_ended(self, trial: Trial) -> None:
+        """Take in that the trial will never start again, so that it holds no checkpoint of another one."""
+        self.note_active(trial)
+        self._give_back(trial)
+
+    def leads(self, number: int) -> None:
+        """Take in that this trial has the best value by now."""
+        before, self._best = self._best, number
+        if before is not None and before != number:
+            self.tidy(self._trials[before])
+
+    def tidy(self, trial: Trial) -> None:
+        """Decide on the deletion of what the policy does not keep and nothing points to."""
+        if len(trial.checkpoints) < 2:
+            return
+        needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
+        if trial.number == self._best and (best := trial.best_checkpoint(self._objective)) is not None:
+            needed.add(best.id)
+        found = superfluous(self._usable(trial), self._policy, self._objective, needed)
+        if found:
+            pinned = set(self._pinned())
+            self._delete(trial, [kept for kept in found if kept.info.id not in pinned])
+
+    def _delete(self, trial: Trial, kept: Iterable[Kept]) -> None:
+        for info in [k.info for k in kept]:
+            self._drop(trial, info.id)
+            self.deleting[info.id] = trial.number, info
+            self._decided.append((trial.number, info))
+
+    def _drop(self, trial: Trial, checkpoint: str) -> None:
+        trial.checkpoints.pop(checkpoint, None)
+        self._owner.pop(checkpoint, None)
+        self._early.get(trial.number, {}).pop(checkpoint, None)
+        for number in self._borrowers.pop(checkpoint, {}):
+            self._choose_start(self._trials[number])
+
+    def _usable(self, trial: Trial, since: int = 1) -> list[Kept]:
+        """Return the ready checkpoints of segments from `since` on whose reports are known, oldest first."""
+        early = self._early.get(trial.number, {})
+        found = trial.checkpoints.values()
+        return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
+
+    def _choose_start(self, trial: Trial) -> None:
+        own = self._usable(trial, trial.line_begins)
+        inherited = trial.inherited
+        chosen = own[-1].info if own else inherited
+        if chosen is not None and not self.exists(chosen.id):
+            chosen = None
+        if chosen != trial.checkpoint:
+            self._give_back(trial)
+        trial.checkpoint = chosen
+        if chosen is not None and not own and not trial.state.ended:
+            self._borrowers.setdefault(chosen.id, {})[trial.number] = None
+
+    def _give_back(self, trial: Trial) -> None:
+        """Hold the checkpoint of another trial no longer."""
+        borrowed = trial.inherited
+        if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
+            return
+        del self._borrowers[borrowed.id][trial.number]
+        if (owner := self._owner.get(borrowed.id)) is not None:
+            self.tidy(self._trials[owner])
+
+    def _pinned(self) -> Iterator[str]:
+        """Yield what a running or planned segment starts from, and what other trials would start from again."""
+        yield from (name for name, borrowers in self._borrowers.items() if borrowers)
+        for number in self._active:
+            trial = self._trials[number]
+            for segment in (trial.next, trial.segment if trial.holds_resources else None):
+                if segment is not None and segment.source is not None:
+                    yield segment.source.id
+
+
+def _is_reported(trial: Trial, kept: Kept) -> bool:
+    return kept.segment <= len(trial.segments) and kept.info.step <= trial.segments[kept.segment - 1].iteration
+
+
+def age(kept: Kept) -> tuple[int, int]:
+    """Sort checkpoints of one trial, the oldest first: an exploit may set a later segment back to an earlier iteration."""
+    return kept.segment, kept.info.step
