@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.driver.test_core import Bench
+from tests.driver.bench import Bench
 from tuner.cli import app
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure

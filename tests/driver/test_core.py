@@ -3,114 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import tuner
+from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
-from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.driver.actions import DeleteCheckpoint, Interrupt, Launch
+from tuner.driver.actions import DeleteCheckpoint
 from tuner.driver.assemble import Parts, assemble
-from tuner.driver.core import Core, Outcome
+from tuner.schedulers.fifo import FIFOScheduler
 from tuner.schedulers.stoppers import FunctionStopper
 from tuner.space import Space
-
-
-class Bench:
-    """A core and a clock that moves by one second an event."""
-
-    def __init__(self, **options: Any) -> None:
-        self.space = Space.from_python({"x": tuner.uniform(0, 1)})
-        limits = options.pop("limits", {"max_concurrent_trials": 2})
-        checkpoint = options.pop("checkpoint", {"interval_s": None})
-        self.spec = Spec(
-            name="bench",
-            space=self.space.to_json(),
-            objectives=(Objective("loss", "min"),),
-            search=options.pop("search", {"type": "random"}),
-            limits=Limits(**limits),
-            checkpoint=CheckpointPolicy(**checkpoint),
-            **{"num_samples": 3, "scheduler": {"type": "fifo"}, **options},
-        )
-        self.core: Core = assemble(self.spec, self.space)
-        self.now = 0.0
-        self.log: list[Any] = []
-        self.feed(e.DriverStarted(time=0.0, epoch=1))
-
-    def feed(self, event: Event) -> Outcome:
-        out = self.core.handle(event)
-        self.log += out.log
-        return out
-
-    def tick(self) -> float:
-        self.now += 1
-        return self.now
-
-    def started(self, number: int) -> None:
-        ordinal = self.core.trials[number].segments[-1].ordinal
-        self.core.first_milestone(number)
-        self.feed(e.SegmentStarted(time=self.tick(), trial=number, segment=ordinal))
-
-    def reported(
-        self, number: int, loss: float = 1.0, checkpoint: bool = False, node: str | None = None, **more: float
-    ) -> Outcome:
-        segment = self.core.trials[number].segments[-1]
-        count = segment.report_no + 1
-        step = segment.start_iteration + count
-        info = (
-            CheckpointInfo(id=f"ckp_{number}_{segment.ordinal}_{step}", uri="memory:", step=step, node=node)
-            if checkpoint
-            else None
-        )
-        return self.feed(
-            e.Reported(
-                time=self.tick(),
-                trial=number,
-                segment=segment.ordinal,
-                report_no=count,
-                iteration=step,
-                metrics={"loss": loss, **more},
-                checkpoint=info,
-            )
-        )
-
-    def verdict(self, number: int) -> str:
-        return self.core.verdict(number, self.core.trials[number].segments[-1].ordinal).action
-
-    def ended(self, number: int, outcome: Any = "left", failure: Failure | None = None) -> Outcome:
-        ordinal = self.core.trials[number].segments[-1].ordinal
-        return self.feed(
-            e.SegmentEnded(time=self.tick(), trial=number, segment=ordinal, outcome=outcome, failure=failure)
-        )
-
-    def command(self, command: Any, trial: int | None = None) -> Outcome:
-        return self.feed(e.Commanded(time=self.tick(), command=command, trial=trial))
-
-    def successor(self, **changes: Any) -> Bench:
-        """A new driver that has folded what this one committed."""
-        other = object.__new__(Bench)
-        other.space, other.spec, other.now, other.log = self.space, self.spec, self.now, list(self.log)
-        other.core = assemble(self.spec, self.space)
-        for seq, entry in self.log:
-            other.core.fold(seq, entry)
-        return other
-
-    @property
-    def states(self) -> list[str]:
-        return [str(t.state) for t in self.core.trials]
-
-
-def launches(out: Outcome) -> list[tuple[int, int]]:
-    return [(a.trial, a.segment) for a in out.actions if isinstance(a, Launch)]
-
-
-def interrupts(out: Outcome) -> list[int]:
-    return [a.trial for a in out.actions if isinstance(a, Interrupt)]
 
 
 def test_as_many_trials_start_as_there_are_slots() -> None:
@@ -653,3 +562,183 @@ def test_a_warning_is_shown_once_also_after_a_restart() -> None:
     assert not ends_with_a_warning(1, bench.successor())
     assert not ends_with_a_warning(1, bench)
     assert bench.states[:2] == ["completed", "completed"]
+
+
+def test_a_function_that_went_on_from_its_own_end_has_completed() -> None:
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    bench.command("pause")
+    bench.reported(0, checkpoint=True)
+    bench.ended(0, "left")
+    bench.command("resume")
+    bench.ended(0, "returned")
+    trial = bench.core.trials[0]
+    assert (trial.state, trial.failures) == (TrialState.COMPLETED, 0)
+    assert trial.reason == "the function returned at once, as it went on from its own end: iteration 2"
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        tuner.PopulationBasedTraining(perturbation_interval=5),
+        tuner.PopulationBasedTraining(perturbation_interval=5, synch=True),
+        tuner.ASHAPromotionScheduler(grace_period=5, reduction_factor=2),
+        tuner.MedianStoppingRule(min_time_slice=3, min_samples_required=9),
+    ],
+)
+def test_no_trial_of_a_function_with_an_end_fails(scheduler: Any) -> None:
+    def evaluate(config: dict[str, Any], done: int | None) -> Any:
+        for epoch in range(done or 0, 20):
+            loss = abs(config["lr"] - 0.5) + 1 / (epoch + 1)
+            yield tuner.Step(metrics={"loss": loss}, seconds=1 + config["lr"], checkpoint=epoch + 1)
+
+    result = tuner.simulate(
+        evaluate, {"lr": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=8, scheduler=scheduler
+    )
+    assert result.error is None
+    assert {str(trial.state) for trial in result.trials} <= {"completed", "stopped"}
+
+
+def test_reports_on_the_way_to_a_pause_are_judged_like_others() -> None:
+    bench = Bench(num_samples=1, max_t=3)
+    bench.started(0)
+    bench.reported(0)
+    bench.command("pause")  # the ranks are being asked to wait at a later report
+    bench.reported(0, waits=False)
+    assert bench.states == ["running"]
+    bench.reported(0)
+    assert bench.states == ["completed"]
+
+
+def test_a_rung_on_the_way_to_a_pause_is_not_escaped() -> None:
+    bench = Bench(num_samples=1, max_t=27, scheduler={"type": "asha", "grace_period": 3, "reduction_factor": 3})
+    bench.started(0)
+    bench.reported(0)
+    bench.command("pause")
+    bench.reported(0, waits=False)
+    bench.reported(0, checkpoint=True)
+    assert bench.verdict(0) == "pause"
+    assert [len(rung) for rung in bench.core.scheduler.state.rungs[0]] == [1]
+
+
+def test_a_report_behind_a_gap_is_not_counted_before_the_gap_is_filled() -> None:
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.reported(0)
+    late = e.Reported(time=9, trial=0, segment=1, report_no=3, iteration=3, metrics={"loss": 1.0})
+    assert bench.feed(late).log == []
+    bench.reported(0)
+    assert bench.feed(late).log != []
+    assert bench.core.trials[0].iteration == 3
+
+
+def test_a_report_before_the_word_of_its_start_counts_once_for_the_scheduler() -> None:
+    bench = Bench(
+        num_samples=20,
+        max_t=27,
+        scheduler={"type": "freeze_thaw", "grace_period": 27},
+        limits={"max_concurrent_trials": 1},
+    )
+    for _ in range(10):
+        bench.reported(0)
+    bench.started(0)
+    bench.reported(0)
+    assert bench.core.scheduler.state.spent == 11
+
+
+def test_the_word_of_the_start_of_a_trial_that_has_ended_or_paused_does_not_make_it_run() -> None:
+    options = {"num_samples": 20, "max_t": 27, "scheduler": {"type": "freeze_thaw"}}
+    ended = Bench(**options)
+    ended.reported(0, loss=math.nan)
+    ended.started(0)
+    assert 0 not in ended.core.scheduler.state.running
+    paused = Bench(**options)
+    paused.core.first_milestone(0)
+    paused.reported(0)
+    assert paused.verdict(0) == "pause"
+    paused.started(0)
+    assert paused.states[0] == "paused"
+    assert 0 not in paused.core.scheduler.state.running
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "median"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_time_attribute_that_is_no_finite_number_fails_its_trial_in_words(scheduler: str, value: float) -> None:
+    bench = Bench(time_attr="tokens", scheduler={"type": scheduler})
+    bench.started(0)
+    bench.reported(0, tokens=value)
+    assert bench.states[0] == "failed"
+    assert f"'tokens' must be a finite number, and this report has {value}" in bench.core.trials[0].reason
+
+
+def test_after_an_exploit_the_next_interval_is_counted_from_the_donors_weights() -> None:
+    bench = Bench(
+        num_samples=4,
+        time_attr="tokens",
+        scheduler={"type": "pbt", "perturbation_interval": 100},
+        limits={"max_concurrent_trials": 4},
+    )
+    for number, loss, tokens in ((3, 0.1, 1000), (2, 2, 100), (1, 3, 100), (0, 4, 100)):
+        bench.started(number)
+        bench.reported(number, loss=loss, checkpoint=True, tokens=tokens)
+        bench.core.verdict(number, 1)
+    bench.ended(0)
+    trial = bench.core.trials[0]
+    assert (trial.segments[-1].cause, trial.t) == ("exploit", 1000)
+    assert bench.core.scheduler.milestone(trial, bench.core.trials) == 1100
+
+
+def test_trials_of_an_experiment_that_was_being_paused_are_paused_after_a_restart() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, checkpoint=True)
+    bench.command("pause")
+    after = bench.successor()
+    after.feed(e.DriverStarted(time=after.tick(), epoch=2))
+    assert after.core.state is ExperimentState.PAUSED
+    assert after.states == ["paused", "paused"]
+    after.command("resume")
+    assert after.states == ["pending", "pending"]
+
+
+def test_paused_trials_are_resumed_while_a_searcher_takes_its_time() -> None:
+    bench = Bench(
+        num_samples=8,
+        max_t=9,
+        search={"type": "gp"},
+        scheduler={"type": "asha_promotion", "reduction_factor": 2},
+        limits={"max_concurrent_trials": 1},
+    )
+    for number in range(2):
+        bench.feed(e.Suggested(time=bench.tick(), number=number, params={"x": 0.5}))
+        bench.started(number)
+        bench.reported(number, loss=float(number), checkpoint=True)
+        bench.ended(number) if bench.verdict(number) == "pause" else None
+    assert bench.states[0] == "pending"  # promoted, with a proposal still to come
+
+
+def test_a_start_keeps_the_tags_of_the_scheduler_that_waited_for_its_searcher() -> None:
+    class Tagging(FIFOScheduler):
+        def choose(self, trials: Any, may_start: bool) -> Any:
+            return d.Start(reason="mine", tags={"bracket": 2}) if may_start else None
+
+    bench = Bench(search={"type": "gp"}, num_samples=2)
+    bench.core = assemble(bench.spec, bench.space, Parts(scheduler=Tagging()))
+    bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    bench.feed(e.Suggested(time=1.0, number=0, params={"x": 0.5}, note="by a model"))
+    assert bench.core.trials[0].tags == {"bracket": 2}
+    assert bench.core.trials[0].reason == "mine; by a model"
+
+
+def test_a_trial_that_is_resumed_while_it_leaves_is_resumed_once() -> None:
+    bench = Bench(num_samples=20, max_t=27, scheduler={"type": "freeze_thaw"}, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    assert bench.verdict(0) == "pause"
+    bench.command("resume", trial=0)
+    bench.command("resume", trial=0)
+    resumes = [entry for _, entry in bench.log if isinstance(entry, d.Resume)]
+    assert len(resumes) == 1
+    assert bench.states[0] == "pending"

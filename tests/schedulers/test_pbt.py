@@ -179,7 +179,7 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
     on_its_way = CheckpointInfo(id="c", uri="", step=1, ready=False)
     from tuner.domain.trial import Kept
 
-    feed.trials[0].checkpoints["c"] = Kept(on_its_way, 0.9)
+    feed.trials[0].checkpoints["c"] = Kept(on_its_way, 0.9, segment=1)
     (exploit,) = feed.report(1, 2, 0.1)
     assert isinstance(exploit, Exploit)
     assert exploit.donor == 0

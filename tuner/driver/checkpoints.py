@@ -32,6 +32,7 @@ class CheckpointLedger:
         self._owner: dict[str, int] = {}  # every ready checkpoint that exists -> the trial that saved it
         self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
         self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
+        self._unfinished: dict[str, Kept] = {}  # uploads that were under way when their segment ended
         self._borrowers: dict[str, dict[int, None]] = {}  # checkpoint of one trial -> others that would start from it
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
@@ -52,9 +53,7 @@ class CheckpointLedger:
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
-    def keep(
-        self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None
-    ) -> None:
+    def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
         """Take in a checkpoint that `segment` of the trial saved, or news of one: that it is ready by now.
 
         `value` and `t` are the objective and the time attribute of its report, if that is known. News may come in any
@@ -62,7 +61,7 @@ class CheckpointLedger:
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
-        known = trial.checkpoints.get(info.id)
+        known = trial.checkpoints.get(info.id) or self._unfinished.pop(info.id, None)
         if known is not None:
             info = known.info if known.info.ready else info
             value = known.value if value is None else value
@@ -78,9 +77,7 @@ class CheckpointLedger:
         self._choose_start(trial)
         self.tidy(trial)
 
-    def reported(
-        self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None
-    ) -> None:
+    def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
         """Take in that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
         early = self._early.get(trial.number)
         if not early:
@@ -101,13 +98,13 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop what the segment began and cannot finish: uploads under way, and checkpoints whose report never came."""
+        """Drop checkpoints whose report never came, and uploads under way: those count again if they turn out to be done."""
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
         for kept in mine:
             if not kept.info.ready:
-                del trial.checkpoints[kept.info.id]
+                self._unfinished[kept.info.id] = trial.checkpoints.pop(kept.info.id)
         self._delete(trial, [kept for kept in mine if kept.info.ready and kept.info.id in early])
         self._choose_start(trial)
         self.note_active(trial)
@@ -146,7 +143,8 @@ class CheckpointLedger:
     def trial_ended(self, trial: Trial) -> None:
         """Take in that the trial will never start again, so that it holds no checkpoint of another one."""
         self.note_active(trial)
-        self._give_back(trial)
+        if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
+            self.tidy(self._trials[owner])
 
     def leads(self, number: int) -> None:
         """Take in that this trial has the best value by now."""
@@ -194,7 +192,7 @@ class CheckpointLedger:
         if chosen != trial.checkpoint:
             self._give_back(trial)
         trial.checkpoint = chosen
-        if chosen is not None and not own and not trial.state.ended:
+        if chosen is not None and not own:
             self._borrowers.setdefault(chosen.id, {})[trial.number] = None
 
     def _give_back(self, trial: Trial) -> None:
@@ -208,7 +206,9 @@ class CheckpointLedger:
 
     def _pinned(self) -> Iterator[str]:
         """Yield what a running or planned segment starts from, and what other trials would start from again."""
-        yield from (name for name, borrowers in self._borrowers.items() if borrowers)
+        for name, borrowers in self._borrowers.items():
+            if not all(self._trials[number].state.ended for number in borrowers):
+                yield name
         for number in self._active:
             trial = self._trials[number]
             for segment in (trial.next, trial.segment if trial.holds_resources else None):

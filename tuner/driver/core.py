@@ -30,7 +30,7 @@ from tuner.driver.actions import Ask, Fit, Interrupt, Verdict
 from tuner.driver.fold import Fold, Outcome
 from tuner.driver.milestones import next_milestone, save_is_due
 from tuner.names import did_you_mean
-from tuner.schedulers.base import Fact, Scheduler, TrialEnded, TrialReported
+from tuner.schedulers.base import Fact, Scheduler, TrialEnded, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
@@ -417,7 +417,7 @@ class Core(Fold):
                 return [d.Stop(trial=trial.number, reason=f"stopped {by} at iteration {trial.iteration}")]
             case "cancel":
                 return [d.Cancel(trial=trial.number, reason=f"cancelled {by}")]
-            case "resume" if trial.state is _S.PAUSED:
+            case "resume" if trial.state is _S.PAUSED and trial.next is None:
                 return [d.Resume(trial=trial.number, reason=f"resumed {by}")]
             case "pause" if trial.state is _S.PAUSED:
                 return [d.Pause(trial=trial.number, reason=f"held {by}", held=True)]
@@ -445,6 +445,8 @@ class Core(Fold):
             return False
         if isinstance(decision, d.Exploit) and not self._can_exploit(decision):
             return False
+        if isinstance(decision, d.Resume):
+            return can_resume(trial)
         return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
 
     def _without_donor(self, donor: int) -> list[Decision]:
@@ -490,6 +492,8 @@ class Core(Fold):
             if self._failing or (self._asked is not None and isinstance(choice, d.Start)):
                 break
             if isinstance(choice, d.Start) and not self.may_start:
+                choice = None
+            if isinstance(choice, d.Resume | d.Exploit) and not can_resume(self.trials[choice.trial]):
                 choice = None
             if isinstance(choice, d.Start):
                 choice = self._with_suggestion(choice)

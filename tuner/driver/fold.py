@@ -143,6 +143,8 @@ class Fold:
             case e.SegmentEnded():
                 trial = self._touch(event.trial)
                 trial.failure = event.failure or trial.failure
+                if event.outcome == "returned" and not trial.segments[-1].running:
+                    facts = self._enter(trial, trial.segments[-1], event.time)
                 self._warned_ends += bool(event.warning)
                 self._close(trial, event.outcome, event.time)
                 if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
@@ -236,9 +238,7 @@ class Fold:
             return []
         if trial.state is _S.PENDING:
             self.trials.move(trial.number, _S.RUNNING)
-        return [
-            TrialRestarted(trial=trial.number, cause=segment.cause, iteration=segment.start_iteration, t=trial.t)
-        ]
+        return [TrialRestarted(trial=trial.number, cause=segment.cause, iteration=segment.start_iteration, t=trial.t)]
 
     def _record_command(self, event: e.Commanded) -> None:
         if event.trial is not None:
@@ -363,12 +363,17 @@ class Fold:
         """
         trial.next = Segment(len(trial.segments) + 1, cause, trial.params, source.step if source else 0, source)
         self.checkpoints.note_active(trial)
+        if trial.state is _S.PAUSED or not trial.holds_resources:
+            self._wait(trial)
         if trial.holds_resources:
             self._leave(trial, "exploit")
         else:
-            if trial.state is not _S.PENDING:
-                self.trials.move(trial.number, _S.PENDING)
             self._ready.append(trial.number)
+
+    def _wait(self, trial: Trial) -> None:
+        """The trial waits for its next segment."""
+        if trial.state is not _S.PENDING:
+            self.trials.move(trial.number, _S.PENDING)
 
     def _open_ready(self) -> None:
         while self._ready and self._open < self.slots and self.state is _X.RUNNING:
@@ -385,8 +390,6 @@ class Fold:
             trial.iteration = segment.start_iteration
             trial.t = self._time_at(trial, segment.source)
             self.checkpoints.note_active(trial)
-            if trial.state is not _S.PENDING:
-                self.trials.move(trial.number, _S.PENDING)
             self._open += 1
             self._touch(trial.number)
             self._act(Launch(trial.number, segment.ordinal, self._decided.pop(trial.number, 0)))
@@ -398,6 +401,7 @@ class Fold:
         trial.waiting = ""
         self._open -= 1
         if trial.next is not None:
+            self._wait(trial)
             self._ready.append(trial.number)
 
     def _settle(self) -> None:

@@ -31,6 +31,7 @@ from tuner.schedulers.base import (
     TrialReported,
     TrialRestarted,
     TrialStarted,
+    can_resume,
 )
 from tuner.schedulers.cube import Cube, key
 from tuner.schedulers.curve_model import Evidence, Floats, Prior, Rows, Warp
@@ -310,7 +311,7 @@ class FreezeThawScheduler(Scheduler):
         paused = [
             n
             for n in trials.in_state(TrialState.PAUSED)
-            if n in state.reached and n != held and not trials[n].held and repeats.original(n) is None
+            if n in state.reached and n != held and can_resume(trials[n]) and repeats.original(n) is None
         ]
         start_cost = self._start_cost()
         waste = [start_cost + self._lost(trials[n]) for n in paused]

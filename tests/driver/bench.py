@@ -1,0 +1,123 @@
+"""A core that tests feed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tuner
+from tuner.domain import events as e
+from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.driver.actions import DeleteCheckpoint, Interrupt, Launch
+from tuner.driver.assemble import assemble
+from tuner.driver.core import Core, Outcome
+from tuner.space import Space
+
+
+class Bench:
+    """A core and a clock that moves by one second an event."""
+
+    def __init__(self, **options: Any) -> None:
+        self.space = Space.from_python({"x": tuner.uniform(0, 1)})
+        limits = options.pop("limits", {"max_concurrent_trials": 2})
+        checkpoint = options.pop("checkpoint", {"interval_s": None})
+        self.spec = Spec(
+            name="bench",
+            space=self.space.to_json(),
+            objectives=(Objective("loss", "min"),),
+            search=options.pop("search", {"type": "random"}),
+            limits=Limits(**limits),
+            checkpoint=CheckpointPolicy(**checkpoint),
+            **{"num_samples": 3, "scheduler": {"type": "fifo"}, **options},
+        )
+        self.core: Core = assemble(self.spec, self.space)
+        self.now = 0.0
+        self.log: list[Any] = []
+        self.feed(e.DriverStarted(time=0.0, epoch=1))
+
+    def feed(self, event: Event) -> Outcome:
+        out = self.core.handle(event)
+        self.log += out.log
+        return out
+
+    def tick(self) -> float:
+        self.now += 1
+        return self.now
+
+    def started(self, number: int) -> None:
+        ordinal = self.core.trials[number].segments[-1].ordinal
+        self.core.first_milestone(number)
+        self.feed(e.SegmentStarted(time=self.tick(), trial=number, segment=ordinal))
+
+    def reported(
+        self,
+        number: int,
+        loss: float = 1.0,
+        checkpoint: bool = False,
+        node: str | None = None,
+        waits: bool = True,
+        **more: float,
+    ) -> Outcome:
+        segment = self.core.trials[number].segments[-1]
+        count = segment.report_no + 1
+        step = segment.start_iteration + count
+        info = (
+            CheckpointInfo(id=f"ckp_{number}_{segment.ordinal}_{step}", uri="memory:", step=step, node=node)
+            if checkpoint
+            else None
+        )
+        return self.feed(
+            e.Reported(
+                time=self.tick(),
+                trial=number,
+                segment=segment.ordinal,
+                report_no=count,
+                iteration=step,
+                metrics={"loss": loss, **more},
+                checkpoint=info,
+                waits=waits,
+            )
+        )
+
+    def saved(self, number: int, name: str, step: int, segment: int | None = None, ready: bool = True) -> Outcome:
+        """News of a checkpoint that was written on demand, or is uploaded by now."""
+        ordinal = segment or self.core.trials[number].segments[-1].ordinal
+        info = CheckpointInfo(id=name, uri="memory:", step=step, ready=ready)
+        return self.feed(e.CheckpointSaved(time=self.tick(), trial=number, segment=ordinal, checkpoint=info))
+
+    def verdict(self, number: int) -> str:
+        return self.core.verdict(number, self.core.trials[number].segments[-1].ordinal).action
+
+    def ended(self, number: int, outcome: Any = "left", failure: Failure | None = None) -> Outcome:
+        ordinal = self.core.trials[number].segments[-1].ordinal
+        return self.feed(
+            e.SegmentEnded(time=self.tick(), trial=number, segment=ordinal, outcome=outcome, failure=failure)
+        )
+
+    def command(self, command: Any, trial: int | None = None) -> Outcome:
+        return self.feed(e.Commanded(time=self.tick(), command=command, trial=trial))
+
+    def successor(self, **changes: Any) -> Bench:
+        """A new driver that has folded what this one committed."""
+        other = object.__new__(Bench)
+        other.space, other.spec, other.now, other.log = self.space, self.spec, self.now, list(self.log)
+        other.core = assemble(self.spec, self.space)
+        for seq, entry in self.log:
+            other.core.fold(seq, entry)
+        return other
+
+    @property
+    def states(self) -> list[str]:
+        return [str(t.state) for t in self.core.trials]
+
+
+def launches(out: Outcome) -> list[tuple[int, int]]:
+    return [(a.trial, a.segment) for a in out.actions if isinstance(a, Launch)]
+
+
+def interrupts(out: Outcome) -> list[int]:
+    return [a.trial for a in out.actions if isinstance(a, Interrupt)]
+
+
+def deletions(out: Outcome) -> list[str]:
+    return [a.info.id for a in out.actions if isinstance(a, DeleteCheckpoint)]

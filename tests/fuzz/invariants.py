@@ -1,0 +1,145 @@
+"""What must hold after every step of any search, whatever the cluster and its users do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tuner.domain import events as e
+from tuner.domain.states import TrialState
+from tuner.driver.core import Core
+from tuner.schedulers.freeze_thaw import FreezeThawScheduler
+from tuner.schedulers.halving import SuccessiveHalving
+from tuner.schedulers.hyperband import HyperBandScheduler
+
+if TYPE_CHECKING:
+    from tests.fuzz.world import World
+
+_TRIAL_FIELDS = (
+    "state", "iteration", "t", "checkpoint", "checkpoints", "inherited", "line_begins", "held", "best_value",
+    "best_iteration", "last", "last_value", "params", "reports", "failures", "system_failures", "reason", "values",
+    "next", "tags", "searcher_state", "running_s",
+)  # fmt: skip
+_SEGMENT_FIELDS = (
+    "ordinal", "cause", "params", "start_iteration", "source", "open", "running", "leaving", "report_no", "iteration",
+    "commanded", "outcome",
+)  # fmt: skip
+
+
+def of_state(core: Core, meddled: Collection[int] = ()) -> Iterator[str]:
+    """Yield what is wrong with the state of a search, in words. meddled: trials that a user has resumed."""
+    spec = core.spec
+    opened = [trial for trial in core.trials if trial.holds_resources]
+    if len(opened) > core.slots:
+        yield f"{len(opened)} segments are open with {core.slots} slots"
+    if spec.num_samples is not None and len(core.trials) > max(spec.num_samples, core.searcher.total() or 0):
+        yield f"{len(core.trials)} trials, num_samples is {spec.num_samples}"
+    for trial in core.trials:
+        who = f"trial {trial.number}"
+        if any(segment.open for segment in trial.segments[:-1]):
+            yield f"{who} has two open segments"
+        if trial.state.ended and trial.next is not None:
+            yield f"{who} has ended and has a planned segment"
+        if trial.state is TrialState.RUNNING and not trial.holds_resources:
+            yield f"{who} is running without a segment"
+        if trial.reports != sum(segment.report_no for segment in trial.segments):
+            yield f"{who} has {trial.reports} reports, its segments {[s.report_no for s in trial.segments]}"
+        if trial.checkpoint is not None and not core.checkpoints.exists(trial.checkpoint.id):
+            yield f"{who} would start from {trial.checkpoint.id}, which does not exist"
+    waiting = set(core._waits_for)
+    if odd := [n for n in waiting if not (core.trials[n].state is TrialState.PAUSED and core.trials[n].held)]:
+        yield f"trials {odd} wait for a donor without being held"
+    yield from _of_scheduler(core, meddled)
+
+
+def _of_scheduler(core: Core, meddled: Collection[int]) -> Iterator[str]:
+    scheduler: Any = core.scheduler
+    by_iteration = core.spec.time_attr == "training_iteration"
+    if isinstance(scheduler, SuccessiveHalving):
+        for trial in core.trials:
+            if trial.state.ended or not trial.values or trial.diverged:
+                continue
+            passed = scheduler._levels[scheduler.bracket(trial.number)].passed(_furthest(core, trial.number))
+            if passed != scheduler.state.passed.get(trial.number, 0):
+                yield f"trial {trial.number} was judged at {scheduler.state.passed.get(trial.number, 0)} of {passed} rungs"
+    elif isinstance(scheduler, FreezeThawScheduler):
+        for number in scheduler.state.running:
+            if core.trials[number].state not in (TrialState.RUNNING, TrialState.PENDING):
+                yield f"freeze-thaw takes trial {number} for running, it is {core.trials[number].state}"
+        reports = sum(trial.reports for trial in core.trials)
+        if by_iteration and scheduler.state.spent > reports:
+            yield f"freeze-thaw counts {scheduler.state.spent} iterations, {reports} were reported"
+    elif isinstance(scheduler, HyperBandScheduler):
+        for home, bracket in enumerate(scheduler.state.brackets):
+            level = (
+                scheduler._level(bracket) if bracket.round < len(scheduler._shapes[bracket.shape].levels) else math.inf
+            )
+            for number in bracket.arrived:
+                judged = level in core.trials[number].values  # else its report there had no objective
+                if by_iteration and judged and number not in meddled and _furthest(core, number) > level:
+                    yield f"trial {number} is at {_furthest(core, number)} in a round of bracket {home} at {level}"
+
+
+def _furthest(core: Core, number: int) -> float:
+    """The largest time_attr that the trial has reported with a finite objective."""
+    trial = core.trials[number]
+    reached = [trial.times.get(i, 0.0) for i in trial.values] if trial.times else [float(i) for i in trial.values]
+    return max(reached, default=0.0)
+
+
+def of_log(log: list[Any], max_t: int | None) -> Iterator[str]:
+    """Yield what is wrong with a whole log."""
+    if [seq for seq, _ in log] != list(range(1, len(log) + 1)):
+        yield "the log has gaps"
+    counts: dict[tuple[int, int], int] = {}
+    for _, entry in log:
+        if isinstance(entry, e.Reported):
+            key = entry.trial, entry.segment
+            if entry.report_no != counts.get(key, 0) + 1:
+                yield f"report {entry.report_no} of trial {entry.trial} follows report {counts.get(key, 0)}"
+            counts[key] = entry.report_no
+            if max_t is not None and entry.iteration > max_t:
+                yield f"trial {entry.trial} reported iteration {entry.iteration}, max_t is {max_t}"
+
+
+def of_fold(live: Core, folded: Core) -> Iterator[str]:
+    """Yield where a core that folded the log differs from the one that wrote it."""
+    if live.scheduler.save() != folded.scheduler.save():
+        yield "fold: the scheduler's state differs"
+    for name in ("state", "best", "finishing", "error", "running_s", "now", "seq", "ended"):
+        if getattr(live, name) != getattr(folded, name):
+            yield f"fold: {name} is {getattr(folded, name)!r}, not {getattr(live, name)!r}"
+    if live.checkpoints.deleting != folded.checkpoints.deleting:
+        yield "fold: other checkpoints are being deleted"
+    for a, b in zip(live.trials, folded.trials, strict=True):
+        for name in _TRIAL_FIELDS:
+            if not _same(getattr(a, name), getattr(b, name)):
+                yield f"fold: trial {a.number}.{name} is {getattr(b, name)!r}, not {getattr(a, name)!r}"
+        for s, u in zip(a.segments, b.segments, strict=True):
+            for name in _SEGMENT_FIELDS:
+                if not _same(getattr(s, name), getattr(u, name)):
+                    yield f"fold: segment {a.number}.{s.ordinal}.{name} is {getattr(u, name)!r}, not {getattr(s, name)!r}"
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a == b:
+        return True
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
+
+
+def of_end(world: World) -> Iterator[str]:
+    """Yield what is wrong with a search that has ended."""
+    core = world.core
+    for trial in core.trials:
+        if not trial.state.ended:
+            yield f"the experiment is {core.state} and trial {trial.number} is {trial.state}"
+        if trial.holds_resources:
+            yield f"the experiment is {core.state} and trial {trial.number} has an open segment"
+    best = core.best_trial()
+    if best is not None and world.policy.keep_best and not world.policy_lost:
+        values = [v for v in best.values.values() if math.isfinite(v)]
+        if values and best.best_value is None:
+            yield "the best trial has no best value"

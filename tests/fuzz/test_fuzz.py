@@ -1,0 +1,35 @@
+"""The fuzzer's short form; `make fuzz` is the long one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.world import SCHEDULERS, World
+
+SEEDS = range(12)
+
+
+@pytest.mark.parametrize("scheduler", list(SCHEDULERS))
+def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str) -> None:
+    for seed in SEEDS:
+        assert World(seed, scheduler).run().ended
+
+
+def test_every_kind_of_trouble_really_comes() -> None:
+    """A fuzzer whose world has become peaceful finds nothing, and says so to nobody."""
+    worlds = [World(seed, scheduler) for seed in range(3) for scheduler in SCHEDULERS]
+    for world in worlds:
+        world.run()
+    trace = "\n".join(line for world in worlds for line in world.trace)
+    for trouble in (
+        "restart",
+        "checkpoint_lost",
+        "Commanded",
+        "CheckpointDeleted",
+        "nan",
+        "waits=False",
+        "kind='user'",
+    ):
+        assert trouble in trace, trouble
+    for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete("):
+        assert cause in trace, cause

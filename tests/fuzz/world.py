@@ -1,0 +1,565 @@
+"""A make-believe cluster for one search: it runs what the core launches, and goes wrong in every way that a real one may."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tuner
+from tests.fuzz import invariants
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.states import ExperimentState
+from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, suggested
+from tuner.driver.assemble import assemble
+from tuner.driver.core import Core
+from tuner.space import Space
+
+SCHEDULERS: dict[str, list[dict[str, Any]]] = {
+    "fifo": [{"type": "fifo"}],
+    "asha": [
+        {"type": "asha", "grace_period": 1, "reduction_factor": 3},
+        {"type": "asha", "grace_period": 2, "reduction_factor": 2, "brackets": 2},
+    ],
+    "asha_promotion": [{"type": "asha_promotion", "grace_period": 1, "reduction_factor": 3}],
+    "hyperband": [{"type": "hyperband", "reduction_factor": 3}],
+    "median": [
+        {"type": "median", "min_time_slice": 2},
+        {"type": "median", "grace_period": 2, "min_samples_required": 2, "hard_stop": False},
+    ],
+    "pbt": [{"type": "pbt", "perturbation_interval": 2}, {"type": "pbt", "perturbation_interval": 3}],
+    "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
+    "freeze_thaw": [{"type": "freeze_thaw"}],
+}
+SEARCHERS: list[dict[str, Any]] = [
+    {"type": name} for name in ("random", "random", "qmc", "tpe", "cmaes", "nsgaii", "gp")
+]
+MAX_STEPS = 4_000
+CHAOS = 600
+"""Steps after which users and the cluster leave the search alone, so that it must come to its end."""
+
+
+class Found(AssertionError):
+    """A broken invariant; the message names the seed, the step and what was found."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """A checkpoint as it really is, whatever the core believes."""
+
+    info: CheckpointInfo
+    trial: int
+    segment: int
+    value: float | None
+    reported: bool = False  # the core knows its report
+    told: bool = False  # the core knows that it is ready
+    torn: bool = False
+    known_torn: bool = False
+    deleted: bool = False
+
+
+@dataclass(slots=True)
+class Running:
+    """A segment on its worker group."""
+
+    trial: int
+    ordinal: int
+    start: int
+    length: int  # iteration at which the training function returns
+    source: str | None
+    count: int = 0  # reports that the ranks have made
+    delivered: int = 0  # of those, the ones that the core has taken
+    buffer: list[e.Reported] = field(default_factory=list)
+    milestone: int | None = None
+    interrupts: list[int] = field(default_factory=list)
+    started: bool = False
+    announced: bool = False  # the word of its start has reached the core
+    asked: bool = False  # it waits for a verdict
+    left: str | None = None
+    uploads: list[Saved] = field(default_factory=list)
+
+
+class World:
+    def __init__(self, seed: int, scheduler: str | None = None) -> None:
+        self.seed = seed
+        self.rng = rng = random.Random(f"{seed} {scheduler}")
+        self.kind = scheduler or rng.choice(list(SCHEDULERS))
+        options = dict(rng.choice(SCHEDULERS[self.kind]))
+        self.late = rng.random() < 0.7  # news of a start may come after reports
+        self.commands = rng.random() < 0.7
+        self.by_tokens = rng.random() < 0.2 and self.kind != "freeze_thaw"
+        max_t = 9 if self.kind in ("hyperband", "freeze_thaw", "asha_promotion") else rng.choice([9, 9, 12, None])
+        if options.get("brackets"):
+            max_t = 9
+            self.by_tokens = False
+        self.max_t = max_t
+        self.own_end = rng.choice([12, 7, 5, 30 if max_t else 12])
+        self.policy = CheckpointPolicy(
+            interval_s=rng.choice([None, None, 5.0]),
+            keep_last=rng.choice([1, 1, 2, None]),
+            keep_best=rng.choice([0, 1, 1, 3]),
+        )
+        self.policy_lost = False
+        self.space = Space.from_python(
+            {"x": tuner.uniform(0, 1), "y": tuner.loguniform(1e-3, 1), "c": tuner.choice(["a", "b"])}
+        )
+        proposes = self.kind == "freeze_thaw"
+        self.spec = Spec(
+            name="fuzz",
+            space=self.space.to_json(),
+            objectives=(Objective("loss", rng.choice(["min", "max"])),),
+            seed=seed,
+            num_samples=rng.choice([4, 7, 9]),
+            max_t=None if self.by_tokens or max_t is None else max_t,
+            time_attr="tokens" if self.by_tokens else "training_iteration",
+            search={"type": "auto"} if proposes else rng.choice(SEARCHERS),
+            scheduler=({**options, "max_t": 100 * max_t} if self.by_tokens and "max_t" in options else options),
+            stop={"loss": -0.5} if rng.random() < 0.1 else {},
+            limits=Limits(max_concurrent_trials=rng.choice([1, 2, 3, 4]), max_failures=100, max_system_failures=1000),
+            checkpoint=self.policy,
+        )
+        if self.by_tokens and self.kind in ("hyperband",):
+            self.spec = replace(self.spec, max_t=9, time_attr="training_iteration")
+            self.by_tokens = False
+        self.core = assemble(self.spec, self.space)
+        self.shadow = assemble(self.spec, self.space)
+        self.log: list[Any] = []
+        self.now = 0.0
+        self.epoch = 0
+        self.step = 0
+        self.running: dict[int, Running] = {}
+        self.saved: dict[str, Saved] = {}
+        self.pending: list[Any] = []
+        self.reports = 0
+        self.counted = 0
+        self.trace: list[str] = []
+        self.meddled: set[int] = set()  # trials that a user has resumed
+
+    # ------------------------------------------------------------------------------------------------ towards the core
+
+    def run(self) -> ExperimentState:
+        """Drive the search to its end; `Found` where an invariant does not hold."""
+        self.begin()
+        while not self.core.ended and self.step < MAX_STEPS:
+            self.step += 1
+            if not self.move():
+                self.wake()
+            self.check()
+        if not self.core.ended:
+            states = [str(trial.state) for trial in self.core.trials]
+            self.found(f"no end after {MAX_STEPS} steps: {self.core.state}, {states}, {self.core._waits_for}")
+        for problem in (*invariants.of_log(self.log, None if self.by_tokens else self.max_t), *invariants.of_end(self)):
+            self.found(problem)
+        return self.core.state
+
+    def begin(self) -> None:
+        """A driver takes the experiment over."""
+        self.epoch += 1
+        self.running.clear()
+        self.pending.clear()
+        self.feed(e.DriverStarted(time=self.tick(), epoch=self.epoch))
+
+    def restart(self, committed: bool = True) -> None:
+        """The driver is killed, and its ranks with it; the next one folds what is committed."""
+        self.trace.append(f"{self.step}: restart")
+        fresh: Core = assemble(self.spec, self.space)
+        for seq, entry in self.log:
+            fresh.fold(seq, entry)
+        self.core = fresh
+        self.begin()
+
+    def feed(self, event: Event) -> None:
+        self.trace.append(f"{self.step}: {event}"[:400])
+        core = self.core
+        out = core.handle(event)
+        dice = self.rng.random() if self.chaotic else 1.0
+        if dice < 0.004 and not isinstance(event, e.DriverStarted):  # killed before the commit
+            self.restart()
+            return
+        self.log += out.log
+        for seq, entry in out.log:
+            self.shadow.fold(seq, entry)
+            if isinstance(entry, d.Decision):
+                self.trace.append(f"{self.step}:     {entry}"[:300])
+            if isinstance(entry, e.Reported):
+                self.took(entry)
+            if isinstance(entry, e.CheckpointSaved) and entry.checkpoint.ready:
+                self.saved[entry.checkpoint.id].told = True
+        for problem in invariants.of_fold(core, self.shadow):
+            self.found(problem)
+        for action in out.actions:
+            if isinstance(action, DeleteCheckpoint):
+                self.may_delete(action)
+        if dice < 0.008 and not isinstance(event, e.DriverStarted):  # killed after the commit, before the actions
+            self.restart()
+            return
+        for action in out.actions:
+            self.act(action)
+
+    def took(self, entry: e.Reported) -> None:
+        """The core has counted a report."""
+        self.counted += 1
+        run = self.running.get(entry.trial)
+        if run is not None and run.ordinal == entry.segment:
+            if entry.report_no != run.delivered + 1:
+                self.found(f"report {entry.report_no} of trial {entry.trial} was counted after {run.delivered}")
+            run.delivered = entry.report_no
+        for saved in self.saved.values():
+            if (saved.trial, saved.segment) == (entry.trial, entry.segment) and saved.info.step <= entry.iteration:
+                saved.reported = True
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Launch(trial=number, segment=ordinal):
+                self.launch(number, ordinal)
+            case Interrupt(trial=number, segment=ordinal, why=why):
+                run = self.running.get(number)
+                if run is not None and run.ordinal == ordinal:
+                    run.interrupts.append(run.count + self.rng.randint(1, 2))
+                    if why in ("stop", "cancel") and self.rng.random() < 0.3:
+                        run.left = "killed"  # it does not come to a report within the grace time
+            case DeleteCheckpoint():
+                self.pending.append(action)
+            case Fit() | Ask():
+                self.pending.append(action)
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def line(self, number: int) -> list[Saved]:
+        """What the trial could start from, as far as the core can know: saved since its last exploit, the newest last."""
+        trial = self.core.trials[number]
+        exploits = [s for s in trial.segments if s.cause == "exploit"]
+        begins = exploits[-1].ordinal if exploits else 1
+        own = [
+            saved
+            for saved in self.saved.values()
+            if saved.trial == number and saved.segment >= begins
+            and saved.told and saved.reported and not saved.known_torn and not saved.deleted
+        ]  # fmt: skip
+        inherited = [self.saved[exploits[-1].source.id]] if exploits and exploits[-1].source is not None else []
+        usable = [saved for saved in inherited if not saved.known_torn and not saved.deleted]
+        return usable + sorted(own, key=lambda saved: (saved.segment, saved.info.step))
+
+    def launch(self, number: int, ordinal: int) -> None:
+        segment = self.core.trials[number].segments[ordinal - 1]
+        who = f"launch {number}.{ordinal} ({segment.cause})"
+        if number in self.running:
+            self.found(f"{who}: segment {self.running[number].ordinal} still runs")
+        if segment.source is not None:
+            source = self.saved[segment.source.id]
+            if source.deleted or not source.told or not source.reported:
+                self.found(f"{who} from {source}")
+        if segment.cause != "exploit":
+            line = self.line(number)
+            best = line[-1].info.id if line else None
+            got = segment.source.id if segment.source is not None else None
+            if got != best:
+                self.found(f"{who} from {got}, the newest usable one is {line[-1] if line else None}")
+        start = segment.source.step if segment.source is not None else 0
+        if start != segment.start_iteration:
+            self.found(f"{who} at {segment.start_iteration}, its checkpoint is of {start}")
+        run = Running(number, ordinal, start, self.own_end, segment.source.id if segment.source is not None else None)
+        run.milestone = self.core.first_milestone(number)
+        self.running[number] = run
+
+    def may_delete(self, action: DeleteCheckpoint) -> None:
+        """Look at a decision to delete a checkpoint: nobody may need it."""
+        saved = self.saved[action.info.id]
+        if saved.known_torn or saved.deleted:
+            saved.deleted = True
+            return
+        name, core = saved.info.id, self.core
+        if not saved.reported and (run := self.running.get(saved.trial)) is not None and run.ordinal == saved.segment:
+            self.found(f"{name} is deleted before its report comes")
+        for run in self.running.values():
+            if run.source == name and core.trials[run.trial].holds_resources:
+                self.found(f"{name} is deleted while segment {run.trial}.{run.ordinal} runs from it")
+        for trial in core.trials:
+            if trial.state.ended:
+                continue
+            if trial.next is not None and trial.next.source is not None and trial.next.source.id == name:
+                self.found(f"{name} is deleted, the next segment of trial {trial.number} starts from it")
+            if trial.checkpoint is not None and trial.checkpoint.id == name:
+                self.found(f"{name} is deleted, trial {trial.number} would start from it")
+        if saved.reported and saved.told:
+            newest = [
+                other
+                for other in self.saved.values()
+                if other.trial == saved.trial and other.told and other.reported and not other.known_torn
+                and (other.segment, other.info.step) > (saved.segment, saved.info.step)
+            ]  # fmt: skip
+            if not newest:
+                self.found(f"{name} is deleted, it is the newest of trial {saved.trial}")
+            if self.policy.keep_best and saved.value is not None:
+                score = self.spec.objective.score
+                kept = [k for k in core.trials[saved.trial].checkpoints.values() if k.value is not None]
+                better = [k for k in kept if score(k.value or 0.0) >= score(saved.value)]
+                if len(better) < self.policy.keep_best:
+                    self.found(f"{name} ({saved.value}) is deleted, only {len(better)} kept ones are as good")
+        saved.deleted = True
+
+    def save(self, run: Running, value: float | None) -> Saved:
+        info = CheckpointInfo(
+            id=f"c{len(self.saved) + 1}",
+            uri="memory:",
+            step=run.start + run.count,
+            ready=False,
+            node=self.rng.choice([None, "n1", "n2"]),
+        )
+        saved = self.saved[info.id] = Saved(info, run.trial, run.ordinal, value)
+        run.uploads.append(saved)
+        return saved
+
+    def uploaded(self, run: Running, saved: Saved) -> None:
+        run.uploads.remove(saved)
+        times = 2 if self.rng.random() < 0.05 else 1  # an answer got lost, and it is told again
+        for _ in range(times):
+            self.feed(
+                e.CheckpointSaved(
+                    time=self.tick(), trial=run.trial, segment=run.ordinal, checkpoint=replace(saved.info, ready=True)
+                )
+            )
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    @property
+    def chaotic(self) -> bool:
+        return self.step < CHAOS
+
+    def tick(self) -> float:
+        jump = self.rng.random() if self.chaotic else 1.0
+        self.now += 3600.0 if jump < 0.005 else -30.0 if jump < 0.01 else 1.0
+        return self.now
+
+    def move(self) -> bool:
+        """Let one thing happen; False where there is nothing that could."""
+        rng = self.rng
+        if self.chaotic:
+            dice = rng.random()
+            if self.commands and dice < 0.05:
+                return self.command()
+            if dice < 0.06:
+                self.restart()
+                return True
+            if dice < 0.07 and self.saved:
+                rng.choice(list(self.saved.values())).torn = True
+                return True
+        if self.pending and (not self.running or rng.random() < 0.3):
+            self.serve(self.pending.pop(rng.randrange(len(self.pending))))
+            return True
+        if not self.running:
+            return False
+        self.advance(rng.choice(list(self.running.values())))
+        return True
+
+    def wake(self) -> None:
+        """Nothing can happen: the search is paused, or stuck."""
+        if self.core.state is ExperimentState.PAUSED:
+            self.feed(e.Commanded(time=self.tick(), command="resume"))
+            return
+        held = [t for t in self.core.trials if t.held and t.number not in self.core._waits_for]
+        if held:
+            self.meddled.add(held[0].number)
+            self.feed(e.Commanded(time=self.tick(), command="resume", trial=held[0].number))
+            return
+        states = [str(trial.state) for trial in self.core.trials]
+        self.found(f"stuck: {self.core.state}, {states}, waits for donors: {self.core._waits_for}")
+
+    def command(self) -> bool:
+        rng = self.rng
+        kind: Any = rng.choice(["pause", "resume", "resume", "pause", "resume", "stop", "cancel"])
+        trial = rng.randrange(len(self.core.trials)) if len(self.core.trials) and rng.random() < 0.5 else None
+        if kind in ("stop", "cancel") and (trial is None or rng.random() < 0.8):
+            return True
+        if kind == "resume" and trial is not None:
+            self.meddled.add(trial)
+        self.feed(e.Commanded(time=self.tick(), command=kind, trial=trial))
+        return True
+
+    def serve(self, what: Any) -> None:
+        match what:
+            case DeleteCheckpoint(trial=number, info=info):
+                self.feed(e.CheckpointDeleted(time=self.tick(), trial=number, checkpoint=info.id))
+            case Fit(payload=payload):
+                failed = self.chaotic and self.rng.random() < 0.05
+                result = {} if failed else self.core.scheduler.fit(payload)
+                self.feed(e.ModelFitted(time=self.tick(), payload=result))
+            case Ask(number=number):
+                suggestion = self.core.searcher.suggest(number, self.core.trials)
+                self.feed(suggested(self.tick(), number, suggestion))
+
+    def advance(self, run: Running) -> None:
+        rng = self.rng
+        if run.uploads and rng.random() < 0.3:
+            self.uploaded(run, rng.choice(run.uploads))
+            return
+        if run.left == "killed":
+            self.end(run, "left", drained=False)
+            return
+        if run.left is not None:
+            if rng.random() < 0.6:
+                self.end(run, "left")
+            return
+        if not run.started:
+            self.start(run)
+            return
+        if not run.announced and rng.random() < 0.3:
+            self.announce(run)
+            return
+        if self.chaotic and rng.random() < 0.03:
+            self.fail(run)
+            return
+        if run.buffer and rng.random() < 0.4:
+            self.deliver(run)
+            return
+        if run.start + run.count >= run.length:
+            self.returns(run)
+            return
+        self.report(run)
+
+    def start(self, run: Running) -> None:
+        saved = self.saved.get(run.source or "")
+        if saved is not None and saved.torn:
+            disk = self.rng.random() < 0.3 and saved.info.node is not None
+            if disk:
+                for other in self.saved.values():
+                    if other.info.node == saved.info.node and other.told:
+                        other.torn = other.known_torn = True
+            saved.known_torn = True
+            self.policy_lost = True
+            cause = "disk_lost" if disk else "checkpoint_lost"
+            self.end(
+                run, "failed", Failure(kind="system", cause=cause, message="its checkpoint is torn"), drained=False
+            )
+            return
+        if self.chaotic and self.rng.random() < 0.02:
+            self.end(run, "failed", Failure(kind="system", cause="lost_at_start", message="no"), drained=False)
+            return
+        if run.interrupts and self.rng.random() < 0.5:
+            self.end(run, "left")  # its ranks were not there yet
+            return
+        run.started = True
+        if not self.late or self.rng.random() < 0.6:
+            self.announce(run)
+
+    def announce(self, run: Running) -> None:
+        run.announced = True
+        self.feed(
+            e.SegmentStarted(
+                time=self.tick(), trial=run.trial, segment=run.ordinal, startup_s=self.rng.choice([0.1, 9.0])
+            )
+        )
+
+    def report(self, run: Running) -> None:
+        """The ranks make their next report, and wait for a verdict where they have to."""
+        rng = self.rng
+        run.count += 1
+        waits = (run.milestone is not None and run.count >= run.milestone) or any(
+            run.count >= i for i in run.interrupts
+        )
+        loss = rng.choice([rng.random(), rng.random(), round(rng.random(), 1)])
+        if rng.random() < 0.01:
+            loss = rng.choice([math.nan, math.inf])
+        metrics = {"loss": loss, "tokens": 100.0 * (run.start + run.count)}
+        if rng.random() < 0.03:
+            del metrics["loss"]
+        saved = self.save(run, metrics.get("loss")) if rng.random() < 0.35 else None
+        if saved is not None and saved.value is not None and not math.isfinite(saved.value):
+            saved.value = None
+        run.buffer.append(
+            e.Reported(
+                time=0.0,
+                trial=run.trial,
+                segment=run.ordinal,
+                report_no=run.count,
+                iteration=run.start + run.count,
+                metrics=metrics,
+                checkpoint=saved.info if saved is not None else None,
+                waits=waits,
+            )
+        )
+        if not waits:
+            return
+        if self.chaotic and rng.random() < 0.05 and len(run.buffer) > 1:  # those before it got lost on the way
+            self.put(run, run.buffer[-1])
+            if self.running.get(run.trial) is not run:
+                return
+            if run.delivered == run.count:
+                self.found(f"report {run.count} of trial {run.trial} was counted before those before it")
+        while run.buffer and self.running.get(run.trial) is run:
+            self.deliver(run)
+        if self.running.get(run.trial) is run:
+            self.heed(run)
+
+    def deliver(self, run: Running) -> None:
+        message = run.buffer.pop(0)
+        self.put(run, message)
+        if self.running.get(run.trial) is run and self.chaotic and self.rng.random() < 0.05:
+            counted = self.counted
+            self.put(run, message)  # once more, its answer having got lost
+            if self.running.get(run.trial) is run and self.counted != counted:
+                self.found(f"report {message.report_no} of trial {run.trial} was counted twice")
+
+    def put(self, run: Running, message: e.Reported) -> None:
+        self.feed(replace(message, time=self.tick()))
+
+    def heed(self, run: Running) -> None:
+        """The verdict at the report where the ranks wait."""
+        verdict = self.core.verdict(run.trial, run.ordinal, self.rng.choice([None, run.count + 1, run.count + 2]))
+        if verdict.save_checkpoint and self.rng.random() < 0.9:
+            here = run.start + run.count
+            mine = [s.info.step for s in self.saved.values() if (s.trial, s.segment) == (run.trial, run.ordinal)]
+            if here not in mine:
+                self.save(run, self.core.trials[run.trial].values.get(here)).reported = True
+        run.interrupts = [i for i in run.interrupts if i > run.count]
+        run.milestone = verdict.next_milestone
+        if verdict.action != "continue":
+            run.left = verdict.action
+
+    def returns(self, run: Running) -> None:
+        while run.buffer and self.running.get(run.trial) is run:
+            self.deliver(run)
+        if self.running.get(run.trial) is not run:
+            return
+        if run.count or run.start:
+            self.end(run, "returned")
+        else:
+            self.end(run, "failed", Failure(kind="user", cause="no_report", message="no report"))
+
+    def fail(self, run: Running) -> None:
+        kind: Any = self.rng.choice(["user", "system"])
+        self.end(run, "failed", Failure(kind=kind, cause="exception", message="x", rank=0), drained=False)
+
+    def end(self, run: Running, outcome: Any, failure: Failure | None = None, *, drained: bool = True) -> None:
+        """The group is free. A rank that ended in good order has sent its reports and committed its checkpoints."""
+        while drained and (run.buffer or run.uploads) and self.running.get(run.trial) is run:
+            if run.buffer:
+                self.deliver(run)
+            else:
+                self.uploaded(run, run.uploads[0])
+        if self.running.get(run.trial) is not run:
+            return  # the driver was killed meanwhile
+        del self.running[run.trial]
+        self.feed(
+            e.SegmentEnded(time=self.tick(), trial=run.trial, segment=run.ordinal, outcome=outcome, failure=failure)
+        )
+        if self.chaotic and self.rng.random() < 0.05 and run.uploads:  # a call that was under way when it was killed
+            saved = run.uploads[0]
+            self.feed(
+                e.CheckpointSaved(
+                    time=self.tick(), trial=run.trial, segment=run.ordinal, checkpoint=replace(saved.info, ready=True)
+                )
+            )
+
+    # ------------------------------------------------------------------------------------------------ what must hold
+
+    def check(self) -> None:
+        for problem in invariants.of_state(self.core, self.meddled):
+            self.found(problem)
+
+    def found(self, problem: str) -> None:
+        raise Found(f"{self.kind}, seed {self.seed}, step {self.step}: {problem}")
