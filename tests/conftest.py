@@ -7,11 +7,13 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 import tuner
+from tests import invariants
 from tuner.store import Store
 
 # A time per example says more about what else the machine does than about the code.
@@ -26,6 +28,30 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TUNER_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("TUNER_DATABASE_URL", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _invariants(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After each test that runs experiments, check all that must hold in the databases that it has opened."""
+    if "ray" not in request.keywords:
+        yield
+        return
+    urls: dict[str, None] = {}
+    really = Store.open
+
+    def opened(url: str, **options: Any) -> Store:
+        urls[url] = None
+        return really(url, **options)
+
+    monkeypatch.setattr(Store, "open", opened)
+    yield
+    for url in urls:
+        if not url.startswith("sqlite:///") or Path(url.removeprefix("sqlite:///")).exists():
+            with really(url) as store:
+                invariants.check_all(store, _checked.setdefault(url, set()))
+
+
+_checked: dict[str, set[str]] = {}
 
 
 @pytest.fixture(scope="session")

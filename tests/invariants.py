@@ -1,0 +1,129 @@
+"""What must hold in the database after every experiment, whatever happened to it.
+
+`tests/conftest.py` calls `check_all` after each test that runs experiments, so that each of them also tests these.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import text
+
+from tuner.domain import events as e
+from tuner.domain.states import TrialState
+from tuner.driver.assemble import assemble
+from tuner.errors import SpecError
+from tuner.space import Space
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord
+
+
+def check_all(store: Store, known: set[str]) -> None:
+    """Check every experiment that is not among the `known` ones, and add those that have ended to them."""
+    with store._engine.connect() as connection:
+        names = [row[0] for row in connection.execute(text("SELECT public_id FROM experiment"))]
+    for name in names:
+        if name not in known:
+            record = store.get_experiment(name)
+            if record.lease_until is not None and record.lease_until > time.time() and not record.state.ended:
+                continue  # its driver writes on
+            problems = list(broken(store, record))
+            assert not problems, f"{name} ({record.name}, {record.state}): " + "; ".join(problems)
+            if record.state.ended:
+                known.add(name)
+
+
+def broken(store: Store, record: ExperimentRecord) -> Iterator[str]:
+    """Yield what is wrong with the rows and the log of an experiment, in words."""
+    log = list(store.load(record.id))
+    if [seq for seq, _ in log] != list(range(1, len(log) + 1)):
+        yield "the log has gaps"
+    yield from _reports(log, record)
+    yield from _segments(store, record)
+    if record.state.ended and log:
+        yield from _leftovers(store, record)
+    yield from _rows(store, record, log)
+
+
+def _reports(log: list[Any], record: ExperimentRecord) -> Iterator[str]:
+    """Every report is counted once and in order, and nothing is trained past max_t."""
+    counts: dict[tuple[int, int], int] = {}
+    max_t = record.spec.max_t if record.spec.time_attr == "training_iteration" else None
+    for _, entry in log:
+        if not isinstance(entry, e.Reported):
+            continue
+        key = entry.trial, entry.segment
+        if entry.report_no != counts.get(key, 0) + 1:
+            yield f"report {entry.report_no} of trial {key[0]}, segment {key[1]} follows report {counts.get(key, 0)}"
+        counts[key] = entry.report_no
+        if max_t is not None and entry.iteration > max_t:
+            yield f"trial {entry.trial} reported iteration {entry.iteration}, max_t is {max_t}"
+
+
+def _segments(store: Store, record: ExperimentRecord) -> Iterator[str]:
+    """A trial has one segment at a time, and each starts from a checkpoint that was there, at its iteration."""
+    checkpoints = {c.public_id: c for c in store.checkpoints(record.id)}
+    for trial, segments in store.segments(record.id).items():
+        if [segment.ordinal for segment in segments] != list(range(1, len(segments) + 1)):
+            yield f"trial {trial} has segments {[segment.ordinal for segment in segments]}"
+        for before in segments[:-1]:
+            if before.ended_at is None:
+                yield f"segment {before.ordinal} of trial {trial} has not ended, and there are later ones"
+        for segment in segments:
+            name, begins = segment.source_checkpoint, segment.start_iteration
+            who = f"segment {segment.ordinal} of trial {trial}"
+            if name is None:
+                if begins:
+                    yield f"{who} begins at {begins} from nothing"
+            elif (source := checkpoints.get(name)) is not None:
+                if source.state == "uploading":
+                    yield f"{who} began from {name}, which was never ready"
+                if source.step != begins:
+                    yield f"{who} begins at {begins}, {name} is of {source.step}"
+
+
+def _leftovers(store: Store, record: ExperimentRecord) -> Iterator[str]:
+    """An experiment that has ended has nothing open."""
+    with store._engine.connect() as connection:
+        where = {"id": record.id}
+        for what, query in (
+            ("trials that have not ended", "SELECT count(*) FROM trial WHERE experiment_id = :id AND ended_at IS NULL"),
+            (
+                "segments that have not ended",
+                "SELECT count(*) FROM segment s JOIN trial t ON t.id = s.trial_id"
+                " WHERE t.experiment_id = :id AND s.ended_at IS NULL",
+            ),
+        ):
+            if count := connection.execute(text(query), where).scalar():
+                yield f"{count} {what}"
+
+
+def _rows(store: Store, record: ExperimentRecord, log: list[Any]) -> Iterator[str]:
+    """The rows say what the log says."""
+    code = store.get_code(record.spec.code) if record.spec.code else None
+    if code is not None and code.parts_blob:
+        return  # its scheduler is code of a test
+    try:
+        core = assemble(record.spec, Space.from_json(record.spec.space, code.space_blob if code else None))
+    except (SpecError, ImportError):
+        return  # it could not be driven
+    for seq, entry in log:
+        core.fold(seq, entry)
+    if log and core.state.ended and core.state is not record.state:
+        yield f"its state is {record.state}, the log says {core.state}"
+    rows = {row.number: row for row in store.newest_trials(record.id, 1_000_000)}
+    if rows.keys() != {trial.number for trial in core.trials}:
+        yield f"it has the rows of trials {sorted(rows)}, the log has {len(core.trials)}"
+        return
+    for trial in core.trials:
+        row = rows[trial.number]
+        for name in ("state", "iteration", "reports", "best_iteration", "failures", "system_failures", "reason"):
+            if getattr(row, name) != getattr(trial, name):
+                yield f"trial {trial.number}.{name} is {getattr(row, name)!r}, the log says {getattr(trial, name)!r}"
+        if row.best_value != (trial.best_value if math.isfinite(trial.best_value or 0.0) else None):
+            yield f"trial {trial.number}.best_value is {row.best_value}, the log says {trial.best_value}"
+        if trial.state is TrialState.RUNNING and not trial.holds_resources:
+            yield f"trial {trial.number} is running without a segment"
