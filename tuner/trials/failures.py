@@ -22,7 +22,7 @@ _FATAL = {
 }
 
 
-_NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable")
+_NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "driver_lost", "actor_unavailable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,8 @@ _LAST_LINES = 20
 
 def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings) -> tuple[FailureKind, str, str]:
     lower = text.lower()
+    if type(error).__name__ == "ActorUnavailableError":  # what else it says may be about any process
+        return "system", "actor_unavailable", "Ray could not reach the process for a while, so that its answer is lost"
     if getattr(error, "preempted", False):
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
