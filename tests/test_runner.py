@@ -245,6 +245,37 @@ class TestRun:
         assert Path(result.best_checkpoint.to_directory(tmp_path / "copy"), "step").read_text() == "2"
         assert Path(result.best_checkpoint.path).is_relative_to(tmp_path / "ckpts" / result.experiment_id)
 
+    def test_a_torn_checkpoint_is_passed_over_for_an_older_one_and_is_not_the_users_failure(
+        self, tmp_path: Path
+    ) -> None:
+        def train(config: dict[str, Any]) -> None:
+            import time
+
+            start = 0
+            if (checkpoint := tuner.get_checkpoint()) is not None:
+                with checkpoint.as_directory() as folder:
+                    start = int(Path(folder, "epoch").read_text())
+            for epoch in range(start + 1, 6):
+
+                def save(folder: str, epoch: int = epoch) -> None:
+                    Path(folder, "epoch").write_text(str(epoch))
+
+                tuner.report({"loss": 1 / epoch, "start": start}, checkpoint=save)
+                if start == 0 and epoch == 4:
+                    newest = "trial_00000/iteration_00000004*"
+                    while not list(tmp_path.glob(f"*/{newest}.committed")):
+                        time.sleep(0.01)
+                    (torn,) = (path for path in tmp_path.glob(f"*/{newest}") if path.is_dir())
+                    Path(torn, "epoch").write_text("torn")
+                    raise ValueError("once")
+
+        keep = {"storage": str(tmp_path), "frequency": 1, "keep_last": 3}
+        result = search(train, num_samples=1, checkpoint=keep, max_failures=1)
+        assert (result.state, result.error) == ("completed", None)
+        (trial,) = result.trials
+        assert trial.iterations == 5
+        assert trial.history[-1]["start"] == 3, "the newest checkpoint that is whole"
+
     def test_a_failing_rank_is_named(self) -> None:
         def train(config: dict[str, Any]) -> None:
             if tuner.get_context().world_rank == 1:

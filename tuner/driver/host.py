@@ -203,6 +203,7 @@ class Driven:
             limits=spec.limits,
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
+            durable=settings.durability == "FULL",
             log_dir=str(settings.home / "logs" / experiment),
             first_milestone=milestone,
             checkpoint_every=spec.checkpoint.frequency,

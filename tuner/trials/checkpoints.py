@@ -26,7 +26,7 @@ import xxhash
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
-from tuner.trials.storage import Place, difference, place, walk
+from tuner.trials.storage import Place, difference, place, private_folder, sync_tree, walk
 
 _MANIFEST = ".manifest.json"
 _MARKER = ".committed"
@@ -193,15 +193,24 @@ def digest(folder: str) -> dict[str, tuple[int, str]]:
     return files
 
 
-def commit(uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> None:
-    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker."""
+def commit(
+    uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
+) -> None:
+    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker.
+
+    durable_below: the storage that `uri` is in, if the checkpoint has to outlast a loss of power. Each step is on the disk
+    then before the next one begins. At a URI that is the storage's own business.
+    """
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
     if wrong is not None:
         raise CheckpointError(f"the checkpoint at {uri} is not whole: {wrong}")
     manifest = json.dumps({"version": 1, "about": dict(about), "files": files}, sort_keys=True).encode()
-    where.beside(_MANIFEST).write(manifest)
-    where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode())
+    durable = durable_below is not None and where.local
+    if durable_below is not None and where.local:
+        sync_tree(where.path, place(durable_below).path)
+    where.beside(_MANIFEST).write(manifest, durable)
+    where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode(), durable)
 
 
 def committed(uri: str) -> Manifest:
@@ -308,6 +317,4 @@ def _sweep_cache() -> None:
 
 
 def _cache() -> str:
-    folder = os.path.join(tempfile.gettempdir(), f"tuner-cache-{os.getuid()}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return folder
+    return private_folder("tuner-cache")

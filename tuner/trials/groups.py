@@ -404,7 +404,8 @@ class GroupManager:
             _forget(tasks)
         if echo is not None:
             return _failed(_lost(echo), _reports(results))
-        reports, warning = results[0].reports, failures.uneven(results)
+        reports = results[0].reports
+        warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
         if reports == 0:

@@ -47,6 +47,7 @@ class Launch:
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints lie
+    durable: bool = False  # checkpoints on a disk outlast a loss of power
     log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
     first_milestone: int | None = 1  # report_no; None: never
     checkpoint_every: int | None = None  # callables are asked every n reports

@@ -7,6 +7,7 @@ wait, go on and leave at the same report without talking in between.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -131,6 +132,13 @@ class Saver(Protocol):
         """This rank has no checkpoint at this report."""
 
 
+class Watch(Protocol):
+    """Looks for a mistake that reports go on in spite of."""
+
+    def check(self) -> str | None:
+        """At a report: what is wrong in words, empty if nothing is, and None as long as that cannot be said."""
+
+
 class Session:
     def __init__(
         self,
@@ -145,10 +153,13 @@ class Session:
         milestone_checkpoints: bool = False,
         checkpoint_at_end: bool = False,
         objective: str | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.context = context
         self.objective = objective
         self._odd = Oddities(objective)
+        self._watch = watch
+        self.warning = ""  # what the watch has found
         self.checkpoint = checkpoint
         self._reports = reports
         self._peers = peers
@@ -189,6 +200,10 @@ class Session:
         if self._left is not None:
             raise self._left
         values = flatten(metrics, self._odd) if self._reports is not None else {}
+        if self._watch is not None and (found := self._watch.check()) is not None:
+            self._watch, self.warning = None, found
+            if found:
+                print(f"warning: {found}", file=sys.stderr)
         with self._gate:
             self._pass_gate()
             self._count = number = self._count + 1

@@ -24,6 +24,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials import directories, rendezvous, session, travel
+from tuner.trials.apart import Apart
 from tuner.trials.asking import ask
 from tuner.trials.calling import call
 from tuner.trials.channel import Hub, PeerLost, Spoke
@@ -290,8 +291,12 @@ class Rank:
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
+        watch: Apart | None = None
         if seat.backend != "none":
             self._set_up_torch(launch, seat)
+            if seat.world_size > 1 and seat.rank == 0:
+                watch = Apart()
+                self._undo.append(watch.close)
         outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
         saver = Saver(
             storage=launch.storage,
@@ -302,6 +307,7 @@ class Rank:
             hub=self._hub,
             node=_node(),
             bring=travel.bring,
+            durable=launch.durable,
             committed=lambda info: self._committed(launch, outbox, info),
         )
         running = Session(
@@ -332,6 +338,7 @@ class Rank:
             milestone_checkpoints=launch.milestone_checkpoints,
             checkpoint_at_end=launch.checkpoint_policy.at_end,
             objective=launch.metric,
+            watch=watch,
         )
         segment = _Segment(launch, running, saver, outbox, capture, function, config)
         running.on_leave = lambda verdict: self._expect_end(segment, verdict)
@@ -408,7 +415,7 @@ class Rank:
         if error is not None:
             return RankResult(kind="failed", reports=running.count, error=error)
         kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
-        return RankResult(kind=kind, reports=running.count, as_value=running.as_value)
+        return RankResult(kind=kind, reports=running.count, as_value=running.as_value, warning=running.warning)
 
     def _put_back(self) -> None:
         while self._undo:
