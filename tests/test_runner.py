@@ -212,7 +212,8 @@ class TestRun:
 
         def train(config: dict[str, Any]) -> None:
             for step in range(1, 4):
-                tuner.report({"loss": offset + config["x"] / step, "nested": {"rank": tuner.get_context().world_rank}})
+                metrics = {"loss": offset + config["x"] / step, "nested": {"rank": tuner.get_context().world_rank}}
+                tuner.report(metrics, step=step * 64)
 
         result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=3)
         assert result.state == "completed"
@@ -225,6 +226,7 @@ class TestRun:
         frame = result.dataframe()
         assert list(frame["config/x"]) == [t.config["x"] for t in result.trials]
         assert len(result.dataframe(history=True)) == 9
+        assert [report["step"] for report in best.history] == [64, 128, 192]
 
     def test_the_best_checkpoint_can_be_opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

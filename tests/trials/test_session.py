@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tuner.trials import session
@@ -346,6 +347,20 @@ def test_a_child_process_of_a_trial_is_told_that_its_reports_go_nowhere(monkeypa
             OutsideTrial, match="was called in a child process of a trial, or after the trial had ended"
         ):
             call()
+
+
+def test_a_step_is_a_whole_number_that_a_database_holds() -> None:
+    running, memory, _ = make()
+    for step in (np.int64(7), 1e6, -3, None):
+        running.report({"a": 1}, step=step)  # type: ignore[arg-type]
+    assert [message.step for message in memory.sent] == [7, 1_000_000, -3, None]
+    assert all(type(message.step) is int for message in memory.sent[:3])
+    for wrong in ("5", 0.5):
+        with pytest.raises(TypeError, match="step must be a whole number, not"):
+            running.report({"a": 1}, step=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="step must be below"):
+        running.report({"a": 1}, step=2**63)
+    assert running.count == 4, "what was refused does not count"
 
 
 def test_odd_metrics_do_not_end_a_trial(capsys: pytest.CaptureFixture[str]) -> None:

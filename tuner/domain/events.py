@@ -104,6 +104,7 @@ class Reported(Event):
     iteration: int
     metrics: Mapping[str, float]
     checkpoint: CheckpointInfo | None = None
+    step: int | None = None  # the training code's own count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,6 +245,7 @@ class Driven:
                 iteration=start + message.report_no,
                 metrics=message.metrics,
                 checkpoint=message.checkpoint,
+                step=message.step,
             )
             for message, at in zip(reports, times, strict=True)
         ]

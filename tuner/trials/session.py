@@ -199,6 +199,7 @@ class Session:
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
         if self._left is not None:
             raise self._left
+        step = _own_step(step)
         values = flatten(metrics, self._odd) if self._reports is not None else {}
         if self._watch is not None and (found := self._watch.check()) is not None:
             self._watch, self.warning = None, found
@@ -346,6 +347,18 @@ class Session:
             raise self._left
 
 
+def _own_step(step: Any) -> int | None:
+    """The step as a number that the database can hold. TypeError or ValueError if it is none."""
+    if step is None:
+        return None
+    number = int(step)
+    if isinstance(step, str) or number != step:
+        raise TypeError(f"step must be a whole number, not {step!r}")
+    if abs(number) >= 2**63:
+        raise ValueError(f"step must be below 2**63, not {number}")
+    return number
+
+
 _current: Session | None = None
 
 
@@ -371,7 +384,7 @@ class _Outside:
     odd: Oddities = field(default_factory=Oddities)
 
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
-        values = flatten(metrics, self.odd)
+        values, step = flatten(metrics, self.odd), _own_step(step)
         self.reports += 1
         at = f" (step {step})" if step is not None else ""
         print(f"report {self.reports}{at}: " + " ".join(f"{name}={value:.6g}" for name, value in values.items()))
@@ -393,7 +406,8 @@ def _inside(name: str) -> Session | None:
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
     """Report metrics, and maybe a checkpoint. Every rank calls it, equally often.
 
-    `metrics`: numbers by name; nested dicts flatten with "/"; rank 0's count. `step`: your own count, kept beside the report.
+    `metrics`: numbers by name; nested dicts flatten with "/"; rank 0's count. `step`: your own count (batches, samples), kept
+    beside the report: a `step` in `trial.history`, and the x axis `user_step` of the API's curves.
     `checkpoint`: a directory, which is taken over before this returns (moved when it lies in the temp directory, else
     copied), or a callable that is given an empty directory to fill, and only called when a checkpoint is due. Directories of
     several ranks become one checkpoint.
