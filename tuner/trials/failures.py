@@ -97,12 +97,12 @@ _LAST_LINES = 20
 
 def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings) -> tuple[FailureKind, str, str]:
     lower = text.lower()
-    if type(error).__name__ == "ActorUnavailableError":  # what else it says may be about any process
-        return "system", "actor_unavailable", "Ray could not reach the process for a while, so that its answer is lost"
     if getattr(error, "preempted", False):
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
+    if type(error).__name__ == "ActorUnavailableError":  # what else it says may be about any process
+        return "system", "actor_unavailable", "Ray could not reach the process for a while, so that its answer is lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"
     if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):
