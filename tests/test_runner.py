@@ -212,7 +212,8 @@ class TestRun:
 
         def train(config: dict[str, Any]) -> None:
             for step in range(1, 4):
-                tuner.report({"loss": offset + config["x"] / step, "nested": {"rank": tuner.get_context().world_rank}})
+                metrics = {"loss": offset + config["x"] / step, "nested": {"rank": tuner.get_context().world_rank}}
+                tuner.report(metrics, step=step * 64)
 
         result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=3)
         assert result.state == "completed"
@@ -225,6 +226,7 @@ class TestRun:
         frame = result.dataframe()
         assert list(frame["config/x"]) == [t.config["x"] for t in result.trials]
         assert len(result.dataframe(history=True)) == 9
+        assert [report["step"] for report in best.history] == [64, 128, 192]
 
     def test_the_best_checkpoint_can_be_opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -244,6 +246,37 @@ class TestRun:
         assert result.best_checkpoint.iteration == 2
         assert Path(result.best_checkpoint.to_directory(tmp_path / "copy"), "step").read_text() == "2"
         assert Path(result.best_checkpoint.path).is_relative_to(tmp_path / "ckpts" / result.experiment_id)
+
+    def test_a_torn_checkpoint_is_passed_over_for_an_older_one_and_is_not_the_users_failure(
+        self, tmp_path: Path
+    ) -> None:
+        def train(config: dict[str, Any]) -> None:
+            import time
+
+            start = 0
+            if (checkpoint := tuner.get_checkpoint()) is not None:
+                with checkpoint.as_directory() as folder:
+                    start = int(Path(folder, "epoch").read_text())
+            for epoch in range(start + 1, 6):
+
+                def save(folder: str, epoch: int = epoch) -> None:
+                    Path(folder, "epoch").write_text(str(epoch))
+
+                tuner.report({"loss": 1 / epoch, "start": start}, checkpoint=save)
+                if start == 0 and epoch == 4:
+                    newest = "trial_00000/iteration_00000004*"
+                    while not list(tmp_path.glob(f"*/{newest}.committed")):
+                        time.sleep(0.01)
+                    (torn,) = (path for path in tmp_path.glob(f"*/{newest}") if path.is_dir())
+                    Path(torn, "epoch").write_text("torn")
+                    raise ValueError("once")
+
+        keep = {"storage": str(tmp_path), "frequency": 1, "keep_last": 3}
+        result = search(train, num_samples=1, checkpoint=keep, max_failures=1)
+        assert (result.state, result.error) == ("completed", None)
+        (trial,) = result.trials
+        assert trial.iterations == 5
+        assert trial.history[-1]["start"] == 3, "the newest checkpoint that is whole"
 
     def test_a_failing_rank_is_named(self) -> None:
         def train(config: dict[str, Any]) -> None:

@@ -11,9 +11,10 @@
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
     ├── PlacementError            resources that this cluster does not have, or not in time
     ├── DriverSilent              no driver host answers just now
+    ├── ReportsLost               reports of a trial did not reach the driver
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
-        ├── CheckpointLost        the node that had it on its disk is gone, or it is gone from there
-        └── CheckpointUnreachable the node that has it on its disk does not give it just now; retryable
+        ├── CheckpointLost        it is missing or torn, or the node that had it on its disk is gone
+        └── CheckpointUnreachable its node or its storage does not give it just now; retryable
 
 `Retryable` marks errors where doing the same again may work: a lost node, a lost connection.
 """
@@ -114,12 +115,16 @@ class DriverSilent(TunerError, Retryable):
     """No driver host answers just now, or none that this process can reach."""
 
 
+class ReportsLost(TunerError):
+    """Reports of a trial did not reach the driver: it is gone, or could not be reached for too long."""
+
+
 class CheckpointError(TunerError):
     """A checkpoint is missing, torn, or cannot be written."""
 
 
 class CheckpointLost(CheckpointError):
-    """The node that had the checkpoint on its disk is gone: `node`; or the checkpoint is gone from there: None."""
+    """A checkpoint is missing or torn, or was on the disk of a node that is gone: `node`, else None."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)
@@ -127,7 +132,7 @@ class CheckpointLost(CheckpointError):
 
 
 class CheckpointUnreachable(CheckpointError, Retryable):
-    """The node that has the checkpoint on its disk does not give it just now."""
+    """The node that has the checkpoint on its disk, or the storage that it lies in, does not give it just now."""
 
 
 def _dotted(pointer: str) -> str:

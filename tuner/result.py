@@ -42,7 +42,8 @@ class TrialResult:
     checkpoint: Checkpoint | None = field(
         repr=False
     )  # its newest; that of the best value of all is result.best_checkpoint
-    history: list[dict[str, float]] = field(repr=False)  # one dict a report, training_iteration among its keys
+    history: list[dict[str, float]] = field(repr=False)
+    """One dict a report: its metrics, training_iteration, segment, time, and the `step` that came with it, if any."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_not_here("trial of a Result", name, _OF_A_TRIAL))
@@ -198,6 +199,8 @@ def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]
     for _, entry in store.load(experiment):
         if isinstance(entry, Reported):
             row = {"training_iteration": entry.iteration, "segment": entry.segment, "time": entry.time, **entry.metrics}
+            if entry.step is not None:
+                row.setdefault("step", entry.step)
             found.setdefault(entry.trial, []).append(row)
     return found
 

@@ -25,7 +25,9 @@ class Settings:
     database_url: str = _setting("TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="")
     storage: str = _setting("TUNER_STORAGE", "where checkpoints go: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
-        "TUNER_DURABILITY", "SQLite's synchronous: NORMAL survives kill -9, FULL a loss of power too", default="NORMAL"
+        "TUNER_DURABILITY",
+        "NORMAL survives kill -9; FULL a loss of power too: SQLite's synchronous, fsync of local checkpoints",
+        default="NORMAL",
     )
     ray_address: str | None = _setting(
         "RAY_ADDRESS", "the Ray cluster to use; without it a private one is started", default=None

@@ -83,7 +83,7 @@ def test_everything_comes_in_order_and_then_live(server: str, sqlite_store: Stor
     report, decision, fitted = live[0][2], live[1][2], live[2][2]
     assert report | {"time": ""} == {
         "seq": 4, "time": "", "kind": "reported", "trial_number": 0, "trial_id": trial_id(made.public_id, 0), "segment": 1,
-        "report_no": 1, "iteration": 1, "metrics": {"accuracy": None}, "checkpoint": None,
+        "report_no": 1, "iteration": 1, "metrics": {"accuracy": None}, "checkpoint": None, "step": None,
     }  # fmt: skip
     assert (decision["kind"], decision["reason"], decision["trial_number"]) == ("stop", "bad", 0)
     assert "payload" not in fitted

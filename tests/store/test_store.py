@@ -233,7 +233,7 @@ class TestLog:
             ),
             (12, Pause(reason="rest", trial=1, held=True)),
             (13, Commanded(time=T0 + 6, command="pause", trial=None, reason="a person")),
-            (14, Reported(time=T0 + 7, trial=1, segment=2, report_no=1, iteration=4, metrics={})),
+            (14, Reported(time=T0 + 7, trial=1, segment=2, report_no=1, iteration=4, metrics={}, step=2**40)),
             (
                 15,
                 SegmentEnded(
@@ -549,7 +549,7 @@ class TestViews:
         log = [
             (4, dataclasses.replace(a_report(0, 1, accuracy=math.nan), checkpoint=info)),
             (5, Stop(reason="bad", trial=0)),
-            (6, a_report(0, 2)),
+            (6, dataclasses.replace(a_report(0, 2), step=640)),
         ]
         store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         items = store.events_after(made.id, 0)
@@ -569,7 +569,9 @@ class TestViews:
             "iteration": 2,
             "metrics": {"accuracy": 0.02, "loss": 0.5},
             "checkpoint": None,
+            "step": 640,
         }
+        assert items[3].data["step"] is None
         assert items[4].data["reason"] == "bad"
         assert [i.seq for i in store.events_after(made.id, 2, limit=2)] == [3, 4]
         assert store.events_after(made.id, 6) == []
@@ -595,6 +597,17 @@ class TestViews:
         assert store.metric_names(made.id) == ["accuracy", "loss"]
         with pytest.raises(SpecError):
             store.curves(made.id, "accuracy", x="steps")
+
+    def test_curves_by_the_training_codes_own_step_leave_reports_without_one_out(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        steps = (None, 2**40, 0, -7)
+        reports = [dataclasses.replace(a_report(0, n), step=step) for n, step in enumerate(steps, 1)]
+        store.commit(made.id, epoch, Batch(log=[(3 + n, r) for n, r in enumerate(reports, 1)], trials=trials), T0)
+        assert [entry for _, entry in store.load(made.id, after=3)] == reports
+        [curve] = store.curves(made.id, "accuracy", x="user_step")
+        assert [(part.x, part.y) for part in curve.segments] == [([2**40, 0, -7], [0.02, 0.03, 0.04])]
+        [curve] = store.curves(made.id, "accuracy")
+        assert curve.segments[0].x == [1, 2, 3, 4]
 
     def test_best_so_far_has_the_improvements(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)

@@ -112,6 +112,7 @@ def logs(draw: st.DrawFn) -> list[list[Entry]]:
                             iteration=draw(st.integers(0, 999)),
                             metrics=metrics,
                             checkpoint=draw(st.none() | checkpoints),
+                            step=draw(st.none() | st.integers(-(2**63), 2**63 - 1)),
                         ),
                     )
                 )

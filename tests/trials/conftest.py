@@ -94,6 +94,10 @@ class Bench:
     def checkpoints(self, launch: Launch) -> list[CheckpointInfo]:
         return list(ray.get(self.host.saved.remote(launch.segment_id)))
 
+    def order(self, launch: Launch) -> list[tuple[str, int]]:
+        """("report", report_no) and ("checkpoint", step), as they came to the driver."""
+        return list(ray.get(self.host.order.remote(launch.segment_id)))
+
     def started(self, launch: Launch) -> dict[str, Any]:
         starts = ray.get(self.host.events.remote())[1]
         found: dict[str, Any] = next(start for start in starts if start["segment"] == launch.segment_id)

@@ -35,6 +35,7 @@ class Host:
         self.inbox = _Inbox()
         self.reports: dict[str, list[ReportMsg]] = {}
         self.checkpoints: dict[str, list[CheckpointInfo]] = {}
+        self.came: dict[str, list[tuple[str, int]]] = {}  # what came in which order, by report_no or step
         self.verdicts: dict[str, dict[int, Verdict]] = {}
         self.commands: dict[str, str] = {}
         self.delays: dict[str, float] = {}
@@ -43,6 +44,7 @@ class Host:
 
     async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
         self.reports.setdefault(segment_id, []).extend(reports)
+        self.came.setdefault(segment_id, []).extend(("report", report.report_no) for report in reports)
         self._event(segment_id).set()
         last = reports[-1]
         if not last.wait:
@@ -54,6 +56,7 @@ class Host:
         return table.get(last.report_no, Verdict(next_milestone=last.report_no + 1))
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
+        self.came.setdefault(segment_id, []).append(("checkpoint", info.step))
         await asyncio.sleep(self.commits.get(segment_id, 0.0))
         self.checkpoints.setdefault(segment_id, []).append(info)
 
@@ -90,8 +93,8 @@ class Host:
         running = self.manager._running[segment_id]
         assert running.group is not None
         actors = running.group.actors
-        counts = await asyncio.gather(*(actor.hold.remote(other) for actor in actors))
-        await asyncio.gather(*(actor.set_milestone.remote(other, 1) for actor in actors))
+        counts = await asyncio.gather(*(actor.hold.remote(other, "i") for actor in actors))
+        await asyncio.gather(*(actor.release.remote(other, "i", 1) for actor in actors))
         return counts
 
     async def first_report(self, segment_id: str) -> None:
@@ -105,6 +108,9 @@ class Host:
 
     async def saved(self, segment_id: str) -> list[CheckpointInfo]:
         return self.checkpoints.get(segment_id, [])
+
+    async def order(self, segment_id: str) -> list[tuple[str, int]]:
+        return self.came.get(segment_id, [])
 
     async def events(self) -> tuple[list[str], list[dict[str, Any]]]:
         return self.inbox.waits, self.inbox.starts

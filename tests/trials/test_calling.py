@@ -122,7 +122,9 @@ def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
 
 @pytest.mark.parametrize("form", [lambda value: value, lambda value: iter_of(value)], ids=["returned", "yielded"])
 def test_an_objective_that_is_no_number_is_an_error(form: Any) -> None:
-    with pytest.raises(TypeError, match=r"metric 'loss' must be a number or a 0-d array or tensor, not str 'small'"):
+    with pytest.raises(
+        TypeError, match=r"metric 'loss' must be a number, or an array or tensor of one element, not str 'small'"
+    ):
         reports_of(lambda config, session: form({"loss": "small", "more": 1}))
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tuner.domain.events import CheckpointInfo
-from tuner.errors import CheckpointError
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
 from tuner.trials import checkpoints
 from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.storage import join, place
+from tuner.trials.storage import Place, join, place
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -94,8 +94,11 @@ def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str) -> None:
             where.beside(".manifest.json").write(json.dumps({"files": {}, "about": {}}).encode())
             words = "its manifest does not match its marker"
     checkpoint = Checkpoint(uri, info=CheckpointInfo(id="ckp", uri=uri, step=3))
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointLost, match=f"checkpoint ckp of iteration 3: the checkpoint at .* is torn: {words}"):
         checkpoint.to_directory(tmp_path / "copy")
+    with pytest.raises(CheckpointError, match=words) as raised:
+        Checkpoint(uri).to_directory(tmp_path / "another copy")
+    assert not isinstance(raised.value, CheckpointLost), "it is no trial's: whoever opens it answers for it"
     assert checkpoints.is_committed(uri) == (damage == "flipped"), "a flipped bit is found by reading only"
 
 
@@ -108,6 +111,40 @@ def test_deletion(storage: str, tmp_path: Path) -> None:
     assert not checkpoints.is_committed(one)
     assert place(one).sizes() == {}
     assert checkpoints.is_committed(two)
+
+
+@pytest.mark.parametrize("left", ["files", "manifest", "marker"])
+def test_a_torn_one_is_deleted_whatever_is_left_of_it(storage: str, tmp_path: Path, left: str) -> None:
+    uri = join(storage, "trial_00000", "one")
+    save(uri, tmp_path / "made", FILES)
+    where = place(uri)
+    if left != "marker":
+        where.beside(".committed").unlink()
+    if left != "manifest":
+        where.beside(".manifest.json").unlink()
+    if left == "files":
+        (where / "weights.pt").unlink()
+    else:
+        where.remove()
+    assert checkpoints.is_here(uri) == (left != "manifest" or where.local)
+    checkpoints.delete(uri)
+    assert not checkpoints.is_here(uri)
+    assert where.beside(".manifest.json").read() is None
+    assert where.sizes() == {}
+
+
+def test_a_storage_that_does_not_answer_is_no_mistake_of_the_training_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "one")
+    save(uri, tmp_path / "made", FILES)
+
+    def broken(self: Place) -> bytes:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(Place, "read", broken)
+    with pytest.raises(CheckpointUnreachable, match="checkpoint ckp of iteration 3 at .* cannot be read now: Network"):
+        Checkpoint(uri, info=CheckpointInfo(id="ckp", uri=uri, step=3)).verify()
 
 
 def test_sweeping_removes_what_was_never_committed(storage: str, tmp_path: Path) -> None:

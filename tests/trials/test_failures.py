@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import ray
 
 from tuner.trials.failures import Findings, from_death, from_error, uneven
 from tuner.trials.launch import Placed
@@ -49,6 +50,20 @@ class Preempted(Exception):
             "running out of memory",
         ),
         (Exception("killed by `ray.kill`"), Findings(), "system", "killed", "through Ray"),
+        (
+            ray.exceptions.ActorUnavailableError(CRASH, None),
+            Findings(oom_kills=6),
+            "system",
+            "actor_unavailable",
+            "Ray could not reach the process for a while",
+        ),
+        (
+            ray.exceptions.ActorUnavailableError(CRASH, None),
+            Findings(node_alive=False),
+            "system",
+            "node_lost",
+            "its node was lost",
+        ),
         (Preempted(CRASH), Findings(), "system", "preempted", "its node was preempted"),
         (Exception("something new\nin two lines"), Findings(), "system", "lost", "was lost: in two lines"),
     ],

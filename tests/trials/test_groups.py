@@ -12,6 +12,7 @@ import pytest
 import ray
 
 from tests.trials.conftest import Bench
+from tuner.trials import apart
 from tuner.trials.launch import Verdict
 
 pytestmark = pytest.mark.ray
@@ -292,6 +293,49 @@ def test_figures_of_many_ranks_at_once_do_not_wait_for_one_that_is_mute(bench: B
     bench.call("kill", name, "seen enough")
     assert ray.get(running, timeout=30).failure.message == "seen enough"
     assert bench.call("measure", [name]) == {}
+
+
+@pytest.mark.parametrize(
+    "how", ["bare", "prepared", "ddp later", "fsdp", "all_reduce", "own group", "no model", "never"]
+)
+def test_ranks_that_train_apart_are_warned_of(bench: Bench, how: str) -> None:
+    launch = bench.launch(_shares, 2, params={"how": how}, first_milestone=None)
+    outcome = bench.run(launch)
+    assert outcome.kind == "returned"
+    logs = [bench.log(launch, rank) for rank in range(2)]
+    if how == "bare":
+        assert outcome.warning == apart.MESSAGE
+        assert "tuner.torch.prepare_model" in outcome.warning
+        assert [log.count(f"warning: {apart.MESSAGE}") for log in logs] == [1, 0]
+    else:
+        assert outcome.warning == ""
+        assert [log.count("warning") for log in logs] == [0, 0]
+
+
+def _shares(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tuner.trials.session import report
+    from tuner.trials.torch import prepare_model
+
+    how, model = config["how"], torch.nn.Linear(4, 1)
+    group = dist.new_group() if how == "own group" else None
+    if how in ("prepared", "fsdp"):
+        model = prepare_model(model, parallel_strategy="fsdp" if how == "fsdp" else "ddp")
+    if how == "ddp later":
+        report({"accuracy": 0.1})  # of the untrained model
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        if how != "no model":
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            for parameter in model.parameters() if how in ("all_reduce", "own group") else ():
+                dist.all_reduce(parameter.grad, group=group)
+            if how != "never":
+                optimizer.step()
+        report({"accuracy": 0.5})
 
 
 def test_a_rank_alone_has_no_torch_unless_its_code_imports_it(bench: Bench) -> None:

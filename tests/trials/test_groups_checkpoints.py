@@ -122,8 +122,33 @@ def test_a_torn_checkpoint_fails_the_segment_in_words(bench: Bench) -> None:
     Path(info.uri, "rank1.pt").write_bytes(b"")
     failure = bench.run(launch(bench, checkpoint=info, start_iteration=2)).failure
     assert failure is not None
-    assert "CheckpointError" in failure.message
-    assert "rank1.pt has 0 bytes instead of" in failure.message
+    assert (failure.kind, failure.cause) == ("system", "checkpoint_lost")
+    assert failure.message.startswith(f"CheckpointLost: checkpoint {info.id} of iteration 2: ")
+    assert "is torn: rank1.pt has 0 bytes instead of" in failure.message
+
+
+def test_a_missing_checkpoint_fails_the_segment_in_words(bench: Bench) -> None:
+    first = launch(bench)
+    bench.run(first, {2: PAUSE})
+    info = bench.checkpoints(first)[-1]
+    checkpoints.delete(info.uri)
+    failure = bench.run(launch(bench, checkpoint=info, start_iteration=2)).failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("system", "checkpoint_lost")
+    assert f"checkpoint {info.id} of iteration 2: there is no committed checkpoint at" in failure.message
+
+
+def test_a_checkpoint_is_announced_after_its_report(bench: Bench) -> None:
+    one = launch(bench, form="directory", first_milestone=None)
+    bench.run(one)
+    order = bench.order(one)
+    assert [kind for kind, _ in order].count("checkpoint") == 6
+    reported = 0
+    for kind, number in order:
+        if kind == "report":
+            reported = number
+        else:
+            assert number <= reported
 
 
 def test_a_rank_that_is_killed_while_it_saves_leaves_nothing_to_restore(bench: Bench) -> None:

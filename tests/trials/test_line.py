@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tuner.domain.events import CheckpointInfo
-from tuner.trials.launch import ReportMsg, Verdict
+from tuner.trials.launch import ReportMsg, Resend, Verdict
 from tuner.trials.line import Address, Exchange, Line
 
 
@@ -98,7 +98,7 @@ def test_batches_come_whole_and_in_order_and_verdicts_go_back(driver: Driver) ->
 def test_all_of_a_report_and_of_a_verdict_comes_over(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = CheckpointInfo(id="ckp_1", uri="/data/ckp_1", step=3, bytes=7, ready=False)
     report = ReportMsg(
-        report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, wait=True, offer=6
+        report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, wait=True, offer=6, age=0.2
     )
     verdict = Verdict(action="exploit", next_milestone=9, save_checkpoint=True, reason="it is the worst of 8")
     assert all(getattr(verdict, f.name) != f.default for f in fields(Verdict))
@@ -107,6 +107,14 @@ def test_all_of_a_report_and_of_a_verdict_comes_over(driver: Driver, monkeypatch
     line = driver.line()
     assert line.send("seg", [report]) == verdict
     assert driver.by_line == [("seg", [report])]
+    line.close()
+
+
+def test_a_call_for_missing_reports_comes_over(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_verdict", lambda reports: Resend(after=0))
+    line = driver.line()
+    assert line.send("seg", [a_report(3, wait=True)]) == Resend(after=0)
+    assert driver.by_call == []
     line.close()
 
 

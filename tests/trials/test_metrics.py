@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.trials.metrics import flatten, numbers
+from tuner.trials.metrics import Oddities, flatten, numbers
 
 
 def test_numbers_of_every_kind() -> None:
@@ -54,11 +55,11 @@ def test_nan_and_infinity_pass() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("0.5", "'val/x' must be a number or a 0-d array or tensor, not str '0.5'"),
-        (None, "'val/x' must be a number or a 0-d array or tensor, not NoneType None"),
+        ("0.5", "'val/x' must be a number, or an array or tensor of one element, not str '0.5'"),
         ([1], "not list [1]"),
         (np.zeros(3), "not numpy.ndarray of shape (3,)"),
-        (torch.zeros(1), "not torch.Tensor of shape (1,)"),
+        (torch.zeros(2, 1), "not torch.Tensor of shape (2, 1)"),
+        (np.zeros(0), "not numpy.ndarray of shape (0,)"),
         (1j, "not complex 1j"),
         (torch.tensor(1j), "not complex 1j"),
         (np.array("text"), "not str 'text'"),
@@ -70,6 +71,23 @@ def test_anything_else_is_an_error_that_names_the_key(value: Any, words: str) ->
         flatten({"fine": 1, "val": {"x": value}})
     assert words in str(caught.value)
     assert "val/x" in str(caught.value)
+
+
+def test_one_element_is_a_number_whatever_its_shape_and_none_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = Oddities("auc")
+    for _ in range(2):
+        flat = flatten(
+            {"a": np.array([0.5]), "val": {"b": torch.ones(1, 1), "c": None}, "d": np.array(2.0), "auc": None}, odd
+        )
+        assert math.isnan(flat.pop("auc"))
+        assert flat == {"a": 0.5, "val/b": 1.0, "d": 2.0}
+    assert capsys.readouterr().err.splitlines() == [
+        "metric 'a' is numpy.ndarray of shape (1,): its only element is reported",
+        "metric 'val/b' is torch.Tensor of shape (1, 1): its only element is reported",
+        "left out of the report: metric 'val/c', which is None",
+        "the objective 'auc' is None in a report, which counts as NaN",
+    ], "once for each"
+    assert flatten({"a": None, "b": torch.ones(1)}) == {"b": 1.0}
 
 
 def test_what_is_no_dict_or_has_odd_names() -> None:

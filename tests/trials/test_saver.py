@@ -259,3 +259,25 @@ def test_an_error_comes_up_at_the_next_call(tmp_path: Path) -> None:
     broken.take(fill("a"), 1, 1)
     with pytest.raises(CheckpointError, match="a checkpoint could not be saved: the driver is gone"):
         broken.drain()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_saver_waits_for_the_disk(
+    tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    committed: list[CheckpointInfo] = []
+    saver = Saver(
+        storage=str(tmp_path / "storage"),
+        segment_id="seg",
+        trial_number=0,
+        rank=0,
+        world_size=1,
+        durable=durable,
+        committed=committed.append,
+    )
+    saver.take(fill("weights"), 1, 1)
+    saver.drain()
+    assert len(committed) == 1
+    assert bool(synced) == durable

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tuner.trials import session
@@ -146,7 +150,7 @@ def test_the_end_is_saved_where_that_is_wanted(wanted: bool, taken: list[tuple[i
 def test_a_hold_keeps_the_next_report_back_until_its_milestone_is_known() -> None:
     running, memory, _ = make(lambda n: Verdict(action="pause"), first_milestone=None)
     running.report({"a": 1})
-    assert running.hold() == 1
+    assert running.hold("a") == 1
     left = threading.Event()
 
     def train() -> None:
@@ -159,7 +163,7 @@ def test_a_hold_keeps_the_next_report_back_until_its_milestone_is_known() -> Non
     thread.start()
     assert not left.wait(0.2)
     assert len(memory.sent) == 1, "held"
-    running.set_milestone(4)  # another rank was at 3 already
+    running.release("a", 4)  # another rank was at 3 already
     assert left.wait(10)
     thread.join()
     assert [(m.report_no, m.wait) for m in memory.sent] == [(1, False), (2, False), (3, False), (4, True)]
@@ -167,8 +171,8 @@ def test_a_hold_keeps_the_next_report_back_until_its_milestone_is_known() -> Non
 
 def test_an_interrupt_survives_a_verdict_that_was_under_way() -> None:
     running, memory, _ = make(lambda n: Verdict(next_milestone=None))
-    running.hold()
-    running.set_milestone(2)
+    running.hold("a")
+    running.release("a", 2)
     running.report({"a": 1})  # the scheduler's milestone 1: its verdict knows nothing of the interrupt
     running.report({"a": 2})
     running.report({"a": 3})
@@ -187,14 +191,14 @@ def test_an_interrupt_asks_for_a_checkpoint_at_its_own_report_only() -> None:
     """Else ranks that learn of it before and after a scheduler's milestone would differ."""
     early, _, of_early = make(lambda n: Verdict(next_milestone=None), first_milestone=2)
     late, _, of_late = make(lambda n: Verdict(next_milestone=None), first_milestone=2)
-    early.set_milestone(3)
+    early.release("a", 3)
     due = []
     for running in (early, late):
         for _ in range(2):
             due.append(running.should_checkpoint())
             running.report({"a": 1}, checkpoint=lambda folder: None)
     assert not any(due)
-    late.set_milestone(3)
+    late.release("a", 3)
     for running in (early, late):
         assert running.should_checkpoint()
         running.report({"a": 1}, checkpoint=lambda folder: None)
@@ -203,9 +207,13 @@ def test_an_interrupt_asks_for_a_checkpoint_at_its_own_report_only() -> None:
 
 def interrupt(*ranks: Session) -> None:
     """As the group manager does it."""
-    number = max([rank.hold() for rank in ranks]) + 1
+    name = f"interrupt {next(_names)}"
+    number = max([rank.hold(name) for rank in ranks]) + 1
     for rank in ranks:
-        rank.set_milestone(number)
+        rank.release(name, number)
+
+
+_names = itertools.count()
 
 
 def test_an_answer_of_should_checkpoint_stands() -> None:
@@ -224,13 +232,13 @@ def test_an_answer_of_should_checkpoint_stands() -> None:
 
 def test_should_checkpoint_waits_for_an_interrupt_under_way() -> None:
     running, _, _ = make(first_milestone=None)
-    running.hold()
+    running.hold("a")
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(running.should_checkpoint()))
     thread.start()
     thread.join(0.2)
     assert not answers
-    running.set_milestone(1)
+    running.release("a", 1)
     thread.join(10)
     assert answers == [True]
 
@@ -264,22 +272,107 @@ def test_two_interrupts_close_together_are_two_milestones_on_every_rank() -> Non
 
 def test_of_two_interrupts_under_way_the_first_to_end_does_not_let_go() -> None:
     running, memory, _ = make(first_milestone=None)
-    running.hold()
-    running.hold()
-    running.set_milestone(5)
+    running.hold("a")
+    running.hold("b")
+    running.release("a", 5)
     thread = threading.Thread(target=lambda: running.report({"a": 1}))
     thread.start()
     thread.join(0.2)
     assert not memory.sent
-    running.set_milestone(5)
+    running.release("b", 5)
     thread.join(10)
     assert len(memory.sent) == 1
 
 
-def test_outside_a_trial_the_error_says_so() -> None:
+def test_a_hold_lasts_until_it_is_released_and_may_end_without_a_milestone() -> None:
+    running, memory, _ = make(first_milestone=None)
+    assert running.hold("a") == 0
+    thread = threading.Thread(target=lambda: running.report({"a": 1}))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive(), "a rank gives up no hold by itself"
+    running.release("a", None)
+    thread.join(10)
+    assert [m.wait for m in memory.sent] == [False]
+
+
+def test_a_release_that_overtakes_its_hold_and_one_that_is_repeated() -> None:
+    running, memory, _ = make(first_milestone=None)
+    running.release("a", None)
+    assert running.hold("a") == 0
+    running.report({"a": 1})  # does not wait
+    running.hold("b")
+    running.release("b", 3)
+    running.release("b", 2)
+    running.report({"a": 1})
+    running.report({"a": 1})
+    assert [m.wait for m in memory.sent] == [False, False, True]
+
+
+def test_outside_a_trial_a_function_runs_and_prints_its_reports(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(session, "_outside", session._Outside())
+    called: list[str] = []
+
+    def train(config: dict[str, Any]) -> None:
+        assert session.get_checkpoint() is None
+        for epoch in range(2):
+            assert not session.should_checkpoint()
+            session.report({"accuracy": 0.5 + config["lr"] * epoch, "val": {"loss": 1 / 3}}, checkpoint=called.append)
+        session.report({"accuracy": 0.7, "auc": None}, step=300, checkpoint=tmp_path)
+
+    (tmp_path / "mine").touch()
+    train({"lr": 0.1})
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "report 1: accuracy=0.5 val/loss=0.333333",
+        "report 2: accuracy=0.6 val/loss=0.333333",
+        "report 3 (step 300): accuracy=0.7",
+    ]
+    assert err == "left out of the report: metric 'auc', which is None\n"
+    assert called == []
+    assert (tmp_path / "mine").exists(), "a directory is left alone"
+    with pytest.raises(TypeError, match="metric 'accuracy' must be a number"):
+        session.report({"accuracy": "high"})
+    context = session.get_context()
+    assert (context.get_world_size(), context.get_world_rank(), context.get_trial_number()) == (1, 0, 0)
+    assert (context.get_trial_dir(), context.get_trial_resources(), context.get_config()) == (os.getcwd(), [{}], {})
+
+
+def test_a_child_process_of_a_trial_is_told_that_its_reports_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(session.RANK_PROCESS, "1")
     for call in (session.get_context, session.get_checkpoint, session.should_checkpoint, lambda: session.report({})):
-        with pytest.raises(OutsideTrial, match="was called outside a trial"):
+        with pytest.raises(
+            OutsideTrial, match="was called in a child process of a trial, or after the trial had ended"
+        ):
             call()
+
+
+def test_a_step_is_a_whole_number_that_a_database_holds() -> None:
+    running, memory, _ = make()
+    for step in (np.int64(7), 1e6, -3, None):
+        running.report({"a": 1}, step=step)  # type: ignore[arg-type]
+    assert [message.step for message in memory.sent] == [7, 1_000_000, -3, None]
+    assert all(type(message.step) is int for message in memory.sent[:3])
+    for wrong in ("5", 0.5):
+        with pytest.raises(TypeError, match="step must be a whole number, not"):
+            running.report({"a": 1}, step=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="step must be below"):
+        running.report({"a": 1}, step=2**63)
+    assert running.count == 4, "what was refused does not count"
+
+
+def test_odd_metrics_do_not_end_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    running, memory, _ = make(objective="auc")
+    for _ in range(2):
+        running.report({"auc": None, "f1": None, "loss": 0.5})
+    assert [set(message.metrics) for message in memory.sent] == [{"auc", "loss"}] * 2
+    assert all(math.isnan(message.metrics["auc"]) for message in memory.sent)
+    assert capsys.readouterr().err.splitlines() == [
+        "the objective 'auc' is None in a report, which counts as NaN",
+        "left out of the report: metric 'f1', which is None",
+    ]
 
 
 def test_inside_a_trial() -> None:

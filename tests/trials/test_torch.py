@@ -30,6 +30,22 @@ def test_one_process_keeps_its_model_and_its_data() -> None:
     assert loader.batch_size == 2
 
 
+def test_a_function_that_uses_all_of_it_runs_outside_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(config: dict[str, float]) -> None:
+        model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy="fsdp" if config["sharded"] else "ddp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+        for (batch,) in prepare_data_loader(DataLoader(numbers(4), batch_size=2, shuffle=True)):
+            optimizer.zero_grad()
+            loss = model(batch.float().reshape(-1, 1).to(get_device())).square().mean()
+            loss.backward()
+            optimizer.step()
+            tuner.report({"loss": loss}, checkpoint=lambda folder: torch.save(model, folder))
+
+    for sharded in (False, True):
+        train({"lr": 0.01, "sharded": sharded})
+    assert capsys.readouterr().out.count(": loss=") == 4
+
+
 def test_a_sampler_of_the_users_own_is_dealt_out() -> None:
     order = SequentialSampler(range(5))
     hands = [list(_Dealt(order, rank, 2)) for rank in range(2)]

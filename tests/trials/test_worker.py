@@ -1,4 +1,4 @@
-"""What a rank says of its progress, without Ray."""
+"""What a rank says of its progress and of its errors, without Ray."""
 
 from __future__ import annotations
 
@@ -7,8 +7,44 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import ray
+
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable, DriverSilent, ReportsLost
+from tuner.trials.failures import from_error
+from tuner.trials.launch import Placed
 from tuner.trials.protocol import RankResult
-from tuner.trials.worker import Rank
+from tuner.trials.worker import Rank, _not_saved, describe
+
+UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cause"),
+    [
+        (CheckpointLost("torn"), "system", "checkpoint_lost"),
+        (CheckpointLost("gone", node="abc"), "system", "disk_lost"),
+        (CheckpointUnreachable("later"), "system", "checkpoint_unreachable"),
+        (ReportsLost("report 3 did not reach the driver"), "system", "driver_lost"),
+        (DriverSilent("the driver cannot be reached"), "system", "driver_lost"),
+        (UNAVAILABLE, "system", "actor_unavailable"),
+        (CheckpointError("the user's own directory is not there"), "user", "exception"),
+        (ValueError("the user's"), "user", "exception"),
+    ],
+)
+def test_whose_mistake_an_error_is(error: Exception, kind: str, cause: str) -> None:
+    failure = from_error(describe(error, ""), Placed(rank=0, node="n", host="h", ip="i", pid=1))
+    assert (failure.kind, failure.cause) == (kind, cause)
+
+
+@pytest.mark.parametrize(
+    ("root", "cause"),
+    [(ReportsLost("lost"), "driver_lost"), (DriverSilent("away"), "driver_lost"), (OSError("disk full"), "checkpoint")],
+)
+def test_why_a_checkpoint_was_not_saved(root: Exception, cause: str) -> None:
+    error = CheckpointError(f"a checkpoint could not be saved: {root}")
+    error.__cause__ = root
+    assert _not_saved(error).cause == cause
 
 
 def a_rank() -> tuple[Any, Any]:

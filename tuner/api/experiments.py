@@ -102,7 +102,13 @@ def curves(
     here: Here,
     experiment_id: str,
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
-    x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
+    x: Annotated[
+        Literal["step", "user_step", "time"],
+        Query(
+            description="step: the training_iteration; user_step: what the training code passed as step, reports without it "
+            "left out; time: seconds since the experiment's start"
+        ),
+    ] = "step",
     max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment")] = 1000,
 ) -> Response:
     record = _find(here.store, experiment_id)

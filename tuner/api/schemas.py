@@ -415,7 +415,7 @@ class BestSoFar(Model):
 class Curves(Model):
     metric: str
     mode: Literal["min", "max"]
-    x: Literal["step", "time"]
+    x: Literal["step", "user_step", "time"]
     series: list[Series]
     best_so_far: BestSoFar
 
@@ -424,7 +424,7 @@ class Curves(Model):
         cls,
         experiment: ExperimentRecord,
         metric: str,
-        x: Literal["step", "time"],
+        x: Literal["step", "user_step", "time"],
         curves: list[Curve],
         best: tuple[list[float], list[float]],
     ) -> Curves:

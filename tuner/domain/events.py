@@ -108,6 +108,7 @@ class Reported(Event):
     metrics: Mapping[str, float]
     checkpoint: CheckpointInfo | None = None
     waits: bool = field(default=True, compare=False)
+    step: int | None = None  # the training code's own count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -49,7 +50,7 @@ from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials import checkpoints, travel
 from tuner.trials.groups import GroupManager
-from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
+from tuner.trials.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
 from tuner.trials.line import Address, Exchange
 from tuner.trials.objects import Stored
 from tuner.trials.storage import join
@@ -83,6 +84,32 @@ def owner_is_dead(owner: str | None) -> bool:
         return False
 
 
+@dataclass(slots=True)
+class _Heard:
+    """What has come of one segment's reports."""
+
+    report_no: int = 0  # the newest one
+    time: float = 0.0  # when that one was made
+
+    def misses_before(self, reports: Sequence[ReportMsg]) -> bool:
+        """Whether a report is missing between what has come before and the end of this batch."""
+        newest = self.report_no
+        for report in reports:
+            if report.report_no > newest + 1:
+                return True
+            newest = max(newest, report.report_no)
+        return False
+
+    def take(self, reports: Sequence[ReportMsg], now: float) -> list[float]:
+        """When each of the reports was made, by the clock of this process: never ahead of it, and never backwards."""
+        times = []
+        for report in reports:
+            self.report_no = max(self.report_no, report.report_no)
+            self.time = min(now, max(self.time, now - max(0.0, report.age)))
+            times.append(self.time)
+        return times
+
+
 class Driven:
     """One experiment on this host: the ports of its loop, filled with Ray and the store."""
 
@@ -98,6 +125,7 @@ class Driven:
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
         self.loop = ExperimentLoop(self.core, self, self)
+        self._heard: dict[tuple[int, int], _Heard] = {}
 
     def _code_ref(self, code: CodeRecord | None) -> CodeRef:
         spec = self.record.spec
@@ -135,6 +163,7 @@ class Driven:
             outcome = await self.host.groups.run(launch, inbox=self)
         finally:
             self.host.segments.pop(launch.segment_id, None)
+            self._heard.pop((number, ordinal), None)
         return outcome.kind, outcome.failure, outcome.warning
 
     async def interrupt(self, number: int, ordinal: int, why: str) -> None:
@@ -144,7 +173,7 @@ class Driven:
         await self.host.groups.kill(self.segment_name(number, ordinal), why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_committed, info.uri):
+        if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
         else:
             await travel.delete(info.uri, info.node)
@@ -174,6 +203,7 @@ class Driven:
             limits=spec.limits,
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
+            durable=settings.durability == "FULL",
             log_dir=str(settings.home / "logs" / experiment),
             first_milestone=milestone,
             checkpoint_every=spec.checkpoint.frequency,
@@ -201,10 +231,14 @@ class Driven:
             )
         )
 
-    async def report(self, number: int, ordinal: int, start: int, reports: list[ReportMsg]) -> Verdict | None:
+    async def report(self, number: int, ordinal: int, start: int, reports: list[ReportMsg]) -> Verdict | Resend | None:
+        heard = self._heard.setdefault((number, ordinal), _Heard())
+        if heard.misses_before(reports):
+            return Resend(after=heard.report_no)
+        times = heard.take(reports, time.time())
         events = [
             Reported(
-                time=message.time,
+                time=at,
                 trial=number,
                 segment=ordinal,
                 report_no=message.report_no,
@@ -212,8 +246,9 @@ class Driven:
                 metrics=message.metrics,
                 checkpoint=message.checkpoint,
                 waits=message.wait,
+                step=message.step,
             )
-            for message in reports
+            for message, at in zip(reports, times, strict=True)
         ]
         waits = bool(reports) and reports[-1].wait
         verdict = await self.loop.report(events, waits, reports[-1].offer if waits else None)
@@ -326,7 +361,7 @@ class Host:
         if self._poked is not None:
             self._poked.set()
 
-    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
         """From rank 0 of a segment."""
         found = self.segments.get(segment_id)
         if found is None:

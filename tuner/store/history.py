@@ -59,7 +59,8 @@ def stream(connection: Connection, experiment_id: int, after: int, limit: int) -
                 "report_no": row.report_no,
                 "iteration": row.step,
                 "metrics": metrics.get((row.segment_id, row.report_no), {}),
-                "checkpoint": row.payload["checkpoint"] if row.payload else None,
+                "checkpoint": (row.payload or {}).get("checkpoint"),
+                "step": (row.payload or {}).get("step"),
             }
         else:
             data = {name: value for name, value in row.payload.items() if name != "trial"}
@@ -75,7 +76,8 @@ def _last(connection: Connection, experiment_id: int) -> int:
 def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals: dict[int, int]) -> events.Event:
     if row.kind != events.Reported.KIND:
         return events.from_json(row.kind, {"time": row.time, **row.payload})
-    found = row.payload["checkpoint"] if row.payload else None
+    payload = row.payload or {}
+    found = payload.get("checkpoint")
     return events.Reported(
         time=row.time,
         trial=row.trial_number,
@@ -84,6 +86,7 @@ def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals:
         iteration=row.step,
         metrics=metrics.get((row.segment_id, row.report_no), {}),
         checkpoint=events.CheckpointInfo(**found) if found else None,
+        step=payload.get("step"),
     )
 
 

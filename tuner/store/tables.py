@@ -181,6 +181,7 @@ metric_point = Table(
     Column("time", Real, nullable=False),
     Column("value", Real),  # NULL where `kind` is not 0
     Column("kind", SmallInteger, nullable=False),  # 0 finite, 1 NaN, 2 +inf, 3 -inf
+    Column("user_step", BigInteger),  # the training code's own count; `step` is the training_iteration
     sqlite_with_rowid=False,
 )
 

@@ -171,10 +171,10 @@ def metric_names(connection: Connection, experiment_ids: Sequence[int]) -> dict[
 
 
 def curves(connection: Connection, experiment_id: int, metric: str, x: str, max_points: int) -> list[Curve]:
-    if x not in ("step", "time"):
-        raise SpecError(f"expected step or time, got {x!r}", "/x")
+    if x not in ("step", "user_step", "time"):
+        raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
     begin = _begin(connection, experiment_id)
-    across: ColumnElement[Any] = metric_point.c.step if x == "step" else metric_point.c.time - begin
+    across: ColumnElement[Any] = metric_point.c.time - begin if x == "time" else metric_point.c[x]
     points = (
         select(metric_point.c.segment_id, across, metric_point.c.value)
         .join(metric_key, metric_key.c.id == metric_point.c.key_id)
@@ -184,6 +184,7 @@ def curves(connection: Connection, experiment_id: int, metric: str, x: str, max_
             trial.c.experiment_id == experiment_id,
             metric_key.c.experiment_id == experiment_id,
             metric_key.c.name == metric,
+            across.is_not(None),
         )
         .order_by(trial.c.number, segment.c.ordinal, metric_point.c.report_no)
     )

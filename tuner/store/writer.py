@@ -75,11 +75,12 @@ _DECISION = """
 INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason, state, payload)
 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
 _POINT = """
-INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind)
-VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind, user_step)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 _POINTS_AT_ONCE = """
-INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind)
-SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::int[], ?::int[], ?::float8[], ?::float8[], ?::smallint[])
+INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind, user_step)
+SELECT * FROM unnest(
+  ?::bigint[], ?::bigint[], ?::int[], ?::int[], ?::float8[], ?::float8[], ?::smallint[], ?::bigint[])
 ON CONFLICT DO NOTHING"""
 _CHECKPOINT = """
 INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state, node) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -287,9 +288,9 @@ class Writer:
                 time = entry.time
                 segment = self._segment(entry.trial, entry.segment)
                 self._add_points(cursor, points, segment, entry)
-                payload = None
+                payload: dict[str, Any] = {} if entry.step is None else {"step": entry.step}
                 if entry.checkpoint is not None:
-                    payload = dumps({"checkpoint": dataclasses.asdict(entry.checkpoint)})
+                    payload["checkpoint"] = dataclasses.asdict(entry.checkpoint)
                     self._write_checkpoint(cursor, segment, entry.checkpoint)
                 events.append(
                     (
@@ -301,7 +302,7 @@ class Writer:
                         segment,
                         entry.report_no,
                         entry.iteration,
-                        payload,
+                        dumps(payload) if payload else None,
                     )
                 )
             elif isinstance(entry, e.Event):
@@ -340,7 +341,7 @@ class Writer:
             if key is None:
                 key = keys[name] = cursor.value(_KEY_INSERT, (self.experiment, clean(name)))
             finite, kind = encode(value)
-            points.append((segment, key, number, step, time, finite, kind))
+            points.append((segment, key, number, step, time, finite, kind, report.step))
 
     def _follow(self, cursor: Cursor, event: e.Event) -> None:
         """Bring the rows of checkpoints up to date."""

@@ -25,8 +25,8 @@ from typing import Any
 import xxhash
 
 from tuner.domain.events import CheckpointInfo
-from tuner.errors import CheckpointError
-from tuner.trials.storage import Place, difference, place, walk
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
+from tuner.trials.storage import Place, difference, place, private_folder, sync_tree, walk
 
 _MANIFEST = ".manifest.json"
 _MARKER = ".committed"
@@ -36,7 +36,8 @@ class Checkpoint:
     """A directory of files, wherever it lies. `path` is a local path or a URI.
 
     The files of a committed checkpoint (one that `tuner` saved) are checked against its manifest before they are used:
-    CheckpointError says what is missing or torn.
+    CheckpointError says what is missing or torn. For a checkpoint of a trial (one with `info`) it is a CheckpointLost, or a
+    CheckpointUnreachable if its storage does not answer, neither of which is a mistake of the training code.
     """
 
     def __init__(
@@ -58,15 +59,16 @@ class Checkpoint:
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files into `path` (a fresh temporary directory by default) and return it."""
         target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
-        if self._fetch is not None and self.is_elsewhere:
-            self._fetch(target)
+        with self._told():
+            if self._fetch is not None and self.is_elsewhere:
+                self._fetch(target)
+                return target
+            where = place(self.path)
+            manifest = self._manifest(where)
+            where.download(target)
+            if manifest is not None:
+                compare(self.path, manifest, target)
             return target
-        where = place(self.path)
-        manifest = self._manifest(where)
-        where.download(target)
-        if manifest is not None:
-            compare(self.path, manifest, target)
-        return target
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
@@ -76,7 +78,8 @@ class Checkpoint:
         at the same time.
         """
         if not self.is_elsewhere and (where := place(self.path)).local:
-            manifest = self._manifest(where)
+            with self._told():
+                manifest = self._manifest(where)
             if manifest is None and not os.path.isdir(where.path):
                 raise CheckpointError(f"there is no checkpoint at {self.path}")
             yield where.path
@@ -113,10 +116,11 @@ class Checkpoint:
         """Read every file and compare its hash; CheckpointError for what is missing or torn."""
         if self.is_elsewhere:
             return  # `fetch` compares
-        where = place(self.path)
-        manifest = self._manifest(where)
-        if manifest is not None and where.local:
-            compare(self.path, manifest, where.path)
+        with self._told():
+            where = place(self.path)
+            manifest = self._manifest(where)
+            if manifest is not None and where.local:
+                compare(self.path, manifest, where.path)
 
     @property
     def iteration(self) -> int | None:
@@ -133,6 +137,24 @@ class Checkpoint:
         except CheckpointError:  # it begins with a variable that is set on its own node only
             return True
         return where.local and where.beside(_MARKER).read() is None
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say of which checkpoint of a trial an error speaks, and that it is the checkpoint that is lost or out of reach."""
+        try:
+            yield
+        except (CheckpointLost, CheckpointUnreachable):
+            raise
+        except CheckpointError as error:
+            if self.info is None:
+                raise
+            raise CheckpointLost(f"checkpoint {self.info.id} of iteration {self.info.step}: {error}") from error
+        except OSError as error:
+            if self.info is None:
+                raise
+            raise CheckpointUnreachable(
+                f"checkpoint {self.info.id} of iteration {self.info.step} at {self.path} cannot be read now: {error}"
+            ) from error
 
     def _manifest(self, where: Place) -> Manifest | None:
         """None for a directory that is somebody's own and not one of ours."""
@@ -171,15 +193,24 @@ def digest(folder: str) -> dict[str, tuple[int, str]]:
     return files
 
 
-def commit(uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> None:
-    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker."""
+def commit(
+    uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
+) -> None:
+    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker.
+
+    durable_below: the storage that `uri` is in, if the checkpoint has to outlast a loss of power. Each step is on the disk
+    then before the next one begins. At a URI that is the storage's own business.
+    """
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
     if wrong is not None:
         raise CheckpointError(f"the checkpoint at {uri} is not whole: {wrong}")
     manifest = json.dumps({"version": 1, "about": dict(about), "files": files}, sort_keys=True).encode()
-    where.beside(_MANIFEST).write(manifest)
-    where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode())
+    durable = durable_below is not None and where.local
+    if durable_below is not None and where.local:
+        sync_tree(where.path, place(durable_below).path)
+    where.beside(_MANIFEST).write(manifest, durable)
+    where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode(), durable)
 
 
 def committed(uri: str) -> Manifest:
@@ -218,8 +249,19 @@ def is_committed(uri: str) -> bool:
     return True
 
 
+def is_here(uri: str) -> bool:
+    """Whether any part of a checkpoint is within reach of this process, be it torn or half deleted."""
+    try:
+        where = place(uri)
+    except CheckpointError:  # it begins with a variable that is set on another node only
+        return False
+    if where.local:
+        return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))
+    return where.beside(_MARKER).read() is not None or bool(where.sizes())
+
+
 def delete(uri: str) -> None:
-    """Remove a checkpoint, its marker first, so that half a deletion is never taken for a checkpoint."""
+    """Remove a checkpoint, whole or torn; its marker first, so that half a deletion is never taken for a checkpoint."""
     where = place(uri)
     where.beside(_MARKER).unlink()
     where.beside(_MANIFEST).unlink()
@@ -251,6 +293,8 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
                 length = file.tell()
         except FileNotFoundError:
             raise CheckpointError(f"the checkpoint at {uri} is torn: {name} is missing") from None
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} cannot be read: {error}") from error
         if length != size or found != sha:
             raise CheckpointError(f"the checkpoint at {uri} is torn: {name} does not match its hash")
 
@@ -273,6 +317,4 @@ def _sweep_cache() -> None:
 
 
 def _cache() -> str:
-    folder = os.path.join(tempfile.gettempdir(), f"tuner-cache-{os.getuid()}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return folder
+    return private_folder("tuner-cache")

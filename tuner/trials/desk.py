@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tuner.trials import objects, ray_compat
+from tuner.trials.asking import ask
 from tuner.trials.objects import Stored
 from tuner.trials.session import OutsideTrial, Session
 
@@ -38,7 +39,7 @@ class Desk:
         import ray
 
         try:
-            return ray.get(getattr(self._driver, question).remote(self._segment, *args))
+            return ask(getattr(self._driver, question), self._segment, *args)
         except ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 

@@ -22,7 +22,7 @@ _FATAL = {
 }
 
 
-_NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable")
+_NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "driver_lost", "actor_unavailable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
+    if type(error).__name__ == "ActorUnavailableError":  # what else it says may be about any process
+        return "system", "actor_unavailable", "Ray could not reach the process for a while, so that its answer is lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"
     if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):

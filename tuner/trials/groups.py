@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ _ANSWER_S = 2.0  # how long a rank may take to answer a question
 _MUTE_S = 20.0  # how long no rank may answer: C code that holds the GIL, or a machine that swaps, is no hang yet
 _SAVING_S = 600.0  # a rank's last checkpoint may take this long even where reports must come quicker
 _LOOK_S = 1.0  # how often a rank that saves is looked at
+_AGAIN_S = 0.2  # between two attempts to reach a rank
 
 _URGENT = ("stop", "cancel")
 
@@ -88,6 +90,7 @@ class GroupManager:
     ) -> None:
         self._pool = Pool(driver, name=name, autoscaling=autoscaling, idle_timeout_s=idle_timeout_s, line=line)
         self._running: dict[str, _Running] = {}
+        self._releases: set[asyncio.Task[None]] = set()
 
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
         """Run one segment to its end."""
@@ -133,20 +136,56 @@ class GroupManager:
             running.interrupt = action
 
     async def _agree(self, running: _Running) -> None:
-        """Find the next report that no rank has begun, and make it a milestone of all."""
-        segment_id, group = running.launch.segment_id, running.group
-        if group is None:
-            return
-        actors = group.actors
-        try:
-            counts = await asyncio.gather(*(_get(actor.hold.remote(segment_id)) for actor in actors))
-            known = [count for count in counts if count is not None]
-            if not running.training or len(known) < len(actors):
-                return  # it has ended meanwhile: its ranks are another segment's, or nobody's
-            number = max(known) + 1
-            await asyncio.gather(*(_get(actor.set_milestone.remote(segment_id, number)) for actor in actors))
-        except ray.exceptions.RayError as error:
-            log.info("segment %s ended while it was interrupted: %s", segment_id, error)
+        """Find the next report that no rank has begun, and make it a milestone of all.
+
+        No rank gives up a hold by itself, so every round ends with a release of all ranks, whatever happens to it: with the
+        milestone if all have answered, and without one if not. Then the next round begins, unless the segment has ended.
+        """
+        while running.training and running.group is not None:
+            actors, interrupt = running.group.actors, secrets.token_hex(8)
+            milestone: int | None = None
+            try:
+                milestone = await self._hold(running, actors, interrupt)
+            except ray.exceptions.ActorUnavailableError as error:
+                log.info(
+                    "segment %s: a rank could not be reached for an interrupt: %s", running.launch.segment_id, error
+                )
+            except ray.exceptions.RayError as error:
+                log.info("segment %s ended while it was interrupted: %s", running.launch.segment_id, error)
+                return  # the segment ends, and its ranks with it
+            finally:
+                release = asyncio.create_task(self._release(running, actors, interrupt, milestone))
+                self._releases.add(release)  # goes on if this task is cancelled
+                release.add_done_callback(self._releases.discard)
+            await asyncio.shield(release)
+            if milestone is not None:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _hold(self, running: _Running, actors: list[Any], interrupt: str) -> int | None:
+        """Hold all ranks; the next report that none has begun, or None if they are at another segment by now."""
+        segment_id = running.launch.segment_id
+        counts = await asyncio.gather(*(_get(actor.hold.remote(segment_id, interrupt)) for actor in actors))
+        known = [count for count in counts if count is not None]
+        return max(known) + 1 if running.training and len(known) == len(actors) else None
+
+    async def _release(self, running: _Running, actors: list[Any], interrupt: str, milestone: int | None) -> None:
+        """Release all ranks. One that cannot be reached is asked again until it, or the segment, has ended."""
+        segment_id = running.launch.segment_id
+
+        async def release(actor: Any) -> None:
+            while True:
+                try:
+                    await _get(actor.release.remote(segment_id, interrupt, milestone))
+                    return
+                except ray.exceptions.ActorUnavailableError:
+                    if segment_id not in self._running:
+                        return
+                    await asyncio.sleep(_AGAIN_S)
+                except ray.exceptions.RayError:
+                    return  # its process is gone
+
+        await asyncio.gather(*(release(actor) for actor in actors))
 
     async def _grace(self, running: _Running, action: str) -> None:
         grace = running.launch.limits.stop_grace_s
@@ -365,7 +404,8 @@ class GroupManager:
             _forget(tasks)
         if echo is not None:
             return _failed(_lost(echo), _reports(results))
-        reports, warning = results[0].reports, failures.uneven(results)
+        reports = results[0].reports
+        warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
         if reports == 0 and not running.launch.start_iteration:  # else it went on from its own end

@@ -47,6 +47,7 @@ class Launch:
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints lie
+    durable: bool = False  # checkpoints on a disk outlast a loss of power
     log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
     first_milestone: int | None = 1  # report_no; None: never
     checkpoint_every: int | None = None  # callables are asked every n reports
@@ -67,6 +68,13 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """The answer to a batch that leaves reports out: nothing of it was taken; send again what follows report `after`."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a segment ended. `left`: the function followed a verdict other than continue."""
 
@@ -81,16 +89,18 @@ class ReportMsg:
     """One report of the group on its way to the driver.
 
     `wait`: a milestone, its sender waits for the verdict. `offer`: the report_no at which the training code will most likely
-    pass the next function that would fill a checkpoint; None: it has passed none so far.
+    pass the next function that would fill a checkpoint; None: it has passed none so far. `age` is set when it is sent: the
+    clocks of two machines need not agree, so the driver dates a report by its own clock and this age.
     """
 
     report_no: int
     metrics: Mapping[str, float]
-    time: float  # seconds since the epoch
+    time: float  # when it was made, by the monotonic clock of its rank
     step: int | None = None  # as the user counts
     checkpoint: CheckpointInfo | None = None
     wait: bool = False
     offer: int | None = None
+    age: float = 0.0  # seconds between its making and its sending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +128,17 @@ class Inbox(Protocol):
 class Driver(Protocol):
     """The Ray actor that ranks report to.
 
-    Both methods may be called again with the same arguments after a lost answer. Reports of a segment arrive in order.
+    Both methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
     """
 
-    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
-        """Take a batch; where its last one has `wait`, answer with the verdict once it is committed.
+    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
+        """Commit a batch, and return the verdict if its last report has `wait`. Resend if reports before it are missing.
 
         None as an answer to a milestone means that the driver does not know this segment: its ranks leave.
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """A checkpoint is committed (or, with `ready` False, taken over and on its way)."""
+        """A checkpoint is committed (or, with `ready` False, taken over and on its way).
+
+        `report` has acknowledged the report that it belongs to before.
+        """

@@ -20,7 +20,7 @@ from typing import Any
 
 from tuner.domain.events import CheckpointInfo
 from tuner.trials.channel import Link, PeerLost
-from tuner.trials.launch import Action, ReportMsg, Verdict
+from tuner.trials.launch import Action, ReportMsg, Resend, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ _HEADER = struct.Struct("!I")
 _GREETING_S = 10.0
 _CONNECT_S = 5.0
 
-Take = Callable[[str, list[ReportMsg]], Awaitable[Verdict | None]]
+Answer = Verdict | Resend | None
+Take = Callable[[str, list[ReportMsg]], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +82,36 @@ class Exchange:
             self._lines.discard(task)
             writer.close()
 
-    async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | None]:
-        """(whether it was taken, the verdict's parts). An error is left to the call of the actor to tell."""
+    async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | int | None]:
+        """(True, the parts of the answer), or (False, None) after an error, which the call of the actor will tell."""
         try:
             verdict = await self._take(segment_id, reports)
         except Exception:
             return False, None
         if verdict is None:
             return True, None
+        if isinstance(verdict, Resend):
+            return True, verdict.after
         return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
 
 
 class Line:
     """Rank 0's end: one connection a process, from its first report on. `call` is the way by the actor."""
 
-    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Verdict | None]) -> None:
+    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
         self._address, self._call = address, call
         self._link: Link | None = None
 
-    def send(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
         """Deliver and wait for the answer. One sender at a time."""
         if (link := self._connected()) is not None:
             try:
                 link.send((segment_id, [_parts(report) for report in reports]))
-                taken, verdict = link.receive()
+                taken, answer = link.receive()
                 if taken:
-                    return _verdict(*verdict) if verdict is not None else None
+                    if isinstance(answer, int):
+                        return Resend(after=answer)
+                    return _verdict(*answer) if answer is not None else None
             except PeerLost as error:
                 log.info("the line to the driver is gone, reports go through Ray: %s", error)
                 self.close()
@@ -145,6 +150,7 @@ def _parts(report: ReportMsg) -> tuple[Any, ...]:
         report.checkpoint,
         report.wait,
         report.offer,
+        report.age,
     )
 
 
@@ -156,9 +162,17 @@ def _report(
     checkpoint: CheckpointInfo | None,
     wait: bool,
     offer: int | None,
+    age: float,
 ) -> ReportMsg:
     return ReportMsg(
-        report_no=report_no, metrics=metrics, time=time, step=step, checkpoint=checkpoint, wait=wait, offer=offer
+        report_no=report_no,
+        metrics=metrics,
+        time=time,
+        step=step,
+        checkpoint=checkpoint,
+        wait=wait,
+        offer=offer,
+        age=age,
     )
 
 

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 
-def flatten(metrics: Mapping[str, Any]) -> dict[str, float]:
+@dataclass(slots=True)
+class Oddities:
+    """Says once for each metric, on stderr, that its value was odd and what was made of it.
+
+    objective: the metric for which None means NaN. said: the metrics that were named already.
+    """
+
+    objective: str | None = None
+    said: set[str] = field(default_factory=set)
+
+    def say(self, name: str, what: str) -> None:
+        if name not in self.said:
+            self.said.add(name)
+            print(what, file=sys.stderr)
+
+
+def flatten(metrics: Mapping[str, Any], odd: Oddities | None = None) -> dict[str, float]:
     """``{"val": {"loss": tensor(0.5)}}`` -> ``{"val/loss": 0.5}``.
 
-    Values are numbers, NumPy scalars, or 0-d arrays and tensors. Anything else is a TypeError that names the key.
+    Values are numbers, NumPy scalars, or arrays and tensors of one element. None leaves its metric out; for the objective
+    it is NaN. Anything else is a TypeError that names the key. odd: told of None, and of arrays that have dimensions.
     """
     flat: dict[str, float] = {}
     if type(metrics) is dict:
@@ -19,38 +38,37 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, float]:
             if type(value) is float and type(key) is str:
                 flat[key] = value
             else:
-                _add(flat, "", key, value)
+                _add(flat, "", key, value, odd)
     elif isinstance(metrics, Mapping):
         for key, value in metrics.items():
-            _add(flat, "", key, value)
+            _add(flat, "", key, value, odd)
     else:
         raise TypeError(f"metrics must be a dict of numbers, not {_describe(metrics)}")
     return flat
 
 
 def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, prefix: str = "") -> dict[str, float]:
-    """As `flatten`, but what is no number is left out and named on stderr, unless it is among those `named` before.
+    """Flatten metrics, but leave out what is no number and name it on stderr, unless it is among those `named` before.
 
-    TypeError where the `needed` metric is no number. prefix: of all names, where `metrics` are within others.
+    Raise TypeError if the `needed` metric is no number. prefix: goes before all names, if `metrics` are within others.
     """
     found: dict[str, float] = {}
+    odd = Oddities(needed, named)
     for key, value in metrics.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found.update(numbers(value, named, needed, f"{name}/"))
             continue
         try:
-            found.update(flatten({name: value}))
+            found.update(flatten({name: value}, odd))
         except TypeError as error:
             if name == needed:
                 raise
-            if name not in named:
-                named.add(name)
-                print(f"left out of the report: {error}", file=sys.stderr)
+            odd.say(name, f"left out of the report: {error}")
     return found
 
 
-def _add(flat: dict[str, float], prefix: str, key: object, value: Any) -> None:
+def _add(flat: dict[str, float], prefix: str, key: object, value: Any, odd: Oddities | None) -> None:
     if not isinstance(key, str) or not key:
         raise TypeError(
             f"metric names are non-empty strings, not {key!r}" + (f" (in {prefix[:-1]!r})" if prefix else "")
@@ -58,21 +76,31 @@ def _add(flat: dict[str, float], prefix: str, key: object, value: Any) -> None:
     name = prefix + key
     if isinstance(value, Mapping):
         for inner, item in value.items():
-            _add(flat, name + "/", inner, item)
+            _add(flat, name + "/", inner, item, odd)
         return
     if name in flat:
         raise TypeError(f"metric {name!r} is reported twice in one call")
-    flat[name] = _number(name, value)
+    if value is not None:
+        flat[name] = _number(name, value, odd)
+    elif odd is not None and name == odd.objective:
+        flat[name] = math.nan
+        odd.say(name, f"the objective {name!r} is None in a report, which counts as NaN")
+    elif odd is not None:
+        odd.say(name, f"left out of the report: metric {name!r}, which is None")
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any, odd: Oddities | None) -> float:
     if isinstance(value, Real):
         return float(value)
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        value = value.item()
-        if isinstance(value, Real):
-            return float(value)
-    raise TypeError(f"metric {name!r} must be a number or a 0-d array or tensor, not {_describe(value)}")
+    shape = getattr(value, "shape", None)
+    if shape is not None and hasattr(value, "item") and all(length == 1 for length in shape):
+        item = value.item()
+        if isinstance(item, Real):
+            if shape and odd is not None:
+                odd.say(name, f"metric {name!r} is {_describe(value)}: its only element is reported")
+            return float(item)
+        value = item
+    raise TypeError(f"metric {name!r} must be a number, or an array or tensor of one element, not {_describe(value)}")
 
 
 def _describe(value: object) -> str:

@@ -62,6 +62,7 @@ class RankResult:
     reports: int = 0
     error: RankError | None = None
     as_value: bool = False  # its only report is what the function returned
+    warning: str = ""  # what looks like a mistake although nothing failed of it
 
 
 @dataclass(frozen=True, slots=True)

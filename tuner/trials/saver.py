@@ -25,7 +25,7 @@ from tuner.errors import CheckpointError
 from tuner.trials import checkpoints
 from tuner.trials.channel import Hub, PeerLost, Spoke
 from tuner.trials.checkpoints import Checkpoint, Source
-from tuner.trials.storage import Place, join, move_into, place, walk
+from tuner.trials.storage import Place, join, move_into, place, private_folder, walk
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
@@ -56,7 +56,10 @@ class _Job:
 
 
 class Saver:
-    """One per rank and segment. `take` and `drain` belong to the training thread."""
+    """One per rank and segment. `take` and `drain` belong to the training thread.
+
+    durable: what is committed on a disk outlasts a loss of power.
+    """
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Saver:
         spoke: Spoke | None = None,
         node: str | None = None,
         bring: Bring | None = None,
+        durable: bool = False,
         committed: Callable[[CheckpointInfo], None],
     ) -> None:
         self._storage = storage
@@ -79,6 +83,7 @@ class Saver:
         self._hub, self._spoke = hub, spoke
         self.node = node  # Ray's id of this one
         self._bring = bring
+        self._durable = durable
         self._committed = committed
         self.patience_s = _SHARD_TIMEOUT_S
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -172,6 +177,7 @@ class Saver:
                 job.uri,
                 merged,
                 {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size},
+                self._storage if self._durable else None,
             )
             size = sum(length for length, _ in merged.values())
             self._committed(self._info(job, size))
@@ -319,6 +325,4 @@ def take_over(source: str, staging: str) -> str | None:
 
 def _spool() -> str:
     """Where content waits for its upload."""
-    folder = os.path.join(tempfile.gettempdir(), f"tuner-spool-{os.getuid()}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return folder
+    return private_folder("tuner-spool")

@@ -6,6 +6,8 @@ wait, go on and leave at the same report without talking in between.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +18,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.errors import TunerError
 from tuner.trials.checkpoints import Checkpoint, Source
 from tuner.trials.launch import ReportMsg, Verdict
-from tuner.trials.metrics import flatten
-
-_HOLD_LIMIT_S = 60.0
+from tuner.trials.metrics import Oddities, flatten
 
 
 class LeaveTrial(BaseException):
@@ -30,7 +30,7 @@ class LeaveTrial(BaseException):
 
 
 class OutsideTrial(TunerError, RuntimeError):
-    """A function that only means something inside a trial was called elsewhere."""
+    """A function that only means something inside a trial was called elsewhere, or in a child process of a trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +132,13 @@ class Saver(Protocol):
         """This rank has no checkpoint at this report."""
 
 
+class Watch(Protocol):
+    """Looks for a mistake that reports go on in spite of."""
+
+    def check(self) -> str | None:
+        """At a report: what is wrong in words, empty if nothing is, and None as long as that cannot be said."""
+
+
 class Session:
     def __init__(
         self,
@@ -146,9 +153,13 @@ class Session:
         milestone_checkpoints: bool = False,
         checkpoint_at_end: bool = False,
         objective: str | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.context = context
         self.objective = objective
+        self._odd = Oddities(objective)
+        self._watch = watch
+        self.warning = ""  # what the watch has found
         self.checkpoint = checkpoint
         self._reports = reports
         self._peers = peers
@@ -164,7 +175,8 @@ class Session:
         self._gate = threading.Condition()
         self._count = 0
         self._milestone = first_milestone
-        self._holds = 0  # interrupts that have not said yet where
+        self._holds: set[str] = set()  # interrupts that have not said yet where
+        self._released: set[str] = set()  # interrupts that are over
         self._interrupts: set[int] = set()  # milestones of users' commands, beside the scheduler's
         self._answered = (0, False)  # the latest report that should_checkpoint was asked about, and what it said
         self._left: LeaveTrial | None = None
@@ -187,7 +199,12 @@ class Session:
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
         if self._left is not None:
             raise self._left
-        values = flatten(metrics) if self._reports is not None else {}
+        step = _own_step(step)
+        values = flatten(metrics, self._odd) if self._reports is not None else {}
+        if self._watch is not None and (found := self._watch.check()) is not None:
+            self._watch, self.warning = None, found
+            if found:
+                print(f"warning: {found}", file=sys.stderr)
         with self._gate:
             self._pass_gate()
             self._count = number = self._count + 1
@@ -201,7 +218,7 @@ class Session:
             self._through_with(number)
             if self._reports is not None:
                 self._reports.put(
-                    ReportMsg(report_no=number, metrics=values, time=time.time(), step=step, checkpoint=info)
+                    ReportMsg(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
                 )
             return
         self._heed(number, self._verdict(number, values, step, info))
@@ -226,27 +243,37 @@ class Session:
 
     # The driver's side; called from another thread
 
-    def hold(self) -> int:
-        """Keep the next report from beginning until `set_milestone`; the latest report about which all is settled here.
+    def hold(self, interrupt: str) -> int:
+        """Keep the next report from beginning until `release`; return the latest report about which all is settled here.
 
-        That is the latest that has begun, or the one after it where `should_checkpoint` has answered for it. A milestone
+        That is the latest that has begun, or the one after it if `should_checkpoint` has answered for it. A milestone
         after the largest such number of all ranks comes at the same report on each.
+
+        A hold has no time limit: a rank that gave it up alone would leave at another report than the others. Whoever holds
+        must release every rank. interrupt: names this hold.
         """
         with self._gate:
-            self._holds += 1
+            if interrupt not in self._released:  # a release may overtake the hold
+                self._holds.add(interrupt)
             return max(self._count, self._answered[0])
 
-    def set_milestone(self, number: int) -> None:
-        """Ends one `hold`. Milestones of several interrupts stand beside each other: each rank passes all of them."""
+    def release(self, interrupt: str, milestone: int | None) -> None:
+        """End a hold, with a milestone if all ranks have agreed on one. Safe to repeat.
+
+        Milestones of several interrupts stand beside each other: each rank passes all of them.
+        """
         with self._gate:
-            self._interrupts.add(number)
-            self._holds = max(0, self._holds - 1)
+            if interrupt in self._released:
+                return
+            self._released.add(interrupt)
+            self._holds.discard(interrupt)
+            if milestone is not None:
+                self._interrupts.add(milestone)
             self._gate.notify_all()
 
     def _pass_gate(self) -> None:
         while self._holds:
-            if not self._gate.wait(_HOLD_LIMIT_S):
-                self._holds = 0
+            self._gate.wait()
 
     def _interrupted(self, number: int) -> bool:
         return any(number >= interrupt for interrupt in self._interrupts)
@@ -281,7 +308,7 @@ class Session:
                 ReportMsg(
                     report_no=number,
                     metrics=values,
-                    time=time.time(),
+                    time=time.monotonic(),
                     step=step,
                     checkpoint=info,
                     wait=True,
@@ -320,6 +347,18 @@ class Session:
             raise self._left
 
 
+def _own_step(step: Any) -> int | None:
+    """The step as a number that the database can hold. TypeError or ValueError if it is none."""
+    if step is None:
+        return None
+    number = int(step)
+    if isinstance(step, str) or number != step:
+        raise TypeError(f"step must be a whole number, not {step!r}")
+    if abs(number) >= 2**63:
+        raise ValueError(f"step must be below 2**63, not {number}")
+    return number
+
+
 _current: Session | None = None
 
 
@@ -333,10 +372,33 @@ def current() -> Session | None:
     return _current
 
 
-def _inside(name: str) -> Session:
-    if _current is None:
+RANK_PROCESS = "_TUNER_RANK_PROCESS"
+"""Set in the environment of ranks, and so of every process that a rank starts."""
+
+
+@dataclass(slots=True)
+class _Outside:
+    """What takes the place of a trial when a training function is called by itself, to debug it."""
+
+    reports: int = 0
+    odd: Oddities = field(default_factory=Oddities)
+
+    def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
+        values, step = flatten(metrics, self.odd), _own_step(step)
+        self.reports += 1
+        at = f" (step {step})" if step is not None else ""
+        print(f"report {self.reports}{at}: " + " ".join(f"{name}={value:.6g}" for name, value in values.items()))
+
+
+_outside = _Outside()
+
+
+def _inside(name: str) -> Session | None:
+    """The trial of this process, or None in a process that has nothing to do with trials."""
+    if _current is None and RANK_PROCESS in os.environ:
         raise OutsideTrial(
-            f"tuner.{name}() was called outside a trial: it works in a training function that tuner.run or an experiment runs"
+            f"tuner.{name}() was called in a child process of a trial, or after the trial had ended: call it in the training "
+            "function itself"
         )
     return _current
 
@@ -344,28 +406,52 @@ def _inside(name: str) -> Session:
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
     """Report metrics, and maybe a checkpoint. Every rank calls it, equally often.
 
-    `metrics`: numbers by name; nested dicts flatten with "/"; rank 0's count. `step`: your own count, kept beside the report.
+    `metrics`: numbers by name; nested dicts flatten with "/"; rank 0's count. `step`: your own count (batches, samples), kept
+    beside the report: a `step` in `trial.history`, and the x axis `user_step` of the API's curves.
     `checkpoint`: a directory, which is taken over before this returns (moved when it lies in the temp directory, else
     copied), or a callable that is given an empty directory to fill, and only called when a checkpoint is due. Directories of
     several ranks become one checkpoint.
 
     It returns at once unless the scheduler decides at this report; then it waits for the decision (about a millisecond). A
     trial that is to end leaves the function here, by an exception that `except Exception` does not catch.
-    TypeError names the metric that is not a number.
+    TypeError names the metric that is not a number. A metric that is None is left out; the objective counts as NaN then.
+
+    Outside a trial, as when you call your function yourself to debug it, this checks the metrics and prints them in one
+    line. A callable is not called then, and a directory is left alone.
     """
-    _inside("report").report(metrics, step=step, checkpoint=checkpoint)
+    running = _inside("report")
+    if running is not None:
+        running.report(metrics, step=step, checkpoint=checkpoint)
+    else:
+        _outside.report(metrics, step)
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The checkpoint to continue from, or None at a fresh start."""
-    return _inside("get_checkpoint").checkpoint
+    """Return the checkpoint to continue from, or None at a fresh start and outside a trial."""
+    running = _inside("get_checkpoint")
+    return running.checkpoint if running is not None else None
 
 
 def get_context() -> Context:
-    """Ids, ranks and the configuration of this trial."""
-    return _inside("get_context").context
+    """Return the ids, ranks and configuration of this trial; outside a trial those of a world of one, with empty ids."""
+    running = _inside("get_context")
+    if running is not None:
+        return running.context
+    return Context(
+        experiment_id="",
+        trial_id="",
+        trial_number=0,
+        segment_id="",
+        world_size=1,
+        world_rank=0,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=0,
+        trial_dir=os.getcwd(),
+    )
 
 
 def should_checkpoint() -> bool:
-    """Whether a checkpoint passed to the next `report` would be used. The same on all ranks."""
-    return _inside("should_checkpoint").should_checkpoint()
+    """Return whether a checkpoint passed to the next `report` would be used. The same on all ranks; False outside a trial."""
+    running = _inside("should_checkpoint")
+    return running.should_checkpoint() if running is not None else False

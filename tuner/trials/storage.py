@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
+import logging
 import os
 import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import CheckpointError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +54,18 @@ class Place:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
-    def write(self, content: bytes) -> None:
-        """Make this a small file, whole or not at all."""
+    def write(self, content: bytes, durable: bool = False) -> None:
+        """Make this a small file, whole or not at all. durable: a local one is on the disk when this returns."""
         target = self.path
         if self.remote is None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             aside = f"{target}.tmp{os.getpid()}"
             Path(aside).write_bytes(content)
+            if durable:
+                sync(aside)
             os.replace(aside, target)
+            if durable:
+                sync(os.path.dirname(target))
             return
         self.remote.create_dir(os.path.dirname(target), recursive=True)
         with self.remote.open_output_stream(target) as stream:
@@ -115,6 +126,57 @@ class Place:
                 os.unlink(self.path)
             else:
                 self.remote.delete_file(self.path)
+
+
+def sync(path: str) -> None:
+    """Wait until a local file, or the list of a directory's entries, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a filesystem that does not do it for directories
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: str, root: str) -> None:
+    """Wait until a local directory with everything below, and its way from `root` on, is on the disk."""
+    for where, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(os.path.join(where, name))
+        sync(where)
+    parent, last = os.path.dirname(os.path.abspath(folder)), os.path.dirname(os.path.abspath(root))
+    while len(parent) >= len(last):
+        sync(parent)
+        if parent == os.path.dirname(parent):
+            break
+        parent = os.path.dirname(parent)
+
+
+def private_folder(name: str) -> str:
+    """Return a folder for this user's processes below the temporary directory, made if need be.
+
+    The temporary directory is everybody's. If what lies there under this name is not a directory of this user that nobody
+    else may write to, this process gets a fresh folder of its own instead, removed when it ends.
+    """
+    folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, mode=0o700)
+    return folder if _is_private(folder) else _own_folder(folder)
+
+
+def _is_private(folder: str) -> bool:
+    found = os.lstat(folder)  # a link is not followed
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+@cache
+def _own_folder(instead_of: str) -> str:
+    folder = tempfile.mkdtemp(prefix=f"{os.path.basename(instead_of)}-")
+    log.warning("%s is not private to this user, so it is not used; %s takes its place", instead_of, folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def place(uri: str | os.PathLike[str]) -> Place:

@@ -22,8 +22,10 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
-from tuner.errors import CheckpointLost, CheckpointUnreachable, EntrypointError
+from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials import directories, rendezvous, session, travel
+from tuner.trials.apart import Apart
+from tuner.trials.asking import ask
 from tuner.trials.calling import call
 from tuner.trials.channel import Hub, PeerLost, Spoke
 from tuner.trials.checkpoints import Checkpoint
@@ -31,7 +33,7 @@ from tuner.trials.code import load, resolve
 from tuner.trials.desk import equip
 from tuner.trials.figures import cpu_s, oom_kills, usage
 from tuner.trials.hygiene import Baseline
-from tuner.trials.launch import Launch, ReportMsg, Verdict
+from tuner.trials.launch import Launch, ReportMsg, Resend, Verdict
 from tuner.trials.line import Address, Line
 from tuner.trials.logs import Capture, note_exits
 from tuner.trials.modules import Modules
@@ -89,6 +91,7 @@ class Rank:
         self._experiment: str | None = None
         self._undo: list[Callable[[], Any]] = []
         _own_process_group()
+        os.environ[session.RANK_PROCESS] = "1"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("TQDM_MININTERVAL", "5")  # bars write into log files here
         faulthandler.enable(file=2, all_threads=False)
@@ -176,16 +179,16 @@ class Rank:
     # While training runs
 
     @ray.method(concurrency_group="control")
-    def hold(self, segment_id: str) -> int | None:
+    def hold(self, segment_id: str, interrupt: str) -> int | None:
         """None: another segment is here, or none. A warm process outlives the one that was meant."""
         running = self._session_of(segment_id)
-        return running.hold() if running is not None else None
+        return running.hold(interrupt) if running is not None else None
 
     @ray.method(concurrency_group="control")
-    def set_milestone(self, segment_id: str, number: int) -> None:
+    def release(self, segment_id: str, interrupt: str, milestone: int | None) -> None:
         running = self._session_of(segment_id)
         if running is not None:
-            running.set_milestone(number)
+            running.release(interrupt, milestone)
 
     @ray.method(concurrency_group="control")
     def progress(self) -> Progress | None:
@@ -288,8 +291,13 @@ class Rank:
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
+        watch: Apart | None = None
         if seat.backend != "none":
             self._set_up_torch(launch, seat)
+            if seat.world_size > 1 and seat.rank == 0:
+                watch = Apart()
+                self._undo.append(watch.close)
+        outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
         saver = Saver(
             storage=launch.storage,
             segment_id=launch.segment_id,
@@ -299,9 +307,9 @@ class Rank:
             hub=self._hub,
             node=_node(),
             bring=travel.bring,
-            committed=lambda info: self._committed(launch.segment_id, info),
+            durable=launch.durable,
+            committed=lambda info: self._committed(launch, outbox, info),
         )
-        outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
         running = Session(
             Context(
                 experiment_id=launch.experiment_id,
@@ -330,6 +338,7 @@ class Rank:
             milestone_checkpoints=launch.milestone_checkpoints,
             checkpoint_at_end=launch.checkpoint_policy.at_end,
             objective=launch.metric,
+            watch=watch,
         )
         segment = _Segment(launch, running, saver, outbox, capture, function, config)
         running.on_leave = lambda verdict: self._expect_end(segment, verdict)
@@ -397,13 +406,16 @@ class Rank:
         try:
             segment.saver.drain(_LAST_SAVE_S if error is not None else None)
         except Exception as raised:
-            error = error or replace(describe(raised, ""), cause="checkpoint")
+            error = error or _not_saved(raised)
         if segment.outbox is not None:
-            segment.outbox.close()
+            try:
+                segment.outbox.close()
+            except ReportsLost as raised:
+                error = error or describe(raised, "")
         if error is not None:
             return RankResult(kind="failed", reports=running.count, error=error)
         kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
-        return RankResult(kind=kind, reports=running.count, as_value=running.as_value)
+        return RankResult(kind=kind, reports=running.count, as_value=running.as_value, warning=running.warning)
 
     def _put_back(self) -> None:
         while self._undo:
@@ -425,12 +437,15 @@ class Rank:
         segment.overstay.daemon = True
         segment.overstay.start()
 
-    def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
-        answer: Verdict | None = ray.get(self._driver.report.remote(segment_id, reports))
-        return answer
+    def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
+        answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
+        return answer  # the outbox repeats it
 
-    def _committed(self, segment_id: str, info: CheckpointInfo) -> None:
-        ray.get(self._driver.checkpoint.remote(segment_id, info))
+    def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
+        """Tell the driver of a checkpoint, once it has the report that the checkpoint belongs to."""
+        assert outbox is not None
+        outbox.wait_for(info.step - launch.start_iteration)
+        ask(self._driver.checkpoint, launch.segment_id, info)
 
     def _saver_of(self, segment_id: str) -> Saver | None:
         segment = self._segment
@@ -460,7 +475,7 @@ class _Sender:
         self._line = line
         self._segment = segment_id
 
-    def send(self, messages: list[ReportMsg]) -> Verdict | None:
+    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
         return self._line.send(self._segment, messages)
 
 
@@ -530,9 +545,20 @@ def describe(error: BaseException, log_tail: str) -> RankError:
     )
 
 
+def _not_saved(error: Exception) -> RankError:
+    """A checkpoint could not be saved, or the driver could not be told of it."""
+    described = describe(error, "")
+    root = error.__cause__ or error
+    return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
+
+
 def _cause(error: BaseException) -> str:
     if isinstance(error, CheckpointLost):
         return "disk_lost" if error.node is not None else "checkpoint_lost"
+    if isinstance(error, ReportsLost | DriverSilent):
+        return "driver_lost"
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return "actor_unavailable"
     if isinstance(error, CheckpointUnreachable):
         return "checkpoint_unreachable"
     return "spec" if isinstance(error, EntrypointError) else "exception"

@@ -139,7 +139,7 @@ export interface components {
              * X
              * @enum {string}
              */
-            x: "step" | "time";
+            x: "step" | "user_step" | "time";
             /** Series */
             series: components["schemas"]["Series"][];
             best_so_far: components["schemas"]["BestSoFar"];
