@@ -55,10 +55,9 @@ def resume(
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
 ) -> None:
     """Take up an experiment that is paused, or whose driver was killed, and wait for its end."""
-    from tuner.explain import experiment_id
     from tuner.runner import resume as take_up
 
-    result = take_up(experiment_id(_settings(), experiment), ray_address=ray_address)
+    result = take_up(experiment, ray_address=ray_address)
     print(result)
 
 
@@ -67,13 +66,13 @@ def migrate(
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
 ) -> None:
     """Create the database, or bring it up to date."""
-    from tuner.store import Store
+    from tuner.store import Store, shown_url
 
     settings = _settings(database_url=database_url)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
-    print(f"{settings.database_url} is up to date")
+    print(f"{shown_url(settings.database_url)} is up to date")
 
 
 @app.command()

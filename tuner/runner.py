@@ -27,7 +27,7 @@ from tuner.spec import mistakes_beside
 from tuner.store import Store
 from tuner.trainable import by_value
 from tuner.trials.storage import absolute
-from tuner.usecases import create_from_python
+from tuner.usecases import create_from_python, id_of
 
 if TYPE_CHECKING:
     from tuner.progress import Progress
@@ -194,16 +194,19 @@ def run(
 def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int = 1) -> Result:
     """Take up an experiment that is paused, or whose driver is gone, and wait for the end.
 
-    Every trial goes on from its last committed checkpoint. Where a running service has the experiment, or takes it up
-    first, it is followed. Conflict when it has ended; NotFound where this home's database does not have it.
+    experiment_id: ``exp_...``, or the experiment's name if no other has it.
+
+    Every trial goes on from its last committed checkpoint. If a running service has the experiment, or takes it up
+    first, this follows it. Raises Conflict if the experiment has ended or if several have this name (the message lists
+    them), and NotFound if this home's database does not have it.
     """
     settings = Settings.from_env()
     with _store(settings) as store:
-        record = store.get_experiment(experiment_id)
+        record = store.get_experiment(id_of(store, experiment_id))
         if record.state.ended:
-            raise Conflict(f"{experiment_id} is {record.state}; there is nothing to resume")
+            raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         store.add_command(record.id, "resume", reason="by a user")
-        return _drive(store, settings, experiment_id, ray_address, verbose, keep=False)
+        return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.store import Store, shown_url
 
 if TYPE_CHECKING:
     import uvicorn
@@ -51,7 +51,9 @@ def serve(settings: Settings) -> None:
         connect(settings.ray_address or start_head(settings.home))
         with Supervisor(settings) as supervisor:
             created = create_app(settings, store, supervisor.poke, supervisor.problem, supervisor.look)
-            print(f"tuner is at http://{settings.host}:{port}   (database {settings.database_url})", flush=True)
+            print(
+                f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
+            )
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
         print(

@@ -13,8 +13,8 @@ from tuner.errors import SpecError
 from tuner.trials.storage import absolute
 
 
-def _setting(variable: str, about: str, default: Any) -> Any:
-    return field(metadata={"variable": variable, "about": about}, default=default)
+def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:
+    return field(metadata={"variable": variable, "about": about}, default=default, repr=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,9 @@ class Settings:
     """What the environment says; command-line options take its place by `dataclasses.replace`."""
 
     home: Path = _setting("TUNER_HOME", "where the database, checkpoints and logs are", default=Path("~/.tuner"))  # noqa: RUF009
-    database_url: str = _setting("TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="")
+    database_url: str = _setting(
+        "TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False
+    )  # it may hold a password
     storage: str = _setting("TUNER_STORAGE", "where checkpoints go: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY", "SQLite's synchronous: NORMAL survives kill -9, FULL a loss of power too", default="NORMAL"

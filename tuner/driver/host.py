@@ -12,12 +12,10 @@ import gc
 import logging
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -40,6 +38,7 @@ from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
 from tuner.driver.core import Core
 from tuner.driver.loop import ExperimentLoop
+from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.parts import load_parts
 from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
@@ -63,24 +62,6 @@ CRASHES, PROGRESS = 3, 20
 """An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
 NEW_S = 60.0
 """How long an experiment that a script has just created is left to that script."""
-
-
-def owner_name() -> str:
-    """This process, in a form that tells later whether it is still alive."""
-    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
-
-
-def owner_is_dead(owner: str | None) -> bool:
-    """Whether the owner was a process of this machine and is no more; False when that cannot be told."""
-    try:
-        host, pid, created = (owner or "").rsplit(":", 2)
-        if host != socket.gethostname():
-            return False
-        return bool(abs(psutil.Process(int(pid)).create_time() - float(created)) > 1.0)
-    except psutil.NoSuchProcess:
-        return True
-    except ValueError:
-        return False
 
 
 class Driven:
