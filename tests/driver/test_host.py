@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
+import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.store.examples import a_spec
-from tuner.domain.events import SegmentStarted
+from tuner.domain.events import DriverStarted, Failure, SegmentStarted
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
@@ -47,3 +50,89 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     finally:
         gc.enable()
         host.store.close()
+
+
+@pytest.fixture
+def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host without a cluster: each trial starts, and ends at once."""
+
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        return "returned", None, ""
+
+    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr(Driven, "run", run)
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
+    yield host
+    host.store.close()
+
+
+SMALL: dict[str, Any] = {"num_samples": 3, "search": {"type": "random"}, "scheduler": {"type": "fifo"}}
+
+
+async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlite_url: str) -> None:
+    made = host.store.create_experiment(a_spec(**SMALL))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        host._begin(made)
+        asked: list[Any] = []
+        write = host.write
+
+        async def watched(function: Any, *args: Any) -> Any:
+            asked.append(function)
+            return await write(function, *args)
+
+        host.write = watched  # type: ignore[method-assign]
+        async with asyncio.timeout(10):  # a blocked loop would only come round once SQLite gives up, after 30 s
+            while not asked:
+                await asyncio.sleep(0.001)
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+        assert not host.tasks[made.id].done()
+    finally:
+        other.rollback()
+        other.close()
+    assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+
+
+async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = host.store.create_experiment(a_spec(**SMALL))
+    old = host.store.claim(made.id, "another", 60.0, time.time())
+    host.store.release(made.id, old)
+    swept = threading.Event()
+    monkeypatch.setattr(module.checkpoints, "sweep", lambda storage: swept.wait(10))
+    host._begin(made)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while host._claimed.get(made.id) is None:
+            await asyncio.sleep(0.001)
+    command = host.store.add_command(made.id, "cancel", reason="by a test")
+    await host._take_commands()
+    assert command not in host._seen
+    swept.set()
+    assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.CANCELLED
+    assert not host.store.pending_commands([made.id])
+    first, *_ = host.store.load(made.id)
+    assert isinstance(first[1], DriverStarted)
+
+
+async def test_no_decision_stays_pending_once_an_experiment_has_ended(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, Any, str]:
+        if ordinal == 1:  # it never starts
+            return "failed", Failure(kind="system", message="the node went away"), ""
+        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        return "returned", None, ""
+
+    monkeypatch.setattr(Driven, "run", run)
+    made = host.store.create_experiment(a_spec(**SMALL))
+    host._begin(made)
+    await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
+    states = {(d.kind, d.state) for d in host.store.decisions(made.id, page_size=1000).items}
+    assert ("start", "superseded") in states
+    assert ("retry", "done") in states
+    assert not [state for _, state in states if state == "pending"]

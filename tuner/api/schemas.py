@@ -444,7 +444,7 @@ class Decision(Model):
     trial_number: int | None
     trial_id: str | None
     reason: str
-    state: Literal["pending", "done"]
+    state: Literal["pending", "done", "superseded"]
     payload: Json
 
     @classmethod

@@ -14,7 +14,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -54,6 +55,8 @@ from tuner.trials.objects import Stored
 from tuner.trials.storage import join
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 POLL_S = 0.5
 AGAIN_S = 5.0
@@ -104,8 +107,8 @@ class Driven:
 
     # -- Journal ---------------------------------------------------------------------------------------------------------
 
-    def commit(self, batch: Batch) -> None:
-        self.host.store.commit(self.record.id, self.epoch, batch, time.time())
+    async def commit(self, batch: Batch) -> None:
+        await self.host.write(self.host.store.commit, self.record.id, self.epoch, batch, time.time())
 
     # -- Groups ----------------------------------------------------------------------------------------------------------
 
@@ -248,6 +251,7 @@ class Host:
         self.segments: dict[str, tuple[Driven, int, int, int]] = {}
         self.driven: dict[int, Driven] = {}
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
+        self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
         self._seen: set[int] = set()
         self._crashes: dict[int, tuple[int, int]] = {}  # experiment -> (event_seq reached, crashes since)
         self._not_before: dict[int, float] = {}
@@ -257,6 +261,21 @@ class Host:
         self._groups: GroupManager | None = None
         self._exchange = Exchange(self.report)
         self._line: Address | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
+
+    async def write(self, function: Callable[..., T], *args: Any) -> T:
+        """Write to the database in the one thread that does, so that a slow or locked database never blocks the event loop.
+
+        Writes are done in the order in which they were asked for. One that was begun is finished and waited for even if
+        the caller is cancelled: what the caller writes next, such as the release of a lease, comes after it.
+        """
+        done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await asyncio.wait({done})
+            raise
 
     @property
     def node(self) -> str:
@@ -294,12 +313,20 @@ class Host:
     async def drive(self, public_id: str) -> str:
         """Drive this experiment until it has ended or is paused; its state then. Conflict while a living driver has it."""
         await self.start()
-        record = await asyncio.to_thread(self.store.get_experiment, public_id)
-        if record.id not in self.tasks:
-            if record.state.ended:
-                return str(record.state)
-            self._begin(record)
-        return str(await asyncio.shield(self.tasks[record.id]))
+        while True:
+            record = await asyncio.to_thread(self.store.get_experiment, public_id)
+            if record.id not in self.tasks:
+                if record.state.ended:
+                    return str(record.state)
+                self._begin(record)
+            state = await asyncio.shield(self.tasks[record.id])
+            if state is not ExperimentState.PAUSED or not await self._is_to_go_on(record.id):
+                return str(state)
+
+    async def _is_to_go_on(self, experiment: int) -> bool:
+        """Whether somebody has asked for a resume after the loop of a paused experiment took its last command."""
+        commands = await asyncio.to_thread(self.store.pending_commands, [experiment])
+        return any(command.command == "resume" and command.trial is None for command in commands)
 
     async def poke(self) -> None:
         """There is a new command or a new experiment."""
@@ -383,6 +410,7 @@ class Host:
         if self._groups is not None:
             await self._groups.close()
         await self._exchange.close()
+        self._writer.shutdown(wait=False)
         self.store.close()
 
     async def _end_tasks(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -407,38 +435,42 @@ class Host:
     async def _drive(self, record: ExperimentRecord) -> ExperimentState:
         store = self.store
         if record.lease_until and record.lease_until > time.time() and owner_is_dead(record.driver_owner):
-            store.release(record.id, record.driver_epoch)
-        epoch = store.claim(record.id, self.owner, self.settings.lease_s, time.time())
+            await self.write(store.release, record.id, record.driver_epoch)
+        epoch = await self.write(store.claim, record.id, self.owner, self.settings.lease_s, time.time())
+        self._claimed[record.id] = epoch
+        driven: Driven | None = None
         try:
             try:
-                driven = self.driven[record.id] = Driven(self, record, epoch)
+                driven = await asyncio.to_thread(Driven, self, record, epoch)  # reads and folds the whole log
             except StoreError:
                 raise
             except Exception as error:
-                return self._refuse(record, epoch, error)
-            commands = {c.id: _commanded(c) for c in store.pending_commands([record.id])}
-            self._seen |= set(commands)
+                return await self._refuse(record, epoch, error)
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.storage)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
+            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.pending_commands, [record.id])}
+            self._seen |= set(commands)
+            self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             return state
         except StoreError:
             raise
         except Exception as error:
-            if not self._crashes_again(record, driven.core.seq):
+            if driven is None or not self._crashes_again(record, driven.core.seq):
                 raise
-            return self._refuse(record, epoch, error)
+            return await self._refuse(record, epoch, error)
         finally:
-            ended = self.driven.pop(record.id, None)
+            self.driven.pop(record.id, None)
             await self._leave_nothing(record)
+            self._claimed.pop(record.id, None)
             with contextlib.suppress(Exception):
-                store.release(record.id, epoch)
-            if ended is not None:
-                del ended.loop  # which knows it as well: the two would keep all trials until the next full collection
+                await self.write(store.release, record.id, epoch)
+            if driven is not None:
+                del driven.loop  # which knows it as well: the two would keep all trials until the next full collection
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
         """Whether the driver of this experiment has now died CRASHES times without getting any further."""
@@ -447,12 +479,12 @@ class Host:
         self._crashes[record.id] = (max(seq, reached), times)
         return times >= CRASHES
 
-    def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
+    async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """It cannot be driven: say why where people will look."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
-        self.store.commit(record.id, epoch, batch, time.time())
+        await self.write(self.store.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
@@ -466,10 +498,12 @@ class Host:
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self.settings.lease_s / 3)
-            for key, driven in list(self.driven.items()):
+            for key, epoch in list(self._claimed.items()):
                 try:
-                    self.store.renew(driven.record.id, driven.epoch, self.settings.lease_s, time.time())
+                    await self.write(self.store.renew, key, epoch, self.settings.lease_s, time.time())
                 except LostLease as error:
+                    if self._claimed.get(key) != epoch:
+                        continue  # it was given back meanwhile
                     log.warning("%s", error)
                     if (task := self.tasks.get(key)) is not None:
                         task.cancel()
@@ -483,22 +517,22 @@ class Host:
                 await asyncio.wait_for(self._poked.wait(), POLL_S)
             self._poked.clear()
             try:
-                self._take_commands()
+                await self._take_commands()
                 if self._serving:
-                    self._take_experiments()
+                    await self._take_experiments()
             except Exception:
                 log.warning("the database could not be read", exc_info=True)
 
-    def _take_commands(self) -> None:
-        for command in self.store.pending_commands(list(self.driven)):
+    async def _take_commands(self) -> None:
+        for command in await asyncio.to_thread(self.store.pending_commands, list(self.driven)):
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
                 driven.loop.put(_commanded(command), command=command.id)
 
-    def _take_experiments(self) -> None:
+    async def _take_experiments(self) -> None:
         now = time.time()
-        for record in self.store.claimable(now):
+        for record in await asyncio.to_thread(self.store.claimable, now):
             young = record.source == "python" and record.driver_epoch == 0 and now - record.created_at < NEW_S
             rests = now < self._not_before.get(record.id, 0.0)
             if record.id not in self.tasks and not young and not rests:

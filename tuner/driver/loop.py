@@ -38,6 +38,12 @@ RETRY_COMMIT_S = (0.1, 0.3, 1.0, 3.0, 10.0, 10.0, 10.0)
 DELETIONS_S = 30.0
 """How long the end of an experiment waits for deletions of checkpoints."""
 
+LOOK_S = 0.05
+"""How often it looks meanwhile whether something else has come in."""
+
+BUDGET_S = 0.25
+"""How often the time budget is looked at, at least."""
+
 ASK_AGAIN_S = (0.5, 2.0)
 """Waits before a heavy searcher that failed is asked again; after that a point is drawn at random."""
 
@@ -45,8 +51,11 @@ ASK_AGAIN_S = (0.5, 2.0)
 class Journal(Protocol):
     """Where batches are made durable. One writer: this loop."""
 
-    def commit(self, batch: Batch) -> None:
-        """Whole or not at all. LostLease when another driver has taken over."""
+    async def commit(self, batch: Batch) -> None:
+        """Write the batch whole or not at all, without blocking the event loop. LostLease if another driver has taken over.
+
+        The core changes nothing until this returns, so the batch may be read from another thread.
+        """
 
 
 class Groups(Protocol):
@@ -82,6 +91,7 @@ class ExperimentLoop:
     def __init__(self, core: Core, journal: Journal, groups: Groups) -> None:
         self.core, self.journal, self.groups = core, journal, groups
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
+        self._early: list[_Item] | None = []  # what came before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
         self._launched: dict[tuple[int, int], int] = {}  # segment -> decision that it carries out
@@ -94,13 +104,20 @@ class ExperimentLoop:
         self, event: Event, *, command: int | None = None, segment: tuple[int, int, int | None] | None = None
     ) -> asyncio.Future[Verdict | None]:
         """Queue an event; the future is done when it is committed, with the verdict on `segment` as of then: the
-        arguments of `Core.verdict`."""
+        arguments of `Core.verdict`.
+
+        What comes before `run` waits until DriverStarted has been handled, so that nothing is decided for a state that
+        is about to change, and the time without a driver is never counted.
+        """
         done = asyncio.get_running_loop().create_future()
+        item = _Item(event, done, command, segment)
         if self._stopped is not None:
             done.set_exception(self._stopped)
             done.exception()
+        elif self._early is not None:
+            self._early.append(item)
         else:
-            self._inbox.put_nowait(_Item(event, done, command, segment))
+            self._inbox.put_nowait(item)
         return done
 
     async def report(self, events: list[e.Reported], wait: bool, offer: int | None = None) -> Verdict | None:
@@ -121,23 +138,43 @@ class ExperimentLoop:
         """Take the experiment over under this epoch, with the commands that wait for it, and drive it until it has ended or
         is paused.
         """
+        self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
         self._track(self._watch_budget())
-        self.put(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots))
-        for command, event in (commands or {}).items():
-            self.put(event, command=command)
         try:
-            while not self._over():
-                items = [await self._inbox.get()]
-                while len(items) < BATCH and not self._inbox.empty():
-                    items.append(self._inbox.get_nowait())
+            while items := await self._take():
                 await self._handle(items)
-            await self._finish_deletions()
             return self.core.state
         except BaseException as error:
             self._stopped = error
             raise
         finally:
             await self._wind_up()
+
+    def _open_inbox(self, started: e.DriverStarted, commands: Mapping[int, Event]) -> None:
+        """Let DriverStarted in first, then the commands that were waiting, then what has come meanwhile."""
+        early, self._early = self._early or [], None
+        self.put(started)
+        for command, event in commands.items():
+            self.put(event, command=command)
+        for item in early:
+            self._inbox.put_nowait(item)
+
+    async def _take(self) -> list[_Item]:
+        """Wait for the next events and return them; an empty list once the experiment has ended or is paused.
+
+        Deletions of files that are under way at the end are waited for, as long as one is done every `DELETIONS_S`. A
+        command that comes meanwhile is taken like any other: a resume makes the experiment go on.
+        """
+        until: float | None = None
+        while self._inbox.empty() and self._over():
+            until = time.monotonic() + DELETIONS_S if until is None else until
+            if not self._deletions or time.monotonic() >= until:
+                return []
+            await asyncio.wait(self._deletions, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        items = [await self._inbox.get()]
+        while len(items) < BATCH and not self._inbox.empty():
+            items.append(self._inbox.get_nowait())
+        return items
 
     async def _handle(self, items: list[_Item]) -> None:
         out = Outcome()
@@ -154,13 +191,19 @@ class ExperimentLoop:
 
     def _batch(self, out: Outcome, items: list[_Item], commands: list[int]) -> Batch:
         core = self.core
-        carried_out = []
+        carried_out: list[int] = []
+        superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
-                case e.SegmentStarted():
+                case e.SegmentStarted() | e.Reported():  # the word of a start goes another way and may be later
                     carried_out += self._carried_out(entry.trial, entry.segment)
-                case d.Start() | d.Resume() | d.Retry() | d.Exploit():
+                case d.Start():
                     pass
+                case d.Resume() | d.Retry() | d.Exploit():
+                    superseded[entry.trial] = seq
+                case d.Pause() | d.Stop() | d.Complete() | d.Fail() | d.Cancel():
+                    superseded[entry.trial] = seq
+                    carried_out.append(seq)
                 case d.Decision():
                     carried_out.append(seq)
         return Batch(
@@ -169,6 +212,7 @@ class ExperimentLoop:
             state=core.state,
             summary=core.summary(),
             carried_out=carried_out,
+            superseded=superseded,
             commands=commands,
         )
 
@@ -179,7 +223,7 @@ class ExperimentLoop:
     async def _commit(self, batch: Batch) -> None:
         for wait in (*RETRY_COMMIT_S, None):
             try:
-                self.journal.commit(batch)
+                await self.journal.commit(batch)
                 return
             except LostLease:
                 raise
@@ -190,15 +234,7 @@ class ExperimentLoop:
                 await asyncio.sleep(wait)
 
     def _over(self) -> bool:
-        core = self.core
-        return core.ended or (core.state is ExperimentState.PAUSED and self._inbox.empty())
-
-    async def _finish_deletions(self) -> None:
-        """Let deletions of files that are under way come to their end, and commit them."""
-        if self._deletions:
-            await asyncio.wait(self._deletions, timeout=DELETIONS_S)
-        while not self._inbox.empty():
-            await self._handle([self._inbox.get_nowait()])
+        return self.core.ended or self.core.state is ExperimentState.PAUSED
 
     async def _wind_up(self) -> None:
         if self._stopped is None:
@@ -206,8 +242,10 @@ class ExperimentLoop:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        left, self._early = self._early or [], None
         while not self._inbox.empty():
-            item = self._inbox.get_nowait()
+            left.append(self._inbox.get_nowait())
+        for item in left:
             if not item.done.done():
                 item.done.set_exception(self._stopped)
                 item.done.exception()
@@ -287,9 +325,13 @@ class ExperimentLoop:
         budget = self.core.spec.limits.time_budget_s
         if budget is None:
             return
-        begun = time.monotonic() - self.core.running_s
-        while (left := begun + budget - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+        spent, last = self.core.running_s, time.monotonic()
+        while spent < budget:
+            await asyncio.sleep(min(budget - spent, BUDGET_S))
+            now = time.monotonic()
+            if self.core.counts_time:
+                spent += now - last
+            last = now
         if not self.core.ended:
             self.put(e.BudgetSpent(time=time.time(), seconds=budget))
 

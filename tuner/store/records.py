@@ -118,7 +118,7 @@ class DecisionRecord:
     kind: str
     trial: int | None
     reason: str
-    state: str  # pending | done
+    state: str  # pending | done | superseded
     payload: Mapping[str, Any]
 
 

@@ -222,7 +222,7 @@ decision = Table(
     Column("kind", String(32), nullable=False),
     Column("trial_number", Integer),
     Column("reason", Text, nullable=False),
-    Column("state", String(16), nullable=False),  # pending | done
+    Column("state", String(16), nullable=False),  # pending | done | superseded
     Column("payload", JsonText, nullable=False),
     Index("ix_decision_trial", "experiment_id", "trial_number"),
     sqlite_with_rowid=False,
