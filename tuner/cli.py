@@ -34,11 +34,14 @@ def serve(
     port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="take up experiments whose script is gone, too, instead of offering them")
+    ] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
     ] = False,
 ) -> None:
-    """The service: REST API, web UI and driver."""
+    """The service: REST API, web UI and driver. It runs what was given to it; what scripts left behind it only offers."""
     from tuner import service
 
     settings = _settings(host=host, port=port, database_url=database_url, ray_address=ray_address)
@@ -46,7 +49,7 @@ def serve(
         ended = service.stop(settings)
         print("stopped" if ended else "there was nothing to stop")
         return
-    service.serve(settings)
+    service.serve(settings, adopt)
 
 
 @app.command()

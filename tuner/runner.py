@@ -18,7 +18,7 @@ from tuner.domain.experiment import Mode, Spec
 from tuner.domain.states import ExperimentState
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import Conflict, Mistakes, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
 from tuner.names import keywords_explained
 from tuner.result import Result
 from tuner.settings import Settings
@@ -27,7 +27,7 @@ from tuner.spec import mistakes_beside
 from tuner.store import Store
 from tuner.trainable import by_value
 from tuner.trials.storage import absolute
-from tuner.usecases import create_from_python, id_of
+from tuner.usecases import create_from_python, id_of, never_driven
 
 if TYPE_CHECKING:
     from tuner.progress import Progress
@@ -94,7 +94,8 @@ def run(
     num_workers, use_gpu, resources_per_worker: the ranks of each trial; fractions of a CPU or GPU are allowed.
     working_dir: of the ranks: "trial", a directory of their own in each trial, or "caller", that of this process.
     max_concurrent_trials: None: as many as the cluster holds.
-    time_budget_s: running time in seconds after which everything is stopped.
+    time_budget_s: running time in seconds after which everything is stopped, counted from the start of the first trial: neither
+        the start of Ray and of the workers counts nor a pause.
     max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
     seed: equal seeds draw equal configurations. The default is fixed, so that a search can be repeated; give others for others.
     points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
@@ -187,7 +188,11 @@ def run(
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
         record = create_from_python(store, data, code, parts, _check_size if alone else None)
         brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
-        return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
+        try:
+            return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
+        except ClusterUnreachable as error:
+            never_driven(store, record.public_id, str(error))
+            raise
 
 
 @keywords_explained
@@ -301,7 +306,7 @@ def _on_own_ray() -> bool:
 
 
 def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:
-    """TunerError when the host cannot even come into being: trying again would not help."""
+    """ClusterUnreachable if the host cannot even come into being: trying again would not help."""
     import ray
 
     from tuner.driver.cluster import DEAD
@@ -315,7 +320,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
                 progress.update()
         ray.get(started)
     except DEAD as error:
-        raise TunerError(f"the driver host could not be started on Ray: {error}") from error
+        raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
 
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:

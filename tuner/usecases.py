@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -15,6 +16,7 @@ from platform import python_version
 from typing import Any
 
 from tuner import lineage
+from tuner.domain.batch import Batch
 from tuner.domain.experiment import Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
@@ -170,14 +172,40 @@ def pause(store: Store, experiment: str) -> ExperimentRecord:
 
 
 def resume(store: Store, experiment: str) -> ExperimentRecord:
-    """Go on with a paused experiment. Conflict where it has ended or is being cancelled."""
-    record = store.get_experiment(experiment)
+    """Go on with an experiment that is paused, or whose script is gone: the service drives it from then on.
+
+    Raises Conflict if it has ended or is being cancelled.
+    """
+    record, now = store.get_experiment(experiment), time.time()
     running = record.state in (ExperimentState.PENDING, ExperimentState.RUNNING)
-    if running and not _wanted(store, record, "pause"):
+    if running and not _wanted(store, record, "pause") and not record.abandoned(now):
         return record
     _refuse_ended(record, "resumed")
+    if record.abandoned(now) or (record.state is ExperimentState.PAUSED and (record.lease_until or 0.0) <= now):
+        store.adopt(record.id)
     store.add_command(record.id, "resume", None, "asked for by a user")
     return store.get_experiment(experiment)
+
+
+def never_driven(store: Store, experiment: str, why: str) -> None:
+    """End an experiment as failed that no driver has ever had, so that no service runs it later to everybody's surprise."""
+    record = store.get_experiment(experiment)
+    if record.driver_epoch or record.state.ended:
+        return
+    now = time.time()
+    epoch = store.claim(record.id, "nobody", 1.0, now)
+    batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": why, "reason": "Ray could not be started"})
+    store.commit(record.id, epoch, batch, now)
+    store.release(record.id, epoch)
+
+
+def how_to_go_on(record: ExperimentRecord) -> str:
+    """What a user does about an experiment whose script is gone."""
+    what = "has not started: the script that created it" if not record.driver_epoch else "has no driver: its script"
+    return (
+        f"{record.public_id} ({record.name}) {what} is gone. `tuner resume {record.public_id}` goes on with it, and so does "
+        "the resume button of the page; `tuner serve --adopt` takes all such experiments up by itself"
+    )
 
 
 def stop_trial(store: Store, trial: str) -> TrialRecord:

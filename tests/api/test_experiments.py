@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from datetime import datetime
 from typing import Any
 
@@ -256,6 +257,7 @@ class TestCommands:
 
     async def test_what_is_so_already_is_not_asked_for(self, client: httpx.AsyncClient, sqlite_store: Store) -> None:
         made, epoch, _ = begin(sqlite_store)
+        sqlite_store.renew(made.id, epoch, 60.0, time.time())
         assert (await client.post(f"{API}/{made.public_id}/resume")).status_code == 202
         sqlite_store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0)
         assert (await client.post(f"{API}/{made.public_id}/pause")).status_code == 202
@@ -270,3 +272,20 @@ class TestCommands:
             response = await client.post(f"{API}/{made.public_id}/{action}")
             assert (response.status_code, "completed" in response.json()["detail"]) == (409, True)
         assert sqlite_store.pending_commands([made.id]) == []
+
+
+async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
+    client: httpx.AsyncClient, sqlite_store: Store, poked: Poked
+) -> None:
+    left = sqlite_store.create_experiment(a_spec(), now=T0)
+    young = sqlite_store.create_experiment(a_spec())
+    shown = (await client.get(f"{API}/{left.public_id}")).json()
+    assert (shown["source"], shown["abandoned"]) == ("python", True)
+    assert f"`tuner resume {left.public_id}`" in shown["how_to_go_on"]
+    other = (await client.get(f"{API}/{young.public_id}")).json()
+    assert (other["abandoned"], other["how_to_go_on"]) == (False, None), "its script may be starting"
+
+    resumed = await client.post(f"{API}/{left.public_id}/resume")
+    assert (resumed.status_code, poked.count) == (202, 1)
+    assert (resumed.json()["source"], resumed.json()["abandoned"]) == ("adopted", False)
+    assert [command.command for command in sqlite_store.pending_commands([left.id])] == ["resume"]

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from tests.store.examples import a_spec
+from tuner import usecases
 from tuner.domain.events import DriverStarted, Failure, SegmentStarted
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
 from tuner.settings import Settings
+from tuner.store import ExperimentRecord
 
 
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
@@ -60,8 +62,12 @@ def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
         return "returned", None, ""
 
+    async def interrupt(self: Driven, number: int, ordinal: int, why: str) -> None:
+        pass
+
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
     monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(Driven, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     yield host
     host.store.close()
@@ -136,3 +142,58 @@ async def test_no_decision_stays_pending_once_an_experiment_has_ended(
     assert ("start", "superseded") in states
     assert ("retry", "done") in states
     assert not [state for _, state in states if state == "pending"]
+
+
+def left_behind(host: Host, source: str = "python", age: float = 3600.0) -> ExperimentRecord:
+    """An experiment that has no driver, created by a script or posted to a service."""
+    return host.store.create_experiment(a_spec(**SMALL), source=source, now=time.time() - age)
+
+
+async def ended(host: Host, record: ExperimentRecord) -> ExperimentState:
+    return await asyncio.wait_for(asyncio.shield(host.tasks[record.id]), 30)
+
+
+async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_behind(host: Host) -> None:
+    posted, left, young = left_behind(host, "api"), left_behind(host), left_behind(host, age=1.0)
+    for _ in range(2):
+        await host._take_experiments()
+    assert list(host.tasks) == [posted.id]
+    news = await host.news()
+    assert news[0] == f"{posted.public_id} (digits) is taken up: it was given to this service"
+    assert f"`tuner resume {left.public_id}` goes on with it" in news[1]
+    assert len(news) == 2, "each once, and nothing of a script that may be starting"
+    assert young.public_id not in " ".join(news)
+    assert await ended(host, posted) is ExperimentState.COMPLETED
+    assert await host.news() == []
+    assert [r.state for r in (host.store.get_experiment(x.public_id) for x in (left, young))] == ["pending", "pending"]
+
+
+async def test_a_service_that_adopts_takes_up_what_scripts_left_behind(host: Host) -> None:
+    host._adopting = True
+    left = left_behind(host)
+    await host._take_experiments()
+    assert await ended(host, left) is ExperimentState.COMPLETED
+    assert host.store.get_experiment(left.public_id).source == "adopted"
+
+
+async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on(host: Host) -> None:
+    left = left_behind(host)
+    shown = usecases.resume(host.store, left.public_id)
+    assert (shown.source, shown.abandoned(time.time())) == ("adopted", False)
+    await host._take_experiments()
+    assert await ended(host, left) is ExperimentState.COMPLETED
+
+
+async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Host) -> None:
+    """`tuner.resume` whose Ray did not start leaves its command behind."""
+    left = left_behind(host)
+    host.store.add_command(left.id, "resume", reason="by a user")
+    await host._take_experiments()
+    assert not host.tasks
+
+
+async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
+    left = left_behind(host)
+    usecases.cancel(host.store, left.public_id)
+    await host._take_experiments()
+    assert await ended(host, left) is ExperimentState.CANCELLED

@@ -53,6 +53,7 @@ from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
 from tuner.trials.line import Address, Exchange
 from tuner.trials.objects import Stored
 from tuner.trials.storage import join
+from tuner.usecases import how_to_go_on
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,6 @@ AGAIN_S = 5.0
 """How long an experiment whose driver crashed is left alone before it is taken up again."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
-NEW_S = 60.0
-"""How long an experiment that a script has just created is left to that script."""
 
 
 class Driven:
@@ -257,7 +256,9 @@ class Host:
         self._not_before: dict[int, float] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
-        self._serving = False
+        self._serving = self._adopting = False
+        self._news: list[str] = []  # what the log of the service is to say
+        self._offered: set[int] = set()
         self._groups: GroupManager | None = None
         self._exchange = Exchange(self.report)
         self._line: Address | None = None
@@ -291,9 +292,14 @@ class Host:
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
-    async def start(self, serve: bool = False) -> str:
-        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver."""
+    async def start(self, serve: bool = False, adopt: bool = False) -> str:
+        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver.
+
+        adopt: whether to take up what scripts have left behind too; what was given to a service is taken up anyway.
+        """
         self._serving = self._serving or serve
+        if serve:
+            self._adopting = adopt
         if not self._background:
             await asyncio.to_thread(remove_orphans)
             if self._line is None:
@@ -327,6 +333,11 @@ class Host:
         """Whether somebody has asked for a resume after the loop of a paused experiment took its last command."""
         commands = await asyncio.to_thread(self.store.pending_commands, [experiment])
         return any(command.command == "resume" and command.trial is None for command in commands)
+
+    async def news(self) -> list[str]:
+        """What this host has taken up, and what it has not, since the last call: lines for the log of the service."""
+        told, self._news = self._news, []
+        return told
 
     async def poke(self) -> None:
         """There is a new command or a new experiment."""
@@ -532,11 +543,29 @@ class Host:
 
     async def _take_experiments(self) -> None:
         now = time.time()
-        for record in await asyncio.to_thread(self.store.claimable, now):
-            young = record.source == "python" and record.driver_epoch == 0 and now - record.created_at < NEW_S
-            rests = now < self._not_before.get(record.id, 0.0)
-            if record.id not in self.tasks and not young and not rests:
-                self._begin(record)
+        free = await asyncio.to_thread(self.store.claimable, now)
+        found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
+        theirs = [record.id for record in found if record.source == "python"]
+        commands = await asyncio.to_thread(self.store.pending_commands, theirs)
+        cancelled = {c.experiment_id for c in commands if c.command == "cancel" and c.trial is None}
+        for record in found:
+            if record.id in self.tasks:
+                continue
+            if record.source != "python":
+                self._take_up(record, "it was given to this service")
+            elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
+                self._take_up(record, "it is to be cancelled")
+            elif record.abandoned(now) and self._adopting:
+                await self.write(self.store.adopt, record.id)
+                self._take_up(record, "its script is gone, and this service adopts such experiments")
+            elif record.abandoned(now) and record.id not in self._offered:
+                self._offered.add(record.id)
+                self._news.append(how_to_go_on(record))
+
+    def _take_up(self, record: ExperimentRecord, why: str) -> None:
+        self._offered.discard(record.id)
+        self._news.append(f"{record.public_id} ({record.name}) is taken up: {why}")
+        self._begin(record)
 
 
 def _commanded(command: Any) -> Event:

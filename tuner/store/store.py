@@ -271,6 +271,11 @@ class Store:
         with self._read() as connection:
             return views.claimable(connection, now)
 
+    def adopt(self, experiment_id: int) -> None:
+        """Make an experiment that a script has created the service's: from now on services take it up by themselves."""
+        with self._write() as cursor:
+            statements.adopt(cursor, experiment_id)
+
     def claim(self, experiment_id: int, owner: str, lease_s: float, now: float) -> int:
         """Become the experiment's driver; the epoch to write under. Conflict while another owner's lease is alive, or
         when the experiment has ended. Of several at once, one wins.

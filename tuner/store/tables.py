@@ -94,7 +94,7 @@ experiment = Table(
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("source", String(16), nullable=False),  # python | api
+    Column("source", String(16), nullable=False),  # python | api | adopted: from Python, a service's by now
     Column("idempotency_key", Text, unique=True),
     Column("code_hash", ForeignKey("code.hash")),
     Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write
