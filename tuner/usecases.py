@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,11 +22,12 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.entrypoints import EntrypointChecker
-from tuner.errors import Conflict, EntrypointError, NotFound
+from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
 from tuner.lineage import Link
 from tuner.names import did_you_mean
 from tuner.preview import Preview, preview
-from tuner.spec import parse_spec
+from tuner.schedulers.functions import functions_by_name
+from tuner.spec import escape, parse_spec
 from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
 
 #: where one of these is in the runtime_env, the workers have packages that this process does not
@@ -40,16 +41,42 @@ def create_experiment(
 
     SpecError lists everything that is wrong with the spec, EntrypointError says why its function cannot be imported.
     """
-    spec = parse_spec(data)
-    code = entrypoint_code(spec, checker)
+    spec, code = _checked(data, checker)
     return store.create_experiment(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
     """Check a spec as `create_experiment` does, with its errors, and say what would be done; nothing is stored."""
-    spec = parse_spec(data)
-    entrypoint_code(spec, checker)
-    return preview(spec, configurations)
+    spec, _ = _checked(data, checker)
+    with functions_by_name():
+        return preview(spec, configurations)
+
+
+def _checked(data: Mapping[str, Any], checker: EntrypointChecker) -> tuple[Spec, CodeRecord]:
+    """Check a spec without running user code in this process: a helper imports what the spec names."""
+    with functions_by_name() as names:
+        spec = parse_spec(data)
+    code = entrypoint_code(spec, checker)
+    mistakes = Mistakes()
+    for section in ("scheduler", "search", "stop"):
+        for pointer, text in _strings(getattr(spec, section), f"/{section}"):
+            if text in names:
+                with mistakes:
+                    checker.check_function(text, code.sys_path, spec.runtime_env.get("env_vars"), pointer)
+    mistakes.check()
+    return spec, code
+
+
+def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    """Every string in JSON, with the pointer to it."""
+    if isinstance(value, str):
+        yield pointer, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _strings(inner, f"{pointer}/{escape(key)}")
+    elif isinstance(value, Sequence):
+        for at, inner in enumerate(value):
+            yield from _strings(inner, f"{pointer}/{at}")
 
 
 def create_from_python(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import sqlite3
+import sys
 import threading
 import time
 import weakref
@@ -16,12 +18,14 @@ import pytest
 
 from tests.store.examples import a_spec
 from tuner import usecases
-from tuner.domain.events import DriverStarted, Failure, SegmentStarted
+from tuner.domain.events import DriverStarted, Failure, SegmentStarted, StopJudged
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
+from tuner.driver.judge import Judge
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord
+from tuner.trials.launch import ReportMsg
 
 
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
@@ -197,3 +201,86 @@ async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
     usecases.cancel(host.store, left.public_id)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.CANCELLED
+
+
+class Reporting:
+    """Trials that report until they are told to leave; counts the reports of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 50) -> None:
+        self.reports: dict[str, int] = {}
+        reports = self.reports
+
+        async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+            await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+            for count in range(1, most + 1):
+                reports[f"{self.record.name} {number}"] = count
+                message = ReportMsg(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), wait=True)
+                verdict = await self.report(number, ordinal, 0, [message])
+                if verdict is None or verdict.action != "continue":
+                    return "left", None, ""
+            return "returned", None, ""
+
+        monkeypatch.setattr(Driven, "run", run)
+
+
+def stopping(name: str) -> dict[str, Any]:
+    return {**SMALL, "stop": {"type": "function", "function": f"tests.driver.stop_functions:{name}"}}
+
+
+async def test_a_trial_ends_at_the_very_report_that_its_stop_function_ends_it_at(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting = Reporting(monkeypatch)
+    before = set(sys.modules)
+    made = host.store.create_experiment(a_spec(**stopping("at_two")))
+    host._begin(made)
+    assert await ended(host, made) is ExperimentState.COMPLETED
+    assert set(reporting.reports.values()) == {2}
+    for trial in host.store.list_trials(made.id).items:
+        assert (trial.state, trial.reason) == ("completed", "completed at iteration 2: at_two says so")
+    assert "tests.driver.stop_functions" not in set(sys.modules) - before
+    log = list(host.store.load(made.id))
+    assert len([entry for _, entry in log if isinstance(entry, StopJudged)]) == 3, "only what ends a trial is kept"
+    again = await asyncio.to_thread(Driven, host, host.store.get_experiment(made.public_id), 1)
+    assert [trial.reason for trial in again.core.trials] == ["completed at iteration 2: at_two says so"] * 3
+
+
+async def test_a_stop_function_that_blocks_delays_no_other_experiment(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    reporting = Reporting(monkeypatch)
+    environment = {"env_vars": {"MARKER": str(marker)}}
+    slow = host.store.create_experiment(a_spec("slow", **stopping("waits_for_the_marker"), runtime_env=environment))
+    quick = host.store.create_experiment(a_spec("quick", **SMALL))
+    host._begin(slow)
+    async with asyncio.timeout(30):
+        while len(reporting.reports) < 2:
+            await asyncio.sleep(0.001)
+    host._begin(quick)
+    assert await ended(host, quick) is ExperimentState.COMPLETED
+    assert {reporting.reports[f"quick {number}"] for number in range(3)} == {50}
+    assert not host.tasks[slow.id].done()
+    assert {reporting.reports[f"slow {number}"] for number in range(2)} == {1}, "its report waits for the answer"
+    marker.touch()
+    assert await ended(host, slow) is ExperimentState.COMPLETED
+    assert {reporting.reports[f"slow {number}"] for number in range(3)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("misspelt", "stop raised KeyError: 'los', the metrics being 'accuracy'"),
+        ("ends_its_process", "stop raised RuntimeError: the function ends its process, with exit code 3"),
+        ("hangs_for_the_first", "stop raised TimeoutError: the function took longer than 0.3 s"),
+    ],
+)
+async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
+    host: Host, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+) -> None:
+    Reporting(monkeypatch)
+    monkeypatch.setattr(module, "Judge", functools.partial(Judge, call_s=0.3))
+    made = host.store.create_experiment(a_spec(**stopping(function)))
+    host._begin(made)
+    assert await ended(host, made) is ExperimentState.FAILED
+    assert says in str(host.store.get_experiment(made.public_id).error)

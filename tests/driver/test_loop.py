@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -81,6 +81,9 @@ class Memory:
         if self.offload_error is not None:
             raise self.offload_error
         return function(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return []
 
 
 def driven(memory: Memory, **options: Any) -> ExperimentLoop:

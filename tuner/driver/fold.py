@@ -134,6 +134,10 @@ class Fold:
                 self._touch(event.trial).waiting = event.reason
             case e.SegmentStarted():
                 facts = self._record_start(event)
+            case e.StopJudged():
+                functions = self.stopper.functions() if self.stopper is not None else []
+                for stopper, answer in zip(functions, event.answers, strict=False):
+                    stopper.answered(event.trial, event.iteration, answer)
             case e.CheckpointSaved():
                 trial = self._touch(event.trial)
                 exploits = trial.next is not None and trial.next.cause == "exploit"

@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -38,11 +38,13 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
 from tuner.driver.core import Core
+from tuner.driver.judge import Judge
 from tuner.driver.loop import ExperimentLoop
 from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.parts import load_parts
 from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
+from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
@@ -74,7 +76,17 @@ class Driven:
         spec = record.spec
         code = host.store.get_code(spec.code) if spec.code else None
         self.space = Space.from_json(spec.space, code.space_blob if code else None)
-        self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
+        with functions_by_name():  # what the user wrote runs in the judge's process
+            self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
+        stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
+        for stopper in stoppers:
+            stopper.outside = True
+        self._judge = Judge(
+            [sealed(stopper.function) for stopper in stoppers],
+            sys_path=code.sys_path if code else (),
+            working_dir=code.working_dir if code else None,
+            environ=spec.runtime_env.get("env_vars"),
+        )
         for seq, entry in host.store.load(record.id):
             self.core.fold(seq, entry)
         self.code = self._code_ref(code)
@@ -134,6 +146,13 @@ class Driven:
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await ray.remote(num_cpus=0)(function).remote(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return await self._judge.ask(number, metrics)
+
+    async def close(self) -> None:
+        """Let go of the process that calls the user's stop functions."""
+        await self._judge.close()
 
     def _launch(self, number: int, ordinal: int, milestone: int | None) -> Launch:
         spec, settings = self.record.spec, self.host.settings
@@ -481,6 +500,7 @@ class Host:
             with contextlib.suppress(Exception):
                 await self.write(store.release, record.id, epoch)
             if driven is not None:
+                await driven.close()
                 del driven.loop  # which knows it as well: the two would keep all trials until the next full collection
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:

@@ -24,6 +24,7 @@ from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, 
 from tuner.driver.core import Core
 from tuner.driver.fold import Outcome
 from tuner.errors import LostLease
+from tuner.schedulers.stoppers import ITERATION, TIME
 from tuner.search.base import Searcher, Suggestion
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class Groups(Protocol):
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a pure function in a process of its own."""
 
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Call the user's stop functions in a process of their own: the `answers` of StopJudged."""
+
 
 @dataclass(slots=True)
 class _Item:
@@ -96,7 +100,7 @@ class ExperimentLoop:
         self._deletions: set[asyncio.Task[None]] = set()
         self._launched: dict[tuple[int, int], int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
-        self._written_state = core.state
+        self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
     # ------------------------------------------------------------------------------------------------ in
 
@@ -127,10 +131,41 @@ class ExperimentLoop:
         """
         if not events:
             return None
-        *early, last = events
-        for event in early:
-            self.put(event)
+        last = events[-1]
+        judged = await self._judged(events) if self._outside else {}
+        for event in events:
+            if (found := judged.get(event.report_no)) is not None:
+                self.put(found)
+            if event is not last:
+                self.put(event)
         return await self.put(last, segment=(last.trial, last.segment, offer) if wait else None)
+
+    async def _judged(self, events: list[e.Reported]) -> dict[int, e.StopJudged]:
+        """Ask the user's stop functions about reports of one segment, which have not been folded yet; by report_no.
+
+        Only this trial waits for the answer. What none of the functions ends is left out.
+        """
+        trials = self.core.trials
+        found: dict[int, e.StopJudged] = {}
+        if events[0].trial not in trials:
+            return found
+        trial = trials[events[0].trial]
+        last, ran = dict(trial.last), trial.running_s
+        clock = trial.segments[-1].clock if trial.segments else events[0].time
+        for event in events:
+            ran, clock = ran + max(0.0, event.time - clock), event.time
+            last |= event.metrics
+            metrics = {ITERATION: float(event.iteration), TIME: ran, **last}
+            answers = await self.groups.judge(event.trial, metrics)
+            if any(answer.get("stop", True) for answer in answers):
+                found[event.report_no] = e.StopJudged(
+                    time=event.time,
+                    trial=event.trial,
+                    segment=event.segment,
+                    iteration=event.iteration,
+                    answers=answers,
+                )
+        return found
 
     # ------------------------------------------------------------------------------------------------ the loop
 
