@@ -24,7 +24,7 @@ from tuner.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.spec import mistakes_beside
-from tuner.store import Store
+from tuner.store import CodeRecord, Store
 from tuner.trainable import by_value
 from tuner.trials.storage import absolute
 from tuner.usecases import create_from_python, id_of, never_driven
@@ -183,6 +183,7 @@ def run(
         mistakes.check()
     function = None if isinstance(trainable, str) else trainable
     code = by_value(function, space_blob=built.blob(), parts_blob=dump_parts(parts))
+    _warn_of_size(function, code)
     settings = Settings.from_env()
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
@@ -212,6 +213,30 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         store.add_command(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
+
+
+LARGE_BYTES = 50_000_000
+"""A training function that is larger than this when pickled is warned of."""
+
+
+def _warn_of_size(function: Any, code: CodeRecord) -> None:
+    """Warn of data that travel by value with the function: they go into the database, once for each experiment."""
+    size = len(code.blob or b"")
+    if size <= LARGE_BYTES:
+        return
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    large = [name for name, value in zip(names, cells, strict=False) if getattr(value, "nbytes", 0) > LARGE_BYTES]
+    found = getattr(function, "__globals__", {})
+    used = getattr(getattr(function, "__code__", None), "co_names", ())
+    large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
+    which = f" (most of it is {', '.join(large)})" if large else ""
+    warnings.warn(
+        f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; hand large "
+        "objects over by tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:

@@ -43,6 +43,11 @@ class Settings:
         "seconds between two samples of what each rank uses (CPU, memory, GPU); 0: none",
         default=10.0,
     )
+    reserve_after_s: float = _setting(
+        "TUNER_RESERVE_AFTER_S",
+        "a worker group that has waited for room so long, in seconds, is placed before all that ask later",
+        default=30.0,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
 
     def __post_init__(self) -> None:
@@ -119,5 +124,6 @@ _READERS: Mapping[str, Any] = {
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "usage_every_s": _seconds_or_none,
+    "reserve_after_s": _seconds_or_none,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
 }

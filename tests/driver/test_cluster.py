@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tuner
+from tuner import runner
 from tuner.domain.experiment import Scaling
 from tuner.driver import cluster
 from tuner.errors import ClusterUnreachable, SpecError
@@ -112,3 +114,17 @@ def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest
         ClusterUnreachable, match=r"Ray at 10\.0\.0\.1:6379 could not be reached: nobody is there.*ray status"
     ):
         cluster.connect("10.0.0.1:6379")
+
+
+def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None:
+    data = np.zeros(runner.LARGE_BYTES // 8 + 1)
+
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"loss": data.sum()})
+
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    with pytest.warns(
+        UserWarning, match=r"takes 50 MB of data along by value \(most of it is data\).*with_parameters"
+    ) as seen:
+        tuner.run(train, {"x": tuner.uniform(0, 1)}, **options)
+    assert seen[0].filename == __file__

@@ -18,13 +18,16 @@ import pytest
 
 from tests.store.examples import a_spec
 from tuner import usecases
+from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, SegmentStarted, StopJudged
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
 from tuner.driver.judge import Judge
+from tuner.pickling import dumps
 from tuner.settings import Settings
-from tuner.store import ExperimentRecord
+from tuner.store import CodeRecord, ExperimentRecord
+from tuner.trials import objects
 from tuner.trials.launch import ReportMsg
 
 
@@ -284,3 +287,21 @@ async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
     host._begin(made)
     assert await ended(host, made) is ExperimentState.FAILED
     assert says in str(host.store.get_experiment(made.public_id).error)
+
+
+async def test_objects_of_experiments_that_have_ended_are_deleted(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(objects, "KEEP_S", -1.0)
+    storage, database = host.settings.storage, host.settings.database_url
+    kept = [objects.store("a", value, storage, database) for value in (1, 2)]
+    codes = [CodeRecord(hash=f"h{number}", blob=dumps(stored)) for number, stored in enumerate(kept)]
+    ends, paused = (host.store.create_experiment(a_spec(**SMALL, entrypoint=None), code=code) for code in codes)
+    epoch = host.store.claim(paused.id, "another", 60.0, time.time())
+    host.store.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
+    host.store.release(paused.id, epoch)
+    monkeypatch.setattr(module.ray, "put", lambda value: None)
+    host._begin(ends)
+    assert await ended(host, ends) is ExperimentState.COMPLETED
+    assert not Path(kept[0].uri).exists()
+    assert kept[1].load() == 2, "a paused experiment will need it"

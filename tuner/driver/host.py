@@ -49,7 +49,7 @@ from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials import checkpoints, travel
+from tuner.trials import checkpoints, objects, travel
 from tuner.trials.groups import GroupManager
 from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
 from tuner.trials.line import Address, Exchange
@@ -306,7 +306,12 @@ class Host:
     @property
     def groups(self) -> GroupManager:
         if self._groups is None:
-            self._groups = GroupManager(ray.get_runtime_context().current_actor, name=self.name, line=self._line)
+            self._groups = GroupManager(
+                ray.get_runtime_context().current_actor,
+                name=self.name,
+                line=self._line,
+                reserve_after_s=self.settings.reserve_after_s,
+            )
         return self._groups
 
     # -- what other processes call -----------------------------------------------------------------------------------------
@@ -330,6 +335,7 @@ class Host:
                 gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
             self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
+            self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
             if self.settings.usage_every_s > 0:
                 keeper = UsageKeeper(self.groups, self.store, self._places)
                 self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
@@ -486,6 +492,8 @@ class Host:
             self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
+            if state.ended:
+                await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
             raise
@@ -502,6 +510,13 @@ class Host:
             if driven is not None:
                 await driven.close()
                 del driven.loop  # which knows it as well: the two would keep all trials until the next full collection
+
+    async def _sweep_objects(self, storage: str) -> None:
+        """Delete objects of `with_parameters` that no experiment needs any more."""
+        try:
+            await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.unfinished_code)
+        except Exception:  # they stay until the next time
+            log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
         """Whether the driver of this experiment has now died CRASHES times without getting any further."""

@@ -220,6 +220,14 @@ class Store:
         del parts["created_at"]
         return CodeRecord(**parts)
 
+    def unfinished_code(self) -> Iterator[bytes]:
+        """The pickled training functions of all experiments that have not ended, one after the other."""
+        with self._read() as connection:
+            hashes = views.unfinished_code(connection)
+        for code_hash in hashes:
+            if (blob := self.get_code(code_hash).blob) is not None:
+                yield blob
+
     def add_logs(self, experiment_id: int, chunks: Sequence[LogChunk]) -> None:
         """Append what ranks wrote. A chunk that is there already is left as it is."""
         with self._write() as cursor:
