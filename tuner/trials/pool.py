@@ -161,7 +161,7 @@ class Pool:
         while (older := self._reserving(since)) is not None and await self._would_take(launch, older):
             if not told:
                 told = True
-                waiting(f"waits until {demand(older.launch)} found room, which was asked for earlier")
+                waiting(f"lets {demand(older.launch)} find room first, which was asked for earlier")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(older.gone.wait(), _LOOK_S)
 
