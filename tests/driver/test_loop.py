@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +14,17 @@ import pytest
 import tuner
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
-from tuner.domain.decisions import Note
+from tuner.domain.decisions import Decision, Note
 from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Population
 from tuner.driver import loop as module
-from tuner.driver.assemble import assemble
-from tuner.driver.loop import ExperimentLoop
+from tuner.driver.assemble import Parts, assemble
+from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease
+from tuner.schedulers import FIFOScheduler
+from tuner.schedulers.base import Fact
 from tuner.space import Space
 
 
@@ -303,3 +307,43 @@ async def test_decisions_that_others_have_taken_the_place_of_are_named() -> None
     assert start not in done
     assert retry in done
     assert retry in below
+
+
+async def test_a_scheduler_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
+    entered, gate = threading.Event(), threading.Event()
+    on_time: list[bool] = []
+
+    class Slow(FIFOScheduler):
+        def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+            entered.set()
+            on_time.append(gate.wait(10))
+            return super().decide(fact, trials)
+
+    slow, free = Memory(), Memory()
+    spec = driven(slow).core.spec
+    core = assemble(spec, Space.from_json(spec.space), Parts(scheduler=Slow()))
+    slow.loop = ExperimentLoop(core, slow, slow)
+    task = asyncio.create_task(slow.loop.run(1, None))
+    await until(entered.is_set)
+    assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
+    assert not task.done()
+    gate.set()
+    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
+    assert all(on_time)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"scheduler": {"type": "asha", "max_t": 9}, "stop": {"loss": 1.0}}, False),
+        ({"stop": {"type": "function", "function": "tests.driver.stop_functions:never"}}, False),
+        (
+            {"scheduler": {"type": "pbt", "hyperparam_mutations": {"x": {"type": "uniform", "lower": 0, "upper": 1}}}},
+            False,
+        ),
+        ({"scheduler": {"type": "pbt", "custom_explore_fn": "tests.driver.stop_functions:never"}}, True),
+    ],
+)
+async def test_only_what_may_run_code_of_the_users_goes_to_a_thread(options: dict[str, Any], expected: bool) -> None:
+    assert runs_user_code(driven(Memory(), **options).core) is expected

@@ -240,7 +240,8 @@ class Driven:
                     "parameters",
                     f"/space/{name}",
                 )
-            value, state = draw(number, name, distribution, self.core.trials)
+            async with self.loop.deciding:  # the trials do not change meanwhile
+                value, state = draw(number, name, distribution, self.core.trials)
             if name not in trial.params:
                 event = Drawn(time=time.time(), trial=number, segment=ordinal, name=name, value=value, state=state)
                 await self.loop.put(event)

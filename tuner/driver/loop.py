@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -24,10 +24,12 @@ from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, 
 from tuner.driver.core import Core
 from tuner.driver.fold import Outcome
 from tuner.errors import LostLease
-from tuner.schedulers.stoppers import ITERATION, TIME
+from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Searcher, Suggestion
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BATCH = 500
 """Events folded into one transaction at most."""
@@ -100,6 +102,8 @@ class ExperimentLoop:
         self._deletions: set[asyncio.Task[None]] = set()
         self._launched: dict[tuple[int, int], int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
+        self._foreign = runs_user_code(core)
+        self.deciding = asyncio.Lock()  # held while a thread changes the core; only where it runs the user's code
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
     # ------------------------------------------------------------------------------------------------ in
@@ -212,17 +216,37 @@ class ExperimentLoop:
         return items
 
     async def _handle(self, items: list[_Item]) -> None:
-        out = Outcome()
-        for item in items:
-            out.absorb(self.core.handle(item.event))
+        out = await self._decide(self._fold, items)
         commands = [item.command for item in items if item.command is not None]
         if out.log or commands:
             await self._commit(self._batch(out, items, commands))
-        for item in items:
+        verdicts, milestones = await self._decide(self._answers, items, out.actions)
+        for item, verdict in zip(items, verdicts, strict=True):
             if not item.done.done():
-                item.done.set_result(self.core.verdict(*item.segment) if item.segment is not None else None)
+                item.done.set_result(verdict)
         for action in out.actions:
-            self._act(action)
+            self._act(action, milestones)
+
+    async def _decide(self, function: Callable[..., T], *args: Any) -> T:
+        """Call something that may call the scheduler; in a thread if that is, or calls, code of the user's."""
+        if not self._foreign:
+            return function(*args)
+        async with self.deciding:
+            return await asyncio.to_thread(function, *args)
+
+    def _fold(self, items: list[_Item]) -> Outcome:
+        out = Outcome()
+        for item in items:
+            out.absorb(self.core.handle(item.event))
+        return out
+
+    def _answers(
+        self, items: list[_Item], actions: list[Action]
+    ) -> tuple[list[Verdict | None], dict[tuple[int, int], int | None]]:
+        """The verdicts that were asked for, and the first milestones of the segments that are to be launched."""
+        verdicts = [self.core.verdict(*item.segment) if item.segment is not None else None for item in items]
+        launches = [action for action in actions if isinstance(action, Launch)]
+        return verdicts, {(a.trial, a.segment): self.core.first_milestone(a.trial) for a in launches}
 
     def _batch(self, out: Outcome, items: list[_Item], commands: list[int]) -> Batch:
         core = self.core
@@ -287,11 +311,12 @@ class ExperimentLoop:
 
     # ------------------------------------------------------------------------------------------------ actions
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: Action, milestones: Mapping[tuple[int, int], int | None]) -> None:
         match action:
             case Launch():
-                self._launched[action.trial, action.segment] = action.decision_seq
-                self._track(self._run_segment(action.trial, action.segment))
+                key = action.trial, action.segment
+                self._launched[key] = action.decision_seq
+                self._track(self._run_segment(*key, milestones[key]))
             case Interrupt():
                 self._track(self.groups.interrupt(action.trial, action.segment, action.why))
             case Fit():
@@ -303,8 +328,7 @@ class ExperimentLoop:
                 self._deletions.add(deletion)
                 deletion.add_done_callback(self._deletions.discard)
 
-    async def _run_segment(self, number: int, ordinal: int) -> None:
-        milestone = self.core.first_milestone(number)
+    async def _run_segment(self, number: int, ordinal: int, milestone: int | None) -> None:
         try:
             outcome, failure, warning = await self.groups.run(number, ordinal, milestone)
         except asyncio.CancelledError:
@@ -381,6 +405,37 @@ class ExperimentLoop:
         with contextlib.suppress(asyncio.CancelledError):
             if (error := task.exception()) is not None and not isinstance(error, LostLease):
                 log.error("an action failed", exc_info=error)
+
+
+def runs_user_code(core: Core) -> bool:
+    """Whether the core may call code of the user's, which may take any time: a scheduler, a searcher or a stopper of their own.
+
+    Functions of `stop` do not count: the shell asks those before the core sees a report.
+    """
+    scheduler, stopper = core.scheduler, core.stopper
+    mutations = getattr(scheduler, "mutations", {})
+    return (
+        not _is_ours(scheduler, "tuner.schedulers.")
+        or not _is_ours(core.searcher, "tuner.search.")
+        or getattr(scheduler, "custom_explore_fn", None) is not None
+        or any(getattr(mutation, "function", None) is not None for mutation in mutations.values())
+        or not all(_is_ours(one, "tuner.schedulers.stoppers") for one in _parts(stopper))
+    )
+
+
+def _parts(stopper: Stopper | None) -> list[Stopper]:
+    if isinstance(stopper, CombinedStopper):
+        return [one for part in stopper.stoppers for one in _parts(part)]
+    return [] if stopper is None else [stopper]
+
+
+def _is_ours(part: object, where: str) -> bool:
+    module = type(part).__module__
+    return module.startswith(where) and module not in _ADAPTERS
+
+
+_ADAPTERS = ("tuner.schedulers.from_ray", "tuner.search.ray_searcher")
+"""Ours, but what they call is the user's."""
 
 
 def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
