@@ -138,7 +138,7 @@ def translated(backend: str) -> Iterator[None]:
 
 
 def translate(error: BaseException, backend: str) -> StoreError:
-    text = str(error).strip() or type(error).__name__
+    text = shown_url(str(error).strip()) or type(error).__name__
     name = type(error).__name__
     passing = name in (
         "OperationalError",
