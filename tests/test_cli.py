@@ -80,9 +80,17 @@ def test_an_experiments_name_does_as_well_as_its_id(experiment: str, monkeypatch
     assert output("explain", "bench", "0") == output("explain", experiment, "0")
     assert output("schedule", "bench") == output("schedule", experiment)
     resumed: list[str] = []
-    monkeypatch.setattr("tuner.runner.resume", lambda called, **more: resumed.append(called))
+    monkeypatch.setattr("tuner.runner._drive", lambda store, settings, called, *more, **options: resumed.append(called))
     output("resume", "bench")
     assert resumed == [experiment]
+
+
+def test_no_password_is_printed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Store.open
+    monkeypatch.setattr(Store, "open", lambda url, **more: real(sqlite_url))
+    assert output("migrate", "--database-url", "postgresql://me:hunter2@host/db") == (
+        "postgresql://me:***@host/db is up to date\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["explain", "schedule", "resume"])

@@ -19,6 +19,8 @@ import httpx
 import psutil
 import pytest
 
+from tuner.store import Store
+
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 150.0
 
@@ -239,6 +241,20 @@ def test_pause_and_resume_over_http(service: Service) -> None:
     until("the pause", lambda: service.get(f"/experiments/{created['id']}")["state"] == "paused")
     service.client.post(f"/api/v1/experiments/{created['id']}/resume")
     assert service.ended(created["id"])["state"] == "completed"
+
+
+def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it(service: Service) -> None:
+    posted = service.post({**SLOW, "space": {**SLOW["space"], "steps": {"type": "const", "value": 2}}})
+    with Store.open(service.database_url) as store:
+        spec = store.get_experiment(posted["id"]).spec
+        left = store.create_experiment(spec, source="python", now=time.time() - 3600).public_id
+    assert service.ended(posted["id"])["state"] == "completed"
+    until("the offer", lambda: f"`tuner resume {left}`" in service.output)
+    assert f"{posted['id']} (slow) is taken up: it was given to this service" in service.output
+    shown = service.get(f"/experiments/{left}")
+    assert (shown["state"], shown["abandoned"]) == ("pending", True)
+    service.client.post(f"/api/v1/experiments/{left}/resume")
+    assert service.ended(left)["state"] == "completed"
 
 
 def test_a_killed_driver_is_started_again_and_loses_nothing(service: Service) -> None:

@@ -22,6 +22,7 @@ from tuner.service import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store
 
+NEWS: Any = ["exp_1 (digits) is taken up: it was given to this service"]
 DEATHS = [
     ray.exceptions.ActorDiedError(),
     ray.exceptions.OutOfMemoryError("2 worker(s) were killed due to the node running low on memory."),
@@ -29,7 +30,9 @@ DEATHS = [
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
-def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_the_service(
+    death: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     started: list[int] = []
     calls: list[Any] = []
     again = threading.Event()
@@ -42,9 +45,13 @@ def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.Mo
     def start_host(settings: Settings, *, shared: bool) -> Any:
         number = len(started)
         started.append(number)
-        return SimpleNamespace(start=SimpleNamespace(remote=lambda serve: number))
+        return SimpleNamespace(
+            start=SimpleNamespace(remote=lambda serve, adopt: number), news=SimpleNamespace(remote=lambda: NEWS)
+        )
 
-    def get(number: int, timeout: float) -> str:
+    def get(number: int, timeout: float) -> Any:
+        if number is NEWS:
+            return NEWS
         calls.append(number)
         if number == 0 and calls.count(0) > 1:
             raise death
@@ -57,9 +64,10 @@ def test_by_the_service(death: Exception, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(service, "CHECK_S", 0.01)
     supervisor = Supervisor(Settings(home=tmp_path))
     supervisor._ended = Ended()
-    with supervisor:
+    with caplog.at_level("INFO"), supervisor:
         assert again.wait(20)
     assert started == [0, 1]
+    assert NEWS[0] in [record.getMessage() for record in caplog.records]
     assert calls[:4] == [0, "wait", 0, 1], "another one is started at once"
 
 

@@ -227,7 +227,11 @@ def _stored(trainable: Any, storage: str) -> Any:
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(
-        trainable, objects={name: store(name, value, storage) for name, value in trainable.objects.items()}
+        trainable,
+        objects={
+            name: store(name, value, storage, Settings.from_env().database_url)
+            for name, value in trainable.objects.items()
+        },
     )
 
 

@@ -34,11 +34,14 @@ def serve(
     port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="take up experiments whose script is gone, too, instead of offering them")
+    ] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
     ] = False,
 ) -> None:
-    """The service: REST API, web UI and driver."""
+    """The service: REST API, web UI and driver. It runs what was given to it; what scripts left behind it only offers."""
     from tuner import service
 
     settings = _settings(host=host, port=port, database_url=database_url, ray_address=ray_address)
@@ -46,7 +49,7 @@ def serve(
         ended = service.stop(settings)
         print("stopped" if ended else "there was nothing to stop")
         return
-    service.serve(settings)
+    service.serve(settings, adopt)
 
 
 @app.command()
@@ -55,10 +58,9 @@ def resume(
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
 ) -> None:
     """Take up an experiment that is paused, or whose driver was killed, and wait for its end."""
-    from tuner.explain import experiment_id
     from tuner.runner import resume as take_up
 
-    result = take_up(experiment_id(_settings(), experiment), ray_address=ray_address)
+    result = take_up(experiment, ray_address=ray_address)
     print(result)
 
 
@@ -67,13 +69,13 @@ def migrate(
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
 ) -> None:
     """Create the database, or bring it up to date."""
-    from tuner.store import Store
+    from tuner.store import Store, shown_url
 
     settings = _settings(database_url=database_url)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
-    print(f"{settings.database_url} is up to date")
+    print(f"{shown_url(settings.database_url)} is up to date")
 
 
 @app.command()

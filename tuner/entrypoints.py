@@ -65,7 +65,23 @@ class EntrypointChecker:
 
         `sys_path` comes before the helper's own, and `environ` is added to its environment.
         """
-        question = {"entrypoint": entrypoint, "sys_path": list(sys_path), "environ": dict(environ or {})}
+        return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
+
+    def check_function(
+        self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
+    ) -> Entrypoint:
+        """As `check`, for a function that a scheduler or a stopper calls; an error points at `pointer`."""
+        return self._check(name, sys_path, environ, pointer, trainable=False)
+
+    def _check(
+        self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
+    ) -> Entrypoint:
+        question = {
+            "entrypoint": name,
+            "sys_path": list(sys_path),
+            "environ": dict(environ or {}),
+            "trainable": trainable,
+        }
         key = json.dumps(question)
         with self._lock:
             known = self._known.get(key)
@@ -73,9 +89,9 @@ class EntrypointChecker:
                 return known
             answer = self._ask({**question, "timeout_s": self._timeout_s})
             if error := answer.get("error"):
-                raise EntrypointError(error, "/entrypoint")
+                raise EntrypointError(error, pointer)
             files = tuple((str(path), int(mtime), int(size)) for path, mtime, size in answer["files"])
-            found = self._known[key] = Entrypoint(entrypoint, answer["hash"], files)
+            found = self._known[key] = Entrypoint(name, answer["hash"], files)
             return found
 
     def close(self) -> None:
@@ -141,7 +157,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is meant for the service, which then ends this
     for line in sys.stdin:
         question = json.loads(line)
-        work = functools.partial(examine, question["entrypoint"], question["sys_path"], question["environ"])
+        work = functools.partial(
+            examine, *(question[name] for name in ("entrypoint", "sys_path", "environ", "trainable"))
+        )
         answer = in_a_child(work, question["timeout_s"])
         print(json.dumps(answer), file=answers)
         for name in answer.get("heavy", ()):
@@ -195,8 +213,13 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
             parts.append(part)
 
 
-def examine(entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Import it, here. {"hash", "files", "heavy"} or {"error"}."""
+def examine(
+    entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
+) -> dict[str, Any]:
+    """Import it, here, and see if it can be called: a `trainable` with a configuration.
+
+    Returns {"hash", "files", "heavy"} or {"error"}.
+    """
     os.environ.update(environ)
     module_name, _, qualname = entrypoint.partition(":")
     sys.path[:0] = [path for path in sys_path if path not in sys.path]
@@ -213,7 +236,8 @@ def examine(entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str]
     if not callable(found):
         return {"error": f"{entrypoint} is no function but {type(found).__name__} {found!r:.60}"}
     try:
-        inspect.signature(found).bind({})
+        if trainable:
+            inspect.signature(found).bind({})
     except TypeError as error:
         return {"error": f"{entrypoint} cannot be called with a configuration: {error}"}
     except ValueError:  # a builtin that does not tell its signature

@@ -10,6 +10,7 @@
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
     ├── PlacementError            resources that this cluster does not have, or not in time
+    │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
     ├── DriverSilent              no driver host answers just now
     ├── ReportsLost               reports of a trial did not reach the driver
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
@@ -109,6 +110,10 @@ class TrialError(TunerError):
 
 class PlacementError(TunerError):
     """The cluster does not have these resources, or did not have them in time."""
+
+
+class ClusterUnreachable(PlacementError):
+    """Ray could not be started on this machine, or does not answer at the given address."""
 
 
 class DriverSilent(TunerError, Retryable):

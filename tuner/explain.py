@@ -57,12 +57,6 @@ def _has_the_log(failure: Mapping[str, Any]) -> bool:
     return str(failure.get("traceback")).startswith("no traceback: ")
 
 
-def experiment_id(settings: Settings, called: str) -> str:
-    """The id of the experiment that is called so: by its id or its name. NotFound where there is none, Conflict where several."""
-    with Store.open(settings.database_url) as store:
-        return id_of(store, called)
-
-
 def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:
     """`usecases.schedule` as indented JSON, one configuration a line."""
     with Store.open(settings.database_url) as store:

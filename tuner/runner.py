@@ -18,16 +18,16 @@ from tuner.domain.experiment import Mode, Spec
 from tuner.domain.states import ExperimentState
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import Conflict, Mistakes, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
 from tuner.names import keywords_explained
 from tuner.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.spec import mistakes_beside
-from tuner.store import Store
+from tuner.store import CodeRecord, Store
 from tuner.trainable import by_value
 from tuner.trials.storage import absolute
-from tuner.usecases import create_from_python
+from tuner.usecases import create_from_python, id_of, never_driven
 
 if TYPE_CHECKING:
     from tuner.progress import Progress
@@ -94,7 +94,8 @@ def run(
     num_workers, use_gpu, resources_per_worker: the ranks of each trial; fractions of a CPU or GPU are allowed.
     working_dir: of the ranks: "trial", a directory of their own in each trial, or "caller", that of this process.
     max_concurrent_trials: None: as many as the cluster holds.
-    time_budget_s: running time in seconds after which everything is stopped.
+    time_budget_s: running time in seconds after which everything is stopped, counted from the start of the first trial: neither
+        the start of Ray and of the workers counts nor a pause.
     max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
     seed: equal seeds draw equal configurations. The default is fixed, so that a search can be repeated; give others for others.
     points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
@@ -182,28 +183,60 @@ def run(
         mistakes.check()
     function = None if isinstance(trainable, str) else trainable
     code = by_value(function, space_blob=built.blob(), parts_blob=dump_parts(parts))
+    _warn_of_size(function, code)
     settings = Settings.from_env()
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
         record = create_from_python(store, data, code, parts, _check_size if alone else None)
         brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
-        return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
+        try:
+            return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
+        except ClusterUnreachable as error:
+            never_driven(store, record.public_id, str(error))
+            raise
 
 
 @keywords_explained
 def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int = 1) -> Result:
     """Take up an experiment that is paused, or whose driver is gone, and wait for the end.
 
-    Every trial goes on from its last committed checkpoint. Where a running service has the experiment, or takes it up
-    first, it is followed. Conflict when it has ended; NotFound where this home's database does not have it.
+    experiment_id: ``exp_...``, or the experiment's name if no other has it.
+
+    Every trial goes on from its last committed checkpoint. If a running service has the experiment, or takes it up
+    first, this follows it. Raises Conflict if the experiment has ended or if several have this name (the message lists
+    them), and NotFound if this home's database does not have it.
     """
     settings = Settings.from_env()
     with _store(settings) as store:
-        record = store.get_experiment(experiment_id)
+        record = store.get_experiment(id_of(store, experiment_id))
         if record.state.ended:
-            raise Conflict(f"{experiment_id} is {record.state}; there is nothing to resume")
+            raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         store.add_command(record.id, "resume", reason="by a user")
-        return _drive(store, settings, experiment_id, ray_address, verbose, keep=False)
+        return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
+
+
+LARGE_BYTES = 50_000_000
+"""A training function that is larger than this when pickled is warned of."""
+
+
+def _warn_of_size(function: Any, code: CodeRecord) -> None:
+    """Warn of data that travel by value with the function: they go into the database, once for each experiment."""
+    size = len(code.blob or b"")
+    if size <= LARGE_BYTES:
+        return
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    large = [name for name, value in zip(names, cells, strict=False) if getattr(value, "nbytes", 0) > LARGE_BYTES]
+    found = getattr(function, "__globals__", {})
+    used = getattr(getattr(function, "__code__", None), "co_names", ())
+    large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
+    which = f" (most of it is {', '.join(large)})" if large else ""
+    warnings.warn(
+        f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; hand large "
+        "objects over by tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:
@@ -298,7 +331,7 @@ def _on_own_ray() -> bool:
 
 
 def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:
-    """TunerError when the host cannot even come into being: trying again would not help."""
+    """ClusterUnreachable if the host cannot even come into being: trying again would not help."""
     import ray
 
     from tuner.driver.cluster import DEAD
@@ -312,7 +345,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
                 progress.update()
         ray.get(started)
     except DEAD as error:
-        raise TunerError(f"the driver host could not be started on Ray: {error}") from error
+        raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
 
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import DriverSilent, SpecError
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.store import Store, shown_url
 
 if TYPE_CHECKING:
     import uvicorn
@@ -31,8 +31,11 @@ START_S = 60.0
 LOOK_S = 10.0
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM. SpecError where the address is not loopback or the port is taken."""
+def serve(settings: Settings, adopt: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM. SpecError if the address is not loopback or the port is taken.
+
+    adopt: take up what scripts have left behind as well, not only what was given to a service.
+    """
     if not settings.ray_address:
         os.environ["RAY_AUTH_MODE"] = (
             "token"  # as the Ray that is started here; Ray looks at it once, when it is imported
@@ -49,9 +52,11 @@ def serve(settings: Settings) -> None:
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         connect(settings.ray_address or start_head(settings.home))
-        with Supervisor(settings) as supervisor:
+        with Supervisor(settings, adopt) as supervisor:
             created = create_app(settings, store, supervisor.poke, supervisor.problem, supervisor.look)
-            print(f"tuner is at http://{settings.host}:{port}   (database {settings.database_url})", flush=True)
+            print(
+                f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
+            )
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
         print(
@@ -70,8 +75,8 @@ def stop(settings: Settings) -> bool:
 class Supervisor:
     """Starts the shared driver host, and starts it again when it is gone."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, adopt: bool = False) -> None:
+        self.settings, self.adopt = settings, adopt
         self._host: Any = None
         self._trouble: str | None = "the driver is starting"
         self._ended = threading.Event()
@@ -116,9 +121,11 @@ class Supervisor:
         while not self._ended.is_set():
             try:
                 host = self._host or start_host(self.settings, shared=True)
-                ray.get(host.start.remote(serve=True), timeout=START_S)
+                ray.get(host.start.remote(serve=True, adopt=self.adopt), timeout=START_S)
                 self._host = host
                 self._trouble = None
+                for line in ray.get(host.news.remote(), timeout=START_S):
+                    log.info("%s", line)
             except DEAD as error:
                 was_up = self._trouble is None
                 self._host, self._trouble = None, "the driver is being started again"

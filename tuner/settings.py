@@ -13,8 +13,8 @@ from tuner.errors import SpecError
 from tuner.trials.storage import absolute
 
 
-def _setting(variable: str, about: str, default: Any) -> Any:
-    return field(metadata={"variable": variable, "about": about}, default=default)
+def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:
+    return field(metadata={"variable": variable, "about": about}, default=default, repr=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,9 @@ class Settings:
     """What the environment says; command-line options take its place by `dataclasses.replace`."""
 
     home: Path = _setting("TUNER_HOME", "where the database, checkpoints and logs are", default=Path("~/.tuner"))  # noqa: RUF009
-    database_url: str = _setting("TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="")
+    database_url: str = _setting(
+        "TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False
+    )  # it may hold a password
     storage: str = _setting("TUNER_STORAGE", "where checkpoints go: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY",
@@ -42,6 +44,11 @@ class Settings:
         "TUNER_USAGE_EVERY_S",
         "seconds between two samples of what each rank uses (CPU, memory, GPU); 0: none",
         default=10.0,
+    )
+    reserve_after_s: float = _setting(
+        "TUNER_RESERVE_AFTER_S",
+        "a worker group that has waited for room so long, in seconds, is placed before all that ask later",
+        default=30.0,
     )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
 
@@ -119,5 +126,6 @@ _READERS: Mapping[str, Any] = {
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "usage_every_s": _seconds_or_none,
+    "reserve_after_s": _seconds_or_none,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
 }

@@ -56,7 +56,9 @@ class LimitsSection(Section):
     """What the whole experiment may use, and for how long one waits."""
 
     max_concurrent_trials: Whole | None = Field(default=None, description="null: as many as the cluster holds")
-    time_budget_s: Seconds | None = Field(default=None, description="running time; pauses do not count")
+    time_budget_s: Seconds | None = Field(
+        default=None, description="running time from the start of the first trial; pauses do not count"
+    )
     max_failures: Annotated[int, Field(ge=0)] = Field(
         default=0, description="retries of a trial after errors of its code"
     )

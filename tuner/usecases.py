@@ -7,7 +7,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,16 +16,18 @@ from platform import python_version
 from typing import Any
 
 from tuner import lineage
+from tuner.domain.batch import Batch
 from tuner.domain.experiment import Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.entrypoints import EntrypointChecker
-from tuner.errors import Conflict, EntrypointError, NotFound
+from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
 from tuner.lineage import Link
 from tuner.names import did_you_mean
 from tuner.preview import Preview, preview
-from tuner.spec import parse_spec
+from tuner.schedulers.functions import functions_by_name
+from tuner.spec import escape, parse_spec
 from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
 
 #: where one of these is in the runtime_env, the workers have packages that this process does not
@@ -38,16 +41,42 @@ def create_experiment(
 
     SpecError lists everything that is wrong with the spec, EntrypointError says why its function cannot be imported.
     """
-    spec = parse_spec(data)
-    code = entrypoint_code(spec, checker)
+    spec, code = _checked(data, checker)
     return store.create_experiment(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
     """Check a spec as `create_experiment` does, with its errors, and say what would be done; nothing is stored."""
-    spec = parse_spec(data)
-    entrypoint_code(spec, checker)
-    return preview(spec, configurations)
+    spec, _ = _checked(data, checker)
+    with functions_by_name():
+        return preview(spec, configurations)
+
+
+def _checked(data: Mapping[str, Any], checker: EntrypointChecker) -> tuple[Spec, CodeRecord]:
+    """Check a spec without running user code in this process: a helper imports what the spec names."""
+    with functions_by_name() as names:
+        spec = parse_spec(data)
+    code = entrypoint_code(spec, checker)
+    mistakes = Mistakes()
+    for section in ("scheduler", "search", "stop"):
+        for pointer, text in _strings(getattr(spec, section), f"/{section}"):
+            if text in names:
+                with mistakes:
+                    checker.check_function(text, code.sys_path, spec.runtime_env.get("env_vars"), pointer)
+    mistakes.check()
+    return spec, code
+
+
+def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    """Every string in JSON, with the pointer to it."""
+    if isinstance(value, str):
+        yield pointer, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _strings(inner, f"{pointer}/{escape(key)}")
+    elif isinstance(value, Sequence):
+        for at, inner in enumerate(value):
+            yield from _strings(inner, f"{pointer}/{at}")
 
 
 def create_from_python(
@@ -170,14 +199,40 @@ def pause(store: Store, experiment: str) -> ExperimentRecord:
 
 
 def resume(store: Store, experiment: str) -> ExperimentRecord:
-    """Go on with a paused experiment. Conflict where it has ended or is being cancelled."""
-    record = store.get_experiment(experiment)
+    """Go on with an experiment that is paused, or whose script is gone: the service drives it from then on.
+
+    Raises Conflict if it has ended or is being cancelled.
+    """
+    record, now = store.get_experiment(experiment), time.time()
     running = record.state in (ExperimentState.PENDING, ExperimentState.RUNNING)
-    if running and not _wanted(store, record, "pause"):
+    if running and not _wanted(store, record, "pause") and not record.abandoned(now):
         return record
     _refuse_ended(record, "resumed")
+    if record.abandoned(now) or (record.state is ExperimentState.PAUSED and (record.lease_until or 0.0) <= now):
+        store.adopt(record.id)
     store.add_command(record.id, "resume", None, "asked for by a user")
     return store.get_experiment(experiment)
+
+
+def never_driven(store: Store, experiment: str, why: str) -> None:
+    """End an experiment as failed that no driver has ever had, so that no service runs it later to everybody's surprise."""
+    record = store.get_experiment(experiment)
+    if record.driver_epoch or record.state.ended:
+        return
+    now = time.time()
+    epoch = store.claim(record.id, "nobody", 1.0, now)
+    batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": why, "reason": "Ray could not be started"})
+    store.commit(record.id, epoch, batch, now)
+    store.release(record.id, epoch)
+
+
+def how_to_go_on(record: ExperimentRecord) -> str:
+    """What a user does about an experiment whose script is gone."""
+    what = "has not started: the script that created it" if not record.driver_epoch else "has no driver: its script"
+    return (
+        f"{record.public_id} ({record.name}) {what} is gone. `tuner resume {record.public_id}` goes on with it, and so does "
+        "the resume button of the page; `tuner serve --adopt` takes all such experiments up by itself"
+    )
 
 
 def stop_trial(store: Store, trial: str) -> TrialRecord:

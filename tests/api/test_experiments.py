@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -256,6 +259,7 @@ class TestCommands:
 
     async def test_what_is_so_already_is_not_asked_for(self, client: httpx.AsyncClient, sqlite_store: Store) -> None:
         made, epoch, _ = begin(sqlite_store)
+        sqlite_store.renew(made.id, epoch, 60.0, time.time())
         assert (await client.post(f"{API}/{made.public_id}/resume")).status_code == 202
         sqlite_store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0)
         assert (await client.post(f"{API}/{made.public_id}/pause")).status_code == 202
@@ -270,3 +274,75 @@ class TestCommands:
             response = await client.post(f"{API}/{made.public_id}/{action}")
             assert (response.status_code, "completed" in response.json()["detail"]) == (409, True)
         assert sqlite_store.pending_commands([made.id]) == []
+
+
+async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
+    client: httpx.AsyncClient, sqlite_store: Store, poked: Poked
+) -> None:
+    left = sqlite_store.create_experiment(a_spec(), now=T0)
+    young = sqlite_store.create_experiment(a_spec())
+    shown = (await client.get(f"{API}/{left.public_id}")).json()
+    assert (shown["source"], shown["abandoned"]) == ("python", True)
+    assert f"`tuner resume {left.public_id}`" in shown["how_to_go_on"]
+    other = (await client.get(f"{API}/{young.public_id}")).json()
+    assert (other["abandoned"], other["how_to_go_on"]) == (False, None), "its script may be starting"
+
+    resumed = await client.post(f"{API}/{left.public_id}/resume")
+    assert (resumed.status_code, poked.count) == (202, 1)
+    assert (resumed.json()["source"], resumed.json()["abandoned"]) == ("adopted", False)
+    assert [command.command for command in sqlite_store.pending_commands([left.id])] == ["resume"]
+
+
+class TestFunctionsThatASpecNames:
+    """They are looked at in a helper process, never imported here."""
+
+    @pytest.fixture
+    def mine(self, tmp_path: Path) -> dict[str, Any]:
+        """A folder of the user's modules, as a runtime_env."""
+        (tmp_path / "raises_at_import.py").write_text("raise RuntimeError('boom at import')")
+        (tmp_path / "exits_at_import.py").write_text("import sys; sys.exit(3)")
+        (tmp_path / "no_function.py").write_text("f = 3")
+        (tmp_path / "good_stop.py").write_text("def f(number, metrics):\n    return metrics['training_iteration'] >= 3")
+        return {"working_dir": str(tmp_path)}
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("raises_at_import:f", "RuntimeError: boom at import"),
+            ("exits_at_import:f", "SystemExit: 3"),
+            ("not_there:f", "No module named 'not_there'"),
+            ("no_function:f", "no_function:f is no function"),
+            ("good_stop:g", "good_stop has no 'g'"),
+            ("nonsense", 'expected "module:name"'),
+        ],
+    )
+    @pytest.mark.parametrize("where", ["", "/dry-run"])
+    async def test_a_bad_one_is_pointed_at(
+        self, client: httpx.AsyncClient, spec: dict[str, Any], mine: dict[str, Any], name: str, says: str, where: str
+    ) -> None:
+        bad = {**spec, "stop": {"type": "function", "function": name}, "runtime_env": mine}
+        answer = await client.post(API + where, json=bad)
+        assert answer.status_code == 422, answer.text
+        [error] = answer.json()["errors"]
+        assert error["pointer"] == "/stop/function"
+        assert says in error["message"]
+        assert name.partition(":")[0] not in sys.modules
+
+    async def test_each_is_pointed_at_wherever_it_stands(
+        self, client: httpx.AsyncClient, spec: dict[str, Any], mine: dict[str, Any]
+    ) -> None:
+        stop = {"type": "combined", "stoppers": [{"accuracy": 0.9}, {"type": "function", "function": "no_function:f"}]}
+        pbt = {"type": "pbt", "custom_explore_fn": "raises_at_import:f", "hyperparam_mutations": {}}
+        answer = await client.post(API, json={**spec, "stop": stop, "scheduler": pbt, "runtime_env": mine})
+        pointers = {error["pointer"] for error in answer.json()["errors"]}
+        assert pointers == {"/stop/stoppers/1/function", "/scheduler/custom_explore_fn"}, answer.text
+
+    async def test_a_good_one_is_taken_and_not_imported_here(
+        self, client: httpx.AsyncClient, spec: dict[str, Any], mine: dict[str, Any]
+    ) -> None:
+        good = {**spec, "stop": {"type": "function", "function": "good_stop:f"}, "runtime_env": mine}
+        assert (await client.post(f"{API}/dry-run", json=good)).status_code == 200
+        made = await client.post(API, json=good)
+        assert made.status_code == 201
+        assert made.json()["stop"] == good["stop"]
+        assert "good_stop" not in sys.modules

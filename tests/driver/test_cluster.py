@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tuner
+from tuner import runner
 from tuner.domain.experiment import Scaling
 from tuner.driver import cluster
-from tuner.errors import SpecError
+from tuner.errors import ClusterUnreachable, SpecError
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials import ray_compat
@@ -76,3 +79,52 @@ def test_ray_itself_says_what_it_would_find(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, ray_compat.MACHINE, None)
     assert cluster.this_machine() is None, "another version of Ray"
     assert cluster.too_large(Scaling(num_workers=8)) is None
+
+
+def test_a_search_that_never_gets_its_ray_fails_in_one_line(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen because ...")
+
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr("tuner.driver.kept._kept", None)
+    with pytest.raises(ClusterUnreachable) as raised:
+        run(num_samples=1, verbose=0)
+    text = str(raised.value)
+    assert text.startswith("Ray could not be started on this machine: The current node timed out during startup. Check")
+    assert "\n" not in text
+    assert raised.value.__suppress_context__
+    with Store.open(sqlite_url) as store:
+        [record] = store.list_experiments().items
+        assert (record.state, record.error) == ("failed", text)
+        assert not store.claimable(time.time() + 10**6)
+
+
+def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with pytest.raises(
+        ClusterUnreachable, match=r"Ray at 10\.0\.0\.1:6379 could not be reached: nobody is there.*ray status"
+    ):
+        cluster.connect("10.0.0.1:6379")
+
+
+def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None:
+    data = np.zeros(runner.LARGE_BYTES // 8 + 1)
+
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"loss": data.sum()})
+
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    with pytest.warns(
+        UserWarning, match=r"takes 50 MB of data along by value \(most of it is data\).*with_parameters"
+    ) as seen:
+        tuner.run(train, {"x": tuner.uniform(0, 1)}, **options)
+    assert seen[0].filename == __file__

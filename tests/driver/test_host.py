@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import sqlite3
+import sys
+import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.store.examples import a_spec
-from tuner.domain.events import Reported, SegmentStarted
+from tuner import usecases
+from tuner.domain.batch import Batch
+from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
+from tuner.driver.judge import Judge
+from tuner.pickling import dumps
 from tuner.settings import Settings
+from tuner.store import CodeRecord, ExperimentRecord
+from tuner.trials import objects
 from tuner.trials.launch import ReportMsg, Resend
 
 
@@ -84,3 +95,249 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
     times = [report.time for report in reports]
     assert times == sorted(times), "an hour of age does not put a report before the one before it"
     assert times[-1] <= time.time(), "nor does a rank's clock put one ahead of the host's"
+
+
+@pytest.fixture
+def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host without a cluster: each trial starts, and ends at once."""
+
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        return "returned", None, ""
+
+    async def interrupt(self: Driven, number: int, ordinal: int, why: str) -> None:
+        pass
+
+    monkeypatch.setattr(module, "capacity", lambda scaling: 2)
+    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(Driven, "interrupt", interrupt)
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
+    yield host
+    host.store.close()
+
+
+SMALL: dict[str, Any] = {"num_samples": 3, "search": {"type": "random"}, "scheduler": {"type": "fifo"}}
+
+
+async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlite_url: str) -> None:
+    made = host.store.create_experiment(a_spec(**SMALL))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        host._begin(made)
+        asked: list[Any] = []
+        write = host.write
+
+        async def watched(function: Any, *args: Any) -> Any:
+            asked.append(function)
+            return await write(function, *args)
+
+        host.write = watched  # type: ignore[method-assign]
+        async with asyncio.timeout(10):  # a blocked loop would only come round once SQLite gives up, after 30 s
+            while not asked:
+                await asyncio.sleep(0.001)
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+        assert not host.tasks[made.id].done()
+    finally:
+        other.rollback()
+        other.close()
+    assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+
+
+async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = host.store.create_experiment(a_spec(**SMALL))
+    old = host.store.claim(made.id, "another", 60.0, time.time())
+    host.store.release(made.id, old)
+    swept = threading.Event()
+    monkeypatch.setattr(module.checkpoints, "sweep", lambda storage: swept.wait(10))
+    host._begin(made)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while host._claimed.get(made.id) is None:
+            await asyncio.sleep(0.001)
+    command = host.store.add_command(made.id, "cancel", reason="by a test")
+    await host._take_commands()
+    assert command not in host._seen
+    swept.set()
+    assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.CANCELLED
+    assert not host.store.pending_commands([made.id])
+    first, *_ = host.store.load(made.id)
+    assert isinstance(first[1], DriverStarted)
+
+
+async def test_no_decision_stays_pending_once_an_experiment_has_ended(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, Any, str]:
+        if ordinal == 1:  # it never starts
+            return "failed", Failure(kind="system", message="the node went away"), ""
+        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        return "returned", None, ""
+
+    monkeypatch.setattr(Driven, "run", run)
+    made = host.store.create_experiment(a_spec(**SMALL))
+    host._begin(made)
+    await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
+    states = {(d.kind, d.state) for d in host.store.decisions(made.id, page_size=1000).items}
+    assert ("start", "superseded") in states
+    assert ("retry", "done") in states
+    assert not [state for _, state in states if state == "pending"]
+
+
+def left_behind(host: Host, source: str = "python", age: float = 3600.0) -> ExperimentRecord:
+    """An experiment that has no driver, created by a script or posted to a service."""
+    return host.store.create_experiment(a_spec(**SMALL), source=source, now=time.time() - age)
+
+
+async def ended(host: Host, record: ExperimentRecord) -> ExperimentState:
+    return await asyncio.wait_for(asyncio.shield(host.tasks[record.id]), 30)
+
+
+async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_behind(host: Host) -> None:
+    posted, left, young = left_behind(host, "api"), left_behind(host), left_behind(host, age=1.0)
+    for _ in range(2):
+        await host._take_experiments()
+    assert list(host.tasks) == [posted.id]
+    news = await host.news()
+    assert news[0] == f"{posted.public_id} (digits) is taken up: it was given to this service"
+    assert f"`tuner resume {left.public_id}` goes on with it" in news[1]
+    assert len(news) == 2, "each once, and nothing of a script that may be starting"
+    assert young.public_id not in " ".join(news)
+    assert await ended(host, posted) is ExperimentState.COMPLETED
+    assert await host.news() == []
+    assert [r.state for r in (host.store.get_experiment(x.public_id) for x in (left, young))] == ["pending", "pending"]
+
+
+async def test_a_service_that_adopts_takes_up_what_scripts_left_behind(host: Host) -> None:
+    host._adopting = True
+    left = left_behind(host)
+    await host._take_experiments()
+    assert await ended(host, left) is ExperimentState.COMPLETED
+    assert host.store.get_experiment(left.public_id).source == "adopted"
+
+
+async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on(host: Host) -> None:
+    left = left_behind(host)
+    shown = usecases.resume(host.store, left.public_id)
+    assert (shown.source, shown.abandoned(time.time())) == ("adopted", False)
+    await host._take_experiments()
+    assert await ended(host, left) is ExperimentState.COMPLETED
+
+
+async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Host) -> None:
+    """`tuner.resume` whose Ray did not start leaves its command behind."""
+    left = left_behind(host)
+    host.store.add_command(left.id, "resume", reason="by a user")
+    await host._take_experiments()
+    assert not host.tasks
+
+
+async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
+    left = left_behind(host)
+    usecases.cancel(host.store, left.public_id)
+    await host._take_experiments()
+    assert await ended(host, left) is ExperimentState.CANCELLED
+
+
+class Reporting:
+    """Trials that report until they are told to leave; counts the reports of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 50) -> None:
+        self.reports: dict[str, int] = {}
+        reports = self.reports
+
+        async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+            await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+            for count in range(1, most + 1):
+                reports[f"{self.record.name} {number}"] = count
+                message = ReportMsg(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), wait=True)
+                verdict = await self.report(number, ordinal, 0, [message])
+                if verdict is None or verdict.action != "continue":
+                    return "left", None, ""
+            return "returned", None, ""
+
+        monkeypatch.setattr(Driven, "run", run)
+
+
+def stopping(name: str) -> dict[str, Any]:
+    return {**SMALL, "stop": {"type": "function", "function": f"tests.driver.stop_functions:{name}"}}
+
+
+async def test_a_trial_ends_at_the_very_report_that_its_stop_function_ends_it_at(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting = Reporting(monkeypatch)
+    before = set(sys.modules)
+    made = host.store.create_experiment(a_spec(**stopping("at_two")))
+    host._begin(made)
+    assert await ended(host, made) is ExperimentState.COMPLETED
+    assert set(reporting.reports.values()) == {2}
+    for trial in host.store.list_trials(made.id).items:
+        assert (trial.state, trial.reason) == ("completed", "completed at iteration 2: at_two says so")
+    assert "tests.driver.stop_functions" not in set(sys.modules) - before
+    log = list(host.store.load(made.id))
+    assert len([entry for _, entry in log if isinstance(entry, StopJudged)]) == 3, "only what ends a trial is kept"
+    again = await asyncio.to_thread(Driven, host, host.store.get_experiment(made.public_id), 1)
+    assert [trial.reason for trial in again.core.trials] == ["completed at iteration 2: at_two says so"] * 3
+
+
+async def test_a_stop_function_that_blocks_delays_no_other_experiment(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    reporting = Reporting(monkeypatch)
+    environment = {"env_vars": {"MARKER": str(marker)}}
+    slow = host.store.create_experiment(a_spec("slow", **stopping("waits_for_the_marker"), runtime_env=environment))
+    quick = host.store.create_experiment(a_spec("quick", **SMALL))
+    host._begin(slow)
+    async with asyncio.timeout(30):
+        while len(reporting.reports) < 2:
+            await asyncio.sleep(0.001)
+    host._begin(quick)
+    assert await ended(host, quick) is ExperimentState.COMPLETED
+    assert {reporting.reports[f"quick {number}"] for number in range(3)} == {50}
+    assert not host.tasks[slow.id].done()
+    assert {reporting.reports[f"slow {number}"] for number in range(2)} == {1}, "its report waits for the answer"
+    marker.touch()
+    assert await ended(host, slow) is ExperimentState.COMPLETED
+    assert {reporting.reports[f"slow {number}"] for number in range(3)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("misspelt", "stop raised KeyError: 'los', the metrics being 'accuracy'"),
+        ("ends_its_process", "stop raised RuntimeError: the function ends its process, with exit code 3"),
+        ("hangs_for_the_first", "stop raised TimeoutError: the function took longer than 0.3 s"),
+    ],
+)
+async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
+    host: Host, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+) -> None:
+    Reporting(monkeypatch)
+    monkeypatch.setattr(module, "Judge", functools.partial(Judge, call_s=0.3))
+    made = host.store.create_experiment(a_spec(**stopping(function)))
+    host._begin(made)
+    assert await ended(host, made) is ExperimentState.FAILED
+    assert says in str(host.store.get_experiment(made.public_id).error)
+
+
+async def test_objects_of_experiments_that_have_ended_are_deleted(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(objects, "KEEP_S", -1.0)
+    storage, database = host.settings.storage, host.settings.database_url
+    kept = [objects.store("a", value, storage, database) for value in (1, 2)]
+    codes = [CodeRecord(hash=f"h{number}", blob=dumps(stored)) for number, stored in enumerate(kept)]
+    ends, paused = (host.store.create_experiment(a_spec(**SMALL, entrypoint=None), code=code) for code in codes)
+    epoch = host.store.claim(paused.id, "another", 60.0, time.time())
+    host.store.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
+    host.store.release(paused.id, epoch)
+    monkeypatch.setattr(module.ray, "put", lambda value: None)
+    host._begin(ends)
+    assert await ended(host, ends) is ExperimentState.COMPLETED
+    assert not Path(kept[0].uri).exists()
+    assert kept[1].load() == 2, "a paused experiment will need it"

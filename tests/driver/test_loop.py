@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,14 +14,17 @@ import pytest
 import tuner
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
-from tuner.domain.decisions import Note
+from tuner.domain.decisions import Decision, Note
 from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Population
 from tuner.driver import loop as module
-from tuner.driver.assemble import assemble
-from tuner.driver.loop import ExperimentLoop
+from tuner.driver.assemble import Parts, assemble
+from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease
+from tuner.schedulers import FIFOScheduler
+from tuner.schedulers.base import Fact
 from tuner.space import Space
 
 
@@ -34,7 +40,7 @@ class Memory:
         self.warning = ""
         self.loop: ExperimentLoop
 
-    def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> None:
         if self.failures:
             raise self.failures.pop(0)
         self.batches.append(batch)
@@ -79,6 +85,9 @@ class Memory:
         if self.offload_error is not None:
             raise self.offload_error
         return function(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return []
 
 
 def driven(memory: Memory, **options: Any) -> ExperimentLoop:
@@ -154,3 +163,187 @@ async def test_a_warning_of_a_group_is_a_note_about_its_trial_and_shown_once() -
     assert {note.trial for note in notes} == {0, 1, 2}
     assert [note.reason for note in notes] == [f"trial {note.trial}: {memory.warning}" for note in notes]
     assert [note.warning for note in notes] == [True, False, False], "every trial runs the same function"
+
+
+class Endless(Memory):
+    """Segments that report on and on, one report each time the event loop comes round."""
+
+    def __init__(self) -> None:
+        super().__init__(reports=10**6)
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not happened():
+            await asyncio.sleep(0.001)
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_commands_that_come_before_the_start_wait_for_it_and_keep_their_order() -> None:
+    memory = Endless()
+    loop = driven(memory)
+    for seq, event in enumerate(
+        [e.DriverStarted(time=1.0, epoch=1, slots=2), e.Commanded(time=2.0, command="pause")], start=1
+    ):
+        loop.core.fold(seq, event)
+    later = loop.put(e.Commanded(time=4.0, command="pause"), command=2)
+    state = await loop.run(2, 2, {1: e.Commanded(time=3.0, command="resume")})
+    assert state is ExperimentState.PAUSED, "resume came first, then pause"
+    assert later.done()
+    log = [entry for batch in memory.batches for _, entry in batch.log]
+    assert isinstance(log[0], e.DriverStarted)
+    assert [x.command for x in log if isinstance(x, e.Commanded)] == ["resume", "pause"]
+    assert [c for batch in memory.batches for c in batch.commands] == [1, 2]
+
+
+async def test_the_time_without_a_driver_is_no_running_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Endless()
+    loop = driven(memory)
+    now, away = time.time(), 8 * 3600.0
+    loop.core.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=3600.0))
+    first = assemble(loop.core.spec, Space.from_json(loop.core.spec.space))
+    log = list(first.handle(e.DriverStarted(time=now - away - 60, epoch=1, slots=2)).log)
+    log += first.handle(e.SegmentStarted(time=now - away - 50, trial=0, segment=1)).log
+    log += first.handle(e.Waiting(time=now - away, trial=1, segment=1, reason="")).log
+    for seq, entry in log:
+        loop.core.fold(seq, entry)
+    assert loop.core.running_s == pytest.approx(50), "from the start of the first trial"
+    loop.put(e.Commanded(time=now, command="resume"), command=2)
+    task = asyncio.create_task(loop.run(2, 2, {}))
+    await until(lambda: len(memory.committed) > 2)
+    assert loop.core.running_s < 100
+    assert loop.core.finishing is None
+    await ended(task)
+
+
+async def test_the_start_of_workers_takes_nothing_from_the_time_budget() -> None:
+    memory = Memory(reports=1)
+    room = asyncio.Event()
+
+    async def run(number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
+        await room.wait()
+        await memory.loop.put(e.SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        await asyncio.sleep(3600)
+        return "returned", None, ""
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory)
+    budget = 0.2
+    loop.core.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=budget))
+    task = asyncio.create_task(loop.run(1, 2))
+    await asyncio.sleep(2 * budget)
+    assert not spent(memory)
+    room.set()
+    await until(lambda: spent(memory))
+    await ended(task)
+
+
+def spent(memory: Memory) -> bool:
+    return any(isinstance(entry, e.BudgetSpent) for batch in memory.batches for _, entry in batch.log)
+
+
+async def test_a_resume_while_the_last_deletions_are_under_way_goes_on() -> None:
+    memory = Memory(reports=40, checkpoints=True)
+    loop = driven(memory, num_samples=1)
+    hold = asyncio.Event()
+
+    async def slow(info: CheckpointInfo) -> None:
+        await hold.wait()
+
+    memory.delete_checkpoint = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(loop.run(1, 2))
+    await until(lambda: len(loop.core.trials) and loop.core.trials[0].iteration >= 3)
+    loop.put(e.Commanded(time=time.time(), command="pause"), command=1)
+    await until(lambda: loop.core.state is ExperimentState.PAUSED)
+    assert loop._deletions
+    resumed = loop.put(e.Commanded(time=time.time(), command="resume"), command=2)
+    await resumed
+    assert not task.done(), "it is driven on"
+    hold.set()
+    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
+    assert [c for batch in memory.batches for c in batch.commands] == [1, 2]
+
+
+async def test_a_commit_that_hangs_blocks_nobody_else() -> None:
+    stuck, free = Memory(), Memory()
+    hold = asyncio.Event()
+    commit = stuck.commit
+
+    async def slow(batch: Batch) -> None:
+        await hold.wait()
+        await commit(batch)
+
+    stuck.commit = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(driven(stuck).run(1, None))
+    assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
+    assert not stuck.committed
+    hold.set()
+    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
+
+
+async def test_decisions_that_others_have_taken_the_place_of_are_named() -> None:
+    memory = Memory()
+    calls: list[int] = []
+
+    async def run(number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
+        calls.append(ordinal)
+        if ordinal == 1:  # it never started
+            return "failed", Failure(kind="system", message="the node went away"), ""
+        await memory.loop.put(e.SegmentStarted(time=1.0, trial=number, segment=ordinal))
+        return "returned", None, ""
+
+    memory.run = run  # type: ignore[method-assign]
+    await driven(memory, num_samples=1).run(1, None)
+    kinds = {seq: type(entry).__name__ for batch in memory.batches for seq, entry in batch.log}
+    done = {seq for batch in memory.batches for seq in batch.carried_out}
+    below = [seq for batch in memory.batches for seq in batch.superseded.values()]
+    assert calls == [1, 2]
+    start = next(seq for seq, kind in kinds.items() if kind == "Start")
+    retry = next(seq for seq, kind in kinds.items() if kind == "Retry")
+    assert start not in done
+    assert retry in done
+    assert retry in below
+
+
+async def test_a_scheduler_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
+    entered, gate = threading.Event(), threading.Event()
+    on_time: list[bool] = []
+
+    class Slow(FIFOScheduler):
+        def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+            entered.set()
+            on_time.append(gate.wait(10))
+            return super().decide(fact, trials)
+
+    slow, free = Memory(), Memory()
+    spec = driven(slow).core.spec
+    core = assemble(spec, Space.from_json(spec.space), Parts(scheduler=Slow()))
+    slow.loop = ExperimentLoop(core, slow, slow)
+    task = asyncio.create_task(slow.loop.run(1, None))
+    await until(entered.is_set)
+    assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
+    assert not task.done()
+    gate.set()
+    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
+    assert all(on_time)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"scheduler": {"type": "asha", "max_t": 9}, "stop": {"loss": 1.0}}, False),
+        ({"stop": {"type": "function", "function": "tests.driver.stop_functions:never"}}, False),
+        (
+            {"scheduler": {"type": "pbt", "hyperparam_mutations": {"x": {"type": "uniform", "lower": 0, "upper": 1}}}},
+            False,
+        ),
+        ({"scheduler": {"type": "pbt", "custom_explore_fn": "tests.driver.stop_functions:never"}}, True),
+    ],
+)
+async def test_only_what_may_run_code_of_the_users_goes_to_a_thread(options: dict[str, Any], expected: bool) -> None:
+    assert runs_user_code(driven(Memory(), **options).core) is expected

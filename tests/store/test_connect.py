@@ -101,3 +101,39 @@ def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None
         pytest.raises(StoreError, match=r"postgresql|cannot open"),
     ):
         store.migrate()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hunter2@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("postgresql+psycopg://me:p@ss:hunter2@host/db", "postgresql+psycopg://me:***@host/db"),
+        ("postgresql://:hunter2@host/db", "postgresql://:***@host/db"),
+        ("postgresql:///db?host=/tmp&password=hunter2&user=me", "postgresql:///db?host=/tmp&password=***&user=me"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("sqlite:////home/me/tuner.db", "sqlite:////home/me/tuner.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert module.shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres//me:hunter2@host", "postgresql://me:hunter2@127.0.0.1:1/db", "x://a:hunter2@b"]
+)
+def test_no_error_tells_the_password(url: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        Store.open(url).migrate()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[dict[str, object]] = []
+    real = module.create_engine
+    monkeypatch.setattr(module, "create_engine", lambda url, **more: given.append(more) or real(url, **more))
+    module.connect("postgresql://me@host/db")
+    module.connect("postgresql://me@host/db?connect_timeout=3")
+    assert given[0]["connect_args"]["connect_timeout"] == 10  # type: ignore[index]
+    assert "connect_timeout" not in given[1]["connect_args"]  # type: ignore[operator]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ray.util.placement_group import placement_group_table
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import PlacementError
 from tuner.trials.launch import CodeRef, Launch
-from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool, group_key
+from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool, _Waiter, group_key
 
 pytestmark = pytest.mark.ray
 
@@ -177,6 +178,63 @@ def test_a_search_that_is_alone_keeps_the_idle_groups_that_it_can_use(small_ray:
         await pool.close()
 
     asyncio.run(scenario())
+
+
+def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that_ask_later(
+    small_ray: None, tmp_path: Path
+) -> None:
+    small, large = asking_for(0.5, tmp_path), asking_for(1, tmp_path)
+
+    async def scenario() -> list[str]:
+        pool = Pool(None, name="exp_7", autoscaling=False, idle_timeout_s=60.0, reserve_after_s=0.1)
+        first, _ = await pool.acquire(small, lambda reason: None)
+        second, _ = await pool.acquire(small, lambda reason: None)
+        said: list[str] = []
+        gang = asyncio.create_task(pool.acquire(large, said.append))
+        while not said:  # until it has waited for longer than that
+            await asyncio.sleep(0.01)
+        pool.release(first, reusable=False)
+        await pool.settle()
+        told: list[str] = []
+        later = asyncio.create_task(pool.acquire(small, told.append))
+        while not told and not later.done():
+            await asyncio.sleep(0.01)
+        assert not later.done(), "half of the CPU is free, and kept for the large one"
+        pool.release(second, reusable=False)
+        placed, _ = await gang
+        assert not later.done()
+        pool.release(placed, reusable=False)
+        third, _ = await later
+        pool.release(third, reusable=False)
+        await pool.close()
+        return told
+
+    told = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert told[0] == "lets a worker with 1 CPU find room first, which was asked for earlier"
+
+
+def test_who_asks_for_nothing_that_a_waiting_group_lacks_is_not_held_up(
+    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = asking_for(0.5, tmp_path), asking_for(0.5, tmp_path)
+    pairs = {"CPU": 0.5, "GPU": 1.0}
+    large = dataclasses.replace(large, scaling=Scaling(use_gpu=True, resources_per_worker=pairs))
+
+    async def scenario() -> list[bool]:
+        pool = Pool(None, name="exp_8", autoscaling=False, idle_timeout_s=60.0)
+        monkeypatch.setattr(pool, "_lacking", no)
+        waiter = _Waiter(group_key(large), asyncio.get_running_loop().create_future(), large, 0.0)
+        found = []
+        for free in ({"CPU": 1.0}, {"CPU": 0.0}, {"CPU": 1.0, "GPU": 1.0}):
+            monkeypatch.setattr(ray, "available_resources", lambda free=free: free)
+            found.append(await pool._would_take(small, waiter))
+        await pool.close()
+        return found
+
+    async def no(launch: Launch) -> None:
+        return None
+
+    assert asyncio.run(scenario()) == [False, True, True]
 
 
 def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Times are RFC 3339 in UTC; NaN and infinities are null.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -26,6 +27,7 @@ from tuner.store import (
     TrialRecord,
 )
 from tuner.store import UsageSeries as UsageRecord
+from tuner.usecases import how_to_go_on
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -138,7 +140,14 @@ class Experiment(Model):
     scaling: Scaling
     limits: Limits
     entrypoint: Annotated[str | None, Field(description="null where the function travelled by value")]
-    source: Annotated[str, Field(description="python or api: where it was created")]
+    source: Annotated[
+        str,
+        Field(description="python or api: where it was created; adopted: in Python, and a service drives it by now"),
+    ]
+    abandoned: Annotated[
+        bool, Field(description="its script is gone and no driver has it: it goes on when it is resumed")
+    ]
+    how_to_go_on: Annotated[str | None, Field(description="where it is abandoned, what to do, in words")]
     metrics: Annotated[list[str], Field(description="names reported so far")]
     counts: Counts
     trials: int
@@ -151,6 +160,7 @@ class Experiment(Model):
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
         spec = record.spec
         counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
+        abandoned = record.abandoned(time.time())
         return cls(
             id=record.public_id,
             name=spec.name,
@@ -175,6 +185,8 @@ class Experiment(Model):
             limits=Limits.model_validate(spec.limits, from_attributes=True),
             entrypoint=spec.entrypoint,
             source=record.source,
+            abandoned=abandoned,
+            how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
             counts=counts,
             trials=sum(counts.model_dump().values()),
@@ -444,7 +456,7 @@ class Decision(Model):
     trial_number: int | None
     trial_id: str | None
     reason: str
-    state: Literal["pending", "done"]
+    state: Literal["pending", "done", "superseded"]
     payload: Json
 
     @classmethod

@@ -32,6 +32,9 @@ class Batch:
         default_factory=dict
     )  # {"best": {...} | None, "counts": {...}, "reason": str, "error": str}
     carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect by now
+    superseded: Mapping[int, int] = field(
+        default_factory=dict
+    )  # trial -> event_seq of the decision that takes the place of all its earlier ones that were not carried out
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out
     deleted_checkpoints: Sequence[str] = ()
     snapshot: bytes | None = None

@@ -7,7 +7,7 @@ others are rows of the event table, `KIND` being the value of its column `kind`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -112,6 +112,20 @@ class Reported(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopJudged(Event):
+    """The user's stop functions have looked at a report that is about to come; left out if all of them let the trial go on.
+
+    answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
+    """
+
+    KIND = "stop_judged"
+    trial: int
+    segment: int
+    iteration: int
+    answers: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
     """A checkpoint came after its report: written on demand, or uploaded by now."""
 
@@ -209,6 +223,7 @@ _KINDS: dict[str, type[Event]] = {
         Waiting,
         SegmentStarted,
         Reported,
+        StopJudged,
         CheckpointSaved,
         CheckpointDeleted,
         SegmentEnded,

@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.keys import keyed_seed
-from tuner.errors import PlacementError
+from tuner.errors import ClusterUnreachable
 from tuner.trials.placement import unmet
 from tuner.trials.ray_compat import this_machine
 
@@ -50,9 +50,26 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # a private Ray needs no advice on it
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = f"at {address}" if address else "on this machine"
-        raise PlacementError(f"Ray {where} could not be reached or started: {error}") from error
+    except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time
+        log.debug("Ray could not be reached or started", exc_info=True)
+        with contextlib.suppress(Exception):
+            ray.shutdown()  # of what had come up already
+        raise ClusterUnreachable(_unreachable(address, error)) from None
+
+
+def _unreachable(address: str | None, error: Exception) -> str:
+    """Say in one line what went wrong and what to do about it."""
+    lines = str(error).strip().splitlines()
+    what = lines[0].strip().rstrip(".")[:300] if lines else type(error).__name__
+    if address:
+        return (
+            f"Ray at {address} could not be reached: {what}. Check the address (ray_address or RAY_ADDRESS) and that the "
+            "cluster runs (`ray status`), and run this again"
+        )
+    return (
+        f"Ray could not be started on this machine: {what}. Check that memory, /dev/shm and the temporary directory have room "
+        "and that the machine is not overloaded, and run this again; Ray's own logs are in /tmp/ray/session_latest/logs"
+    )
 
 
 def start_head(home: Path) -> str:
@@ -72,7 +89,7 @@ def start_head(home: Path) -> str:
     )
     found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
     if done.returncode or not found:
-        raise PlacementError(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
+        raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
     marker.write_text(found[1])
     return found[1]
 

@@ -70,7 +70,10 @@ class Fold:
         self.epoch = 0
         self.seq = 0
         self.now = 0.0  # time of the newest event
-        self.running_s = 0.0  # time for which the experiment was running, under any driver
+        self.running_s = (
+            0.0  # time for which the experiment was running, under any driver, since its first trial started
+        )
+        self._begun = False  # whether a trial has ever started
         self.error: str | None = None
         self.finishing: str | None = None  # why nothing new is started
         self.best: tuple[float, int] | None = None  # (score, trial)
@@ -112,9 +115,15 @@ class Fold:
     def ended(self) -> bool:
         return self.state.ended
 
+    @property
+    def counts_time(self) -> bool:
+        """Whether time counts against the time budget: the experiment runs, and its first trial has started."""
+        return self._begun and self.state in (_X.RUNNING, _X.PAUSING)
+
     def _tick(self, event: Event) -> None:
-        if not isinstance(event, e.DriverStarted) and self.state in (_X.RUNNING, _X.PAUSING):
+        if not isinstance(event, e.DriverStarted) and self.counts_time:
             self.running_s += max(0.0, event.time - self.now)
+        self._begun = self._begun or isinstance(event, e.SegmentStarted | e.Reported)
         self.now = max(self.now, event.time)
 
     def _record(self, event: Event) -> list[Fact]:
@@ -136,6 +145,10 @@ class Fold:
                 self._touch(event.trial).waiting = event.reason
             case e.SegmentStarted():
                 facts = self._record_start(event)
+            case e.StopJudged():
+                functions = self.stopper.functions() if self.stopper is not None else []
+                for stopper, answer in zip(functions, event.answers, strict=False):
+                    stopper.answered(event.trial, event.iteration, answer)
             case e.CheckpointSaved():
                 self._keep(self._touch(event.trial), event.segment, event.checkpoint)
             case e.CheckpointDeleted():

@@ -12,13 +12,12 @@ import gc
 import logging
 import os
 import secrets
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -40,48 +39,34 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
 from tuner.driver.core import Core
+from tuner.driver.judge import Judge
 from tuner.driver.loop import ExperimentLoop
+from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.parts import load_parts
 from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
+from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials import checkpoints, travel
+from tuner.trials import checkpoints, objects, travel
 from tuner.trials.groups import GroupManager
 from tuner.trials.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
 from tuner.trials.line import Address, Exchange
 from tuner.trials.objects import Stored
 from tuner.trials.storage import join
+from tuner.usecases import how_to_go_on
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 POLL_S = 0.5
 AGAIN_S = 5.0
 """How long an experiment whose driver crashed is left alone before it is taken up again."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
-NEW_S = 60.0
-"""How long an experiment that a script has just created is left to that script."""
-
-
-def owner_name() -> str:
-    """This process, in a form that tells later whether it is still alive."""
-    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
-
-
-def owner_is_dead(owner: str | None) -> bool:
-    """Whether the owner was a process of this machine and is no more; False when that cannot be told."""
-    try:
-        host, pid, created = (owner or "").rsplit(":", 2)
-        if host != socket.gethostname():
-            return False
-        return bool(abs(psutil.Process(int(pid)).create_time() - float(created)) > 1.0)
-    except psutil.NoSuchProcess:
-        return True
-    except ValueError:
-        return False
 
 
 @dataclass(slots=True)
@@ -118,7 +103,17 @@ class Driven:
         spec = record.spec
         code = host.store.get_code(spec.code) if spec.code else None
         self.space = Space.from_json(spec.space, code.space_blob if code else None)
-        self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
+        with functions_by_name():  # what the user wrote runs in the judge's process
+            self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
+        stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
+        for stopper in stoppers:
+            stopper.outside = True
+        self._judge = Judge(
+            [sealed(stopper.function) for stopper in stoppers],
+            sys_path=code.sys_path if code else (),
+            working_dir=code.working_dir if code else None,
+            environ=spec.runtime_env.get("env_vars"),
+        )
         for seq, entry in host.store.load(record.id):
             self.core.fold(seq, entry)
         self.code = self._code_ref(code)
@@ -151,8 +146,8 @@ class Driven:
 
     # -- Journal ---------------------------------------------------------------------------------------------------------
 
-    def commit(self, batch: Batch) -> None:
-        self.host.store.commit(self.record.id, self.epoch, batch, time.time())
+    async def commit(self, batch: Batch) -> None:
+        await self.host.write(self.host.store.commit, self.record.id, self.epoch, batch, time.time())
 
     # -- Groups ----------------------------------------------------------------------------------------------------------
 
@@ -180,6 +175,13 @@ class Driven:
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await ray.remote(num_cpus=0)(function).remote(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return await self._judge.ask(number, metrics)
+
+    async def close(self) -> None:
+        """Let go of the process that calls the user's stop functions."""
+        await self._judge.close()
 
     def _launch(self, number: int, ordinal: int, milestone: int | None) -> Launch:
         spec, settings = self.record.spec, self.host.settings
@@ -274,7 +276,8 @@ class Driven:
                     "parameters",
                     f"/space/{name}",
                 )
-            value, state = draw(number, name, distribution, self.core.trials)
+            async with self.loop.deciding:  # the trials do not change meanwhile
+                value, state = draw(number, name, distribution, self.core.trials)
             if name not in trial.params:
                 event = Drawn(time=time.time(), trial=number, segment=ordinal, name=name, value=value, state=state)
                 await self.loop.put(event)
@@ -303,15 +306,33 @@ class Host:
         self.segments: dict[str, tuple[Driven, int, int, int]] = {}
         self.driven: dict[int, Driven] = {}
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
+        self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
         self._seen: set[int] = set()
         self._crashes: dict[int, tuple[int, int]] = {}  # experiment -> (event_seq reached, crashes since)
         self._not_before: dict[int, float] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
-        self._serving = False
+        self._serving = self._adopting = False
+        self._news: list[str] = []  # what the log of the service is to say
+        self._offered: set[int] = set()
         self._groups: GroupManager | None = None
         self._exchange = Exchange(self.report)
         self._line: Address | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
+
+    async def write(self, function: Callable[..., T], *args: Any) -> T:
+        """Write to the database in the one thread that does, so that a slow or locked database never blocks the event loop.
+
+        Writes are done in the order in which they were asked for. One that was begun is finished and waited for even if
+        the caller is cancelled: what the caller writes next, such as the release of a lease, comes after it.
+        """
+        done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await asyncio.wait({done})
+            raise
 
     @property
     def node(self) -> str:
@@ -322,14 +343,24 @@ class Host:
     @property
     def groups(self) -> GroupManager:
         if self._groups is None:
-            self._groups = GroupManager(ray.get_runtime_context().current_actor, name=self.name, line=self._line)
+            self._groups = GroupManager(
+                ray.get_runtime_context().current_actor,
+                name=self.name,
+                line=self._line,
+                reserve_after_s=self.settings.reserve_after_s,
+            )
         return self._groups
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
-    async def start(self, serve: bool = False) -> str:
-        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver."""
+    async def start(self, serve: bool = False, adopt: bool = False) -> str:
+        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver.
+
+        adopt: whether to take up what scripts have left behind too; what was given to a service is taken up anyway.
+        """
         self._serving = self._serving or serve
+        if serve:
+            self._adopting = adopt
         if not self._background:
             await asyncio.to_thread(remove_orphans)
             if self._line is None:
@@ -341,6 +372,7 @@ class Host:
                 gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
             self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
+            self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
             if self.settings.usage_every_s > 0:
                 keeper = UsageKeeper(self.groups, self.store, self._places)
                 self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
@@ -349,12 +381,25 @@ class Host:
     async def drive(self, public_id: str) -> str:
         """Drive this experiment until it has ended or is paused; its state then. Conflict while a living driver has it."""
         await self.start()
-        record = await asyncio.to_thread(self.store.get_experiment, public_id)
-        if record.id not in self.tasks:
-            if record.state.ended:
-                return str(record.state)
-            self._begin(record)
-        return str(await asyncio.shield(self.tasks[record.id]))
+        while True:
+            record = await asyncio.to_thread(self.store.get_experiment, public_id)
+            if record.id not in self.tasks:
+                if record.state.ended:
+                    return str(record.state)
+                self._begin(record)
+            state = await asyncio.shield(self.tasks[record.id])
+            if state is not ExperimentState.PAUSED or not await self._is_to_go_on(record.id):
+                return str(state)
+
+    async def _is_to_go_on(self, experiment: int) -> bool:
+        """Whether somebody has asked for a resume after the loop of a paused experiment took its last command."""
+        commands = await asyncio.to_thread(self.store.pending_commands, [experiment])
+        return any(command.command == "resume" and command.trial is None for command in commands)
+
+    async def news(self) -> list[str]:
+        """What this host has taken up, and what it has not, since the last call: lines for the log of the service."""
+        told, self._news = self._news, []
+        return told
 
     async def poke(self) -> None:
         """There is a new command or a new experiment."""
@@ -438,6 +483,7 @@ class Host:
         if self._groups is not None:
             await self._groups.close()
         await self._exchange.close()
+        self._writer.shutdown(wait=False)
         self.store.close()
 
     async def _end_tasks(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -462,38 +508,52 @@ class Host:
     async def _drive(self, record: ExperimentRecord) -> ExperimentState:
         store = self.store
         if record.lease_until and record.lease_until > time.time() and owner_is_dead(record.driver_owner):
-            store.release(record.id, record.driver_epoch)
-        epoch = store.claim(record.id, self.owner, self.settings.lease_s, time.time())
+            await self.write(store.release, record.id, record.driver_epoch)
+        epoch = await self.write(store.claim, record.id, self.owner, self.settings.lease_s, time.time())
+        self._claimed[record.id] = epoch
+        driven: Driven | None = None
         try:
             try:
-                driven = self.driven[record.id] = Driven(self, record, epoch)
+                driven = await asyncio.to_thread(Driven, self, record, epoch)  # reads and folds the whole log
             except StoreError:
                 raise
             except Exception as error:
-                return self._refuse(record, epoch, error)
-            commands = {c.id: _commanded(c) for c in store.pending_commands([record.id])}
-            self._seen |= set(commands)
+                return await self._refuse(record, epoch, error)
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.storage)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
+            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.pending_commands, [record.id])}
+            self._seen |= set(commands)
+            self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
+            if state.ended:
+                await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
             raise
         except Exception as error:
-            if not self._crashes_again(record, driven.core.seq):
+            if driven is None or not self._crashes_again(record, driven.core.seq):
                 raise
-            return self._refuse(record, epoch, error)
+            return await self._refuse(record, epoch, error)
         finally:
-            ended = self.driven.pop(record.id, None)
+            self.driven.pop(record.id, None)
             await self._leave_nothing(record)
+            self._claimed.pop(record.id, None)
             with contextlib.suppress(Exception):
-                store.release(record.id, epoch)
-            if ended is not None:
-                del ended.loop  # which knows it as well: the two would keep all trials until the next full collection
+                await self.write(store.release, record.id, epoch)
+            if driven is not None:
+                await driven.close()
+                del driven.loop  # which knows it as well: the two would keep all trials until the next full collection
+
+    async def _sweep_objects(self, storage: str) -> None:
+        """Delete objects of `with_parameters` that no experiment needs any more."""
+        try:
+            await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.unfinished_code)
+        except Exception:  # they stay until the next time
+            log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
         """Whether the driver of this experiment has now died CRASHES times without getting any further."""
@@ -502,12 +562,12 @@ class Host:
         self._crashes[record.id] = (max(seq, reached), times)
         return times >= CRASHES
 
-    def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
+    async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """It cannot be driven: say why where people will look."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
-        self.store.commit(record.id, epoch, batch, time.time())
+        await self.write(self.store.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
@@ -521,10 +581,12 @@ class Host:
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self.settings.lease_s / 3)
-            for key, driven in list(self.driven.items()):
+            for key, epoch in list(self._claimed.items()):
                 try:
-                    self.store.renew(driven.record.id, driven.epoch, self.settings.lease_s, time.time())
+                    await self.write(self.store.renew, key, epoch, self.settings.lease_s, time.time())
                 except LostLease as error:
+                    if self._claimed.get(key) != epoch:
+                        continue  # it was given back meanwhile
                     log.warning("%s", error)
                     if (task := self.tasks.get(key)) is not None:
                         task.cancel()
@@ -538,26 +600,44 @@ class Host:
                 await asyncio.wait_for(self._poked.wait(), POLL_S)
             self._poked.clear()
             try:
-                self._take_commands()
+                await self._take_commands()
                 if self._serving:
-                    self._take_experiments()
+                    await self._take_experiments()
             except Exception:
                 log.warning("the database could not be read", exc_info=True)
 
-    def _take_commands(self) -> None:
-        for command in self.store.pending_commands(list(self.driven)):
+    async def _take_commands(self) -> None:
+        for command in await asyncio.to_thread(self.store.pending_commands, list(self.driven)):
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
                 driven.loop.put(_commanded(command), command=command.id)
 
-    def _take_experiments(self) -> None:
+    async def _take_experiments(self) -> None:
         now = time.time()
-        for record in self.store.claimable(now):
-            young = record.source == "python" and record.driver_epoch == 0 and now - record.created_at < NEW_S
-            rests = now < self._not_before.get(record.id, 0.0)
-            if record.id not in self.tasks and not young and not rests:
-                self._begin(record)
+        free = await asyncio.to_thread(self.store.claimable, now)
+        found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
+        theirs = [record.id for record in found if record.source == "python"]
+        commands = await asyncio.to_thread(self.store.pending_commands, theirs)
+        cancelled = {c.experiment_id for c in commands if c.command == "cancel" and c.trial is None}
+        for record in found:
+            if record.id in self.tasks:
+                continue
+            if record.source != "python":
+                self._take_up(record, "it was given to this service")
+            elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
+                self._take_up(record, "it is to be cancelled")
+            elif record.abandoned(now) and self._adopting:
+                await self.write(self.store.adopt, record.id)
+                self._take_up(record, "its script is gone, and this service adopts such experiments")
+            elif record.abandoned(now) and record.id not in self._offered:
+                self._offered.add(record.id)
+                self._news.append(how_to_go_on(record))
+
+    def _take_up(self, record: ExperimentRecord, why: str) -> None:
+        self._offered.discard(record.id)
+        self._news.append(f"{record.public_id} ({record.name}) is taken up: {why}")
+        self._begin(record)
 
 
 def _commanded(command: Any) -> Event:

@@ -110,7 +110,8 @@ def simulate(
 
     evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` a report.
     checkpoint is None at the beginning, else the object of the step that it continues from. startup_s: virtual seconds that
-    every start and every resume costs. time_budget_s: virtual seconds after which everything is stopped.
+    every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after
+    which everything is stopped.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option. What
     `tuner.run` would print as a warning is a UserWarning here, and in the result's `warnings`.
@@ -228,9 +229,9 @@ class _Shell:
         budget = core.spec.limits.time_budget_s
         while self.heap and not core.ended:
             time, _, what = heapq.heappop(self.heap)
-            if budget is not None and time > budget and core.finishing is None:
-                self.now = budget
-                self.feed(e.BudgetSpent(time=budget, seconds=budget))
+            if budget is not None and time > self.startup_s + budget and core.finishing is None:
+                self.now = self.startup_s + budget  # the budget counts from the start of the first trial
+                self.feed(e.BudgetSpent(time=self.now, seconds=budget))
                 continue
             self.now = time
             what()

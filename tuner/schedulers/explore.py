@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import SpecError
-from tuner.schedulers.options import function_name, import_function, nearest
+from tuner.schedulers.functions import function_name, import_function
+from tuner.schedulers.options import nearest
 from tuner.schedulers.wording import shown
 from tuner.space import Parameter, Space, choice
 

@@ -7,7 +7,6 @@ spec before them (``/scheduler/grace_period``).
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -85,31 +84,3 @@ def check_boolean(name: str, value: Any) -> None:
 def options_of(thing: object, make: Callable[..., Any]) -> dict[str, Any]:
     """Every option of `thing`, from its attributes; the defaults too, since those may change with a version."""
     return {name: getattr(thing, name) for name in option_names(make)}
-
-
-def function_name(name: str, function: Any) -> str:
-    """``"module:qualified.name"`` of a function that a fresh process can import; SpecError for any other."""
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module and qualname and module != "__main__":
-        try:
-            if import_function(name, f"{module}:{qualname}") is function:
-                return f"{module}:{qualname}"
-        except SpecError:
-            pass
-    raise SpecError(
-        f"{function!r} cannot be imported by another process; put it at the top level of a module", f"/{name}"
-    )
-
-
-def import_function(name: str, text: str) -> Callable[..., Any]:
-    """The function behind ``"module:qualified.name"``; SpecError where there is none."""
-    module, _, qualname = text.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpecError(f"{text!r} cannot be imported: {error}", f"/{name}") from error
-    if not callable(found):
-        raise SpecError(f"{text!r} is no function", f"/{name}")
-    return found  # type: ignore[no-any-return]

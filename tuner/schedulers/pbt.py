@@ -19,7 +19,8 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.schedulers.base import Choice, Fact, Scheduler, Setting, TrialEnded, TrialReported, TrialStarted, can_resume
 from tuner.schedulers.explore import Explorer, Mutation, mutations_to_json, read_mutations
-from tuner.schedulers.options import check_boolean, check_number, function_name, import_function
+from tuner.schedulers.functions import function_name, import_function
+from tuner.schedulers.options import check_boolean, check_number
 from tuner.schedulers.ranking import Ranking
 from tuner.schedulers.wording import at, reported
 

@@ -26,7 +26,8 @@ from typing import Any, ClassVar, Literal
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.schedulers.base import Fact, Setting, TrialEnded, TrialReported
-from tuner.schedulers.options import build, check_number, check_whole, function_name, import_function, options_of, pick
+from tuner.schedulers.functions import function_name, import_function, name_of, sealed
+from tuner.schedulers.options import build, check_number, check_whole, options_of, pick
 from tuner.schedulers.state import restore
 from tuner.schedulers.wording import shown
 
@@ -84,6 +85,10 @@ class Stopper(ABC):
     def finished(self, trials: Population) -> str | None:
         """Why the whole search is over; None where it may go on."""
         return None
+
+    def functions(self) -> list[FunctionStopper]:
+        """The parts of it that call a function of the user's, always in the same order."""
+        return []
 
 
 class MaximumIterationStopper(Stopper):
@@ -334,14 +339,38 @@ class FunctionStopper(Stopper):
 
     metrics: what the trial reported, with "training_iteration" and "time_total_s". An experiment that is stored needs
     a function at the top level of a module, which JSON names as ``"module:name"``.
+
+    A driver host calls the function in another process and hands in what it answered (`answered`), as `outside` says; then
+    `decide` only looks that up.
     """
 
     TYPE = "function"
+    outside: bool = False
 
     def __init__(self, function: Callable[[int, dict[str, float]], bool] | str) -> None:
         self.function = import_function("function", function) if isinstance(function, str) else function
         if not callable(self.function):
             raise SpecError(f"expected a function, got {function!r}", "/function")
+        self._answers: dict[int, tuple[int, Mapping[str, Any]]] = {}  # trial -> (iteration, answer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the function apart, so that whoever unpickles the stopper need not load it."""
+        return {**self.__dict__, "function": sealed(self.function)}
+
+    def functions(self) -> list[FunctionStopper]:
+        return [self]
+
+    def arguments(self, trial: Trial) -> dict[str, float]:
+        """What the function is called with for this trial, beside its number."""
+        return {ITERATION: float(trial.iteration), TIME: trial.running_s, **trial.last}
+
+    def answered(self, number: int, iteration: int, answer: Mapping[str, Any]) -> None:
+        """Take in what the function said of a trial's report: {"stop": bool}, or {"error", "args", "text", "traceback"}."""
+        self._answers[number] = iteration, answer
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        if isinstance(fact, TrialEnded):
+            self._answers.pop(fact.trial, None)
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, "function": function_name("function", self.function)}
@@ -351,11 +380,35 @@ class FunctionStopper(Stopper):
 
     def decide(self, number: int, trials: Population) -> str | None:
         trial = trials[number]
-        metrics = {ITERATION: float(trial.iteration), TIME: trial.running_s, **trial.last}
-        if not self.function(number, metrics):
+        if not (self._answer(trial) if self.outside else self.function(number, self.arguments(trial))):
             return None
-        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        return f"completed at iteration {trial.iteration}: {name} says so"
+        return f"completed at iteration {trial.iteration}: {name_of(self.function)} says so"
+
+    def _answer(self, trial: Trial) -> bool:
+        """What it said of the trial's newest report; an answer is handed in only if it ends the trial or is an error."""
+        iteration, answer = self._answers.get(trial.number, (0, {}))
+        if iteration != trial.iteration:
+            return False
+        if "error" in answer:
+            raise _error_of(answer)
+        return bool(answer["stop"])
+
+
+class _Elsewhere(Exception):
+    """The traceback of an exception in another process, to be shown as the cause."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _error_of(answer: Mapping[str, Any]) -> Exception:
+    if answer["error"] == "KeyError":
+        error: Exception = KeyError(*answer["args"])
+    else:
+        error = type(answer["error"], (Exception,), {})(answer["text"])
+    if answer["traceback"]:
+        error.__cause__ = _Elsewhere(answer["traceback"])
+    return error
 
 
 class CombinedStopper(Stopper):
@@ -376,6 +429,9 @@ class CombinedStopper(Stopper):
 
     def metrics(self) -> frozenset[str]:
         return frozenset().union(*(stopper.metrics() for stopper in self.stoppers))
+
+    def functions(self) -> list[FunctionStopper]:
+        return [one for stopper in self.stoppers for one in stopper.functions()]
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, "stoppers": [stopper.to_json() for stopper in self.stoppers]}

@@ -1,6 +1,6 @@
 """The database: the only place with SQL."""
 
-from tuner.store.connect import StoreUnavailable
+from tuner.store.connect import StoreUnavailable, shown_url
 from tuner.store.records import (
     CheckpointRecord,
     CodeRecord,
@@ -38,4 +38,5 @@ __all__ = [
     "TrialRecord",
     "UsageSample",
     "UsageSeries",
+    "shown_url",
 ]

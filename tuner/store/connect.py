@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,11 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 BUSY_TIMEOUT_MS = 30_000
 
+_CONNECTION = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""How long a PostgreSQL server may be silent, in seconds; the URL's own parameters (``?connect_timeout=3``) come first."""
+
+_SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):\S*(?=@)|(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*")
+
 
 class StoreUnavailable(StoreError, Retryable):
     """The database is locked or out of reach just now; nothing was written, and the same call may work later."""
@@ -35,7 +41,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
         parsed = make_url(url)
     except ArgumentError as error:
         raise StoreError(
-            f"not a database URL: {url!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
+            f"not a database URL: {shown_url(url)!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
         ) from error
     match parsed.get_backend_name():
         case "sqlite":
@@ -44,6 +50,11 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
             return _postgresql(parsed)
         case other:
             raise StoreError(f"{other!r} is not supported; use sqlite:////path/to/file or postgresql://user@host/name")
+
+
+def shown_url(url: str) -> str:
+    """Return the URL as it may be printed and logged: with *** in the place of its password."""
+    return _SECRETS.sub(lambda found: f"{found[1]}:***" if found[1] is not None else f"{found[2]}=***", url)
 
 
 def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
@@ -79,7 +90,8 @@ def _postgresql(url: URL) -> Engine:
     try:
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
-        return create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=15)
+        given = {name: value for name, value in _CONNECTION.items() if name not in url.query}
+        return create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=given)
     except (ImportError, NoSuchModuleError) as error:
         raise StoreError(f"the driver for {url.drivername} is not installed: {error}") from error
 
@@ -126,7 +138,7 @@ def translated(backend: str) -> Iterator[None]:
 
 
 def translate(error: BaseException, backend: str) -> StoreError:
-    text = str(error).strip() or type(error).__name__
+    text = shown_url(str(error).strip()) or type(error).__name__
     name = type(error).__name__
     passing = name in (
         "OperationalError",

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import StoreError
+from tuner.store.connect import shown_url
 
 HEAD = "0004"  # the newest revision in migrations/versions; a test keeps the two together
 
@@ -39,7 +40,7 @@ def migrate(engine: Engine) -> None:
         if revision(engine) == HEAD:
             return
     except DBAPIError as error:
-        raise StoreError(f"cannot open the database {engine.url.render_as_string()}: {error.orig}") from error
+        raise StoreError(f"cannot open the database {_shown(engine)}: {error.orig}") from error
 
     from alembic import command  # 0.2 s, only where there is something to do
     from alembic.config import Config
@@ -58,6 +59,10 @@ def migrate(engine: Engine) -> None:
             command.upgrade(config, "head")
         except CommandError as error:
             raise StoreError(
-                f"{engine.url.render_as_string()} was written by a newer version of this package; upgrade it ({error})"
+                f"{_shown(engine)} was written by a newer version of this package; upgrade it ({error})"
             ) from error
         connection.commit()
+
+
+def _shown(engine: Engine) -> str:
+    return shown_url(engine.url.render_as_string())

@@ -50,6 +50,17 @@ class ExperimentRecord:
     def name(self) -> str:
         return self.spec.name
 
+    def abandoned(self, now: float) -> bool:
+        """Return True if a script created this experiment and is gone, so that it goes on only when somebody says so."""
+        if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
+            return False
+        return self.driver_epoch > 0 or now - self.created_at >= NEW_S
+
+
+_DRIVEN = (ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING)
+NEW_S = 60.0
+"""How long an experiment that a script has just created is left to that script."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -118,7 +129,7 @@ class DecisionRecord:
     kind: str
     trial: int | None
     reason: str
-    state: str  # pending | done
+    state: str  # pending | done | superseded
     payload: Mapping[str, Any]
 
 

@@ -87,6 +87,10 @@ def put_code(cursor: Cursor, record: CodeRecord, now: float) -> None:
     )
 
 
+def adopt(cursor: Cursor, experiment: int) -> None:
+    cursor.execute("UPDATE experiment SET source = 'adopted' WHERE id = ? AND source = 'python'", (experiment,))
+
+
 def claim(cursor: Cursor, experiment: int, owner: str, lease_s: float, now: float) -> int:
     epoch = cursor.value(_CLAIM, (owner, now + lease_s, experiment, now, owner))
     if epoch is not None:

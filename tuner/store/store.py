@@ -220,6 +220,14 @@ class Store:
         del parts["created_at"]
         return CodeRecord(**parts)
 
+    def unfinished_code(self) -> Iterator[bytes]:
+        """The pickled training functions of all experiments that have not ended, one after the other."""
+        with self._read() as connection:
+            hashes = views.unfinished_code(connection)
+        for code_hash in hashes:
+            if (blob := self.get_code(code_hash).blob) is not None:
+                yield blob
+
     def add_logs(self, experiment_id: int, chunks: Sequence[LogChunk]) -> None:
         """Append what ranks wrote. A chunk that is there already is left as it is."""
         with self._write() as cursor:
@@ -270,6 +278,11 @@ class Store:
         """
         with self._read() as connection:
             return views.claimable(connection, now)
+
+    def adopt(self, experiment_id: int) -> None:
+        """Make an experiment that a script has created the service's: from now on services take it up by themselves."""
+        with self._write() as cursor:
+            statements.adopt(cursor, experiment_id)
 
     def claim(self, experiment_id: int, owner: str, lease_s: float, now: float) -> int:
         """Become the experiment's driver; the epoch to write under. Conflict while another owner's lease is alive, or

@@ -94,7 +94,7 @@ experiment = Table(
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("source", String(16), nullable=False),  # python | api
+    Column("source", String(16), nullable=False),  # python | api | adopted: from Python, a service's by now
     Column("idempotency_key", Text, unique=True),
     Column("code_hash", ForeignKey("code.hash")),
     Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write
@@ -223,7 +223,7 @@ decision = Table(
     Column("kind", String(32), nullable=False),
     Column("trial_number", Integer),
     Column("reason", Text, nullable=False),
-    Column("state", String(16), nullable=False),  # pending | done
+    Column("state", String(16), nullable=False),  # pending | done | superseded
     Column("payload", JsonText, nullable=False),
     Index("ix_decision_trial", "experiment_id", "trial_number"),
     sqlite_with_rowid=False,

@@ -76,6 +76,13 @@ def claimable(connection: Connection, now: float) -> list[ExperimentRecord]:
     return [_experiment(row) for row in connection.execute(query).mappings()]
 
 
+def unfinished_code(connection: Connection) -> list[str]:
+    """Hashes of the code of experiments that have not ended."""
+    ended = [state for state in ExperimentState if state.ended]
+    query = select(experiment.c.code_hash).where(experiment.c.state.not_in(ended), experiment.c.code_hash.is_not(None))
+    return [row.code_hash for row in connection.execute(query.distinct())]
+
+
 def pending_commands(connection: Connection, experiment_ids: Sequence[int]) -> list[CommandRecord]:
     columns = command.c["id", "experiment_id", "command", "reason", "created_at"]
     query = select(*columns, command.c.trial_number.label("trial")).where(command.c.experiment_id.in_(experiment_ids))

@@ -204,8 +204,19 @@ class Writer:
         """What the batch says of rows that were written before."""
         if batch.carried_out:
             cursor.executemany(
-                "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ?",
+                "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ? AND state = 'pending'",
                 [(self.experiment, seq) for seq in batch.carried_out],
+            )
+        if batch.superseded:
+            cursor.executemany(
+                "UPDATE decision SET state = 'superseded'"
+                " WHERE experiment_id = ? AND trial_number = ? AND event_seq < ? AND state = 'pending'",
+                [(self.experiment, trial, seq) for trial, seq in batch.superseded.items()],
+            )
+        if batch.state is not None and batch.state.ended:
+            cursor.execute(
+                "UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending'",
+                (self.experiment,),
             )
         if batch.commands:
             cursor.executemany(

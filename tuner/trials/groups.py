@@ -22,7 +22,7 @@ from tuner.trials import failures, nodes
 from tuner.trials.failures import Findings
 from tuner.trials.launch import Inbox, Launch, Outcome
 from tuner.trials.line import Address
-from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool
+from tuner.trials.pool import RESERVE_AFTER_S, Group, LostAtStart, NoRoom, Pool
 from tuner.trials.protocol import Progress, RankError, RankResult, Recycle
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class GroupManager:
 
     `autoscaling`: the cluster may still grow, so that a group which does not fit now is waited for and not refused.
     `idle_timeout_s`: how long a warm group is kept for another trial. `line`: where the driver takes reports beside Ray.
+    `reserve_after_s`: after how long a group that waits for room is placed before all that ask later.
     """
 
     def __init__(
@@ -87,8 +88,16 @@ class GroupManager:
         autoscaling: bool = False,
         idle_timeout_s: float = 60.0,
         line: Address | None = None,
+        reserve_after_s: float = RESERVE_AFTER_S,
     ) -> None:
-        self._pool = Pool(driver, name=name, autoscaling=autoscaling, idle_timeout_s=idle_timeout_s, line=line)
+        self._pool = Pool(
+            driver,
+            name=name,
+            autoscaling=autoscaling,
+            idle_timeout_s=idle_timeout_s,
+            line=line,
+            reserve_after_s=reserve_after_s,
+        )
         self._running: dict[str, _Running] = {}
         self._releases: set[asyncio.Task[None]] = set()
 

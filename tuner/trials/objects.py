@@ -8,8 +8,11 @@ are not copied at all).
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +48,19 @@ def fetch_by(fetch: Fetch | None) -> None:
     _fetch = fetch
 
 
-def store(name: str, value: Any, storage: str) -> Stored:
-    """Write the object below `storage`, once for equal content. EntrypointError where it cannot be pickled."""
+KEEP_S = 3600.0
+"""An object that was written or asked for so recently is kept, since its experiment may be about to be created."""
+_FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
+
+
+def folder_of(storage: str, database: str) -> str:
+    """Where the objects of one database's experiments are. Each database has its own, so that it knows who needs them."""
+    key = hashlib.blake2b(database.encode(), digest_size=8).hexdigest()
+    return join(storage, "objects", key)
+
+
+def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
+    """Write the object below `storage`, once for equal content. EntrypointError if it cannot be pickled."""
     try:
         content = dumps(value, protocol=5)
     except Exception as error:
@@ -55,11 +69,31 @@ def store(name: str, value: Any, storage: str) -> Stored:
             "/trainable",
         ) from error
     file = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}.pkl"
-    folder = join(storage, "objects")
+    folder = folder_of(storage, database)
     uri = join(folder, file)
-    if file not in place(folder).sizes():
+    written = place(folder).modified().get(file, 0.0)
+    if written and place(folder).local:
+        os.utime(place(uri).path)
+    elif time.time() - written > KEEP_S / 2:
         place(uri).write(content)
     return Stored(uri)
+
+
+def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
+    """Delete the objects that no experiment of this database needs any more, and return their names.
+
+    needed: the pickled training functions of all experiments that have not ended; only asked for if there is anything old
+    enough to be deleted.
+    """
+    folder = place(folder_of(storage, database))
+    old = {name for name, written in folder.modified().items() if time.time() - written > KEEP_S}
+    if not old:
+        return []
+    for blob in needed():
+        old -= {name.decode() for name in _FILE.findall(blob)}
+    for name in old:
+        (folder / name).unlink()
+    return sorted(old)
 
 
 @dataclass(frozen=True)

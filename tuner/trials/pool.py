@@ -1,7 +1,9 @@
 """Which worker group runs a segment: a warm one where there is one, else one that is formed as soon as there is room.
 
-Waiting is first come, first served: a group that comes free goes to the oldest waiter where it fits, and is given back to the
-cluster where the oldest waiter needs another kind.
+Waiting is first come, first served: a group that comes free goes to the oldest waiter if it fits, and is given back to the
+cluster if the oldest waiter needs another kind. Ray places whatever fits, so a large group could wait for ever while small ones
+take each bit of room that comes free. One that has waited for long therefore has a reservation: who asks later for what
+it lacks waits until it has been placed.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ log = logging.getLogger(__name__)
 
 Key = tuple[Any, ...]
 
+RESERVE_AFTER_S = 30.0
+"""After how long a group that waits for room is placed before all that ask later."""
+_LOOK_S = 0.5  # how often those look whether it still holds them up
 _PATIENCE_S = 0.5  # a reservation that takes no longer is no waiting for room
 
 
@@ -62,6 +67,14 @@ class Group:
 class _Waiter:
     key: Key
     group: asyncio.Future[Group]
+    launch: Launch
+    since: float
+    placed: asyncio.Event | None = None  # set once it has its room
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # it waits no more
+
+    @property
+    def waits(self) -> bool:
+        return not (self.gone.is_set() or self.group.done() or (self.placed is not None and self.placed.is_set()))
 
 
 class NoRoom(PlacementError):
@@ -74,8 +87,16 @@ class LostAtStart(PlacementError):
 
 class Pool:
     def __init__(
-        self, driver: Any, *, name: str, autoscaling: bool, idle_timeout_s: float, line: Address | None = None
+        self,
+        driver: Any,
+        *,
+        name: str,
+        autoscaling: bool,
+        idle_timeout_s: float,
+        line: Address | None = None,
+        reserve_after_s: float = RESERVE_AFTER_S,
     ) -> None:
+        self._reserve_after_s = reserve_after_s
         self._driver, self._line = driver, line
         self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
         self._numbers = itertools.count(1)
@@ -102,7 +123,8 @@ class Pool:
         NoRoom: the cluster had none within `limits.placement_timeout_s`. LostAtStart: there was, but the workers died.
         PlacementError: the cluster can never hold the group, or its workers cannot be started.
         """
-        key = group_key(launch)
+        key, since = group_key(launch), time.monotonic()
+        await self._after_older(launch, since, waiting)
         if launch.scaling.reuse_workers:
             for group in reversed(self._idle):
                 if group.key == key:
@@ -110,9 +132,10 @@ class Pool:
         known = key[:3] in self._held  # then a node is away that may come back
         if not known and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
-        waiter = _Waiter(key, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(key, asyncio.get_running_loop().create_future(), launch, since)
         self._waiters.append(waiter)
         forming, placed = self._claim(key) or self._begin(launch, key, waiting)
+        waiter.placed = placed
         taken = False
         try:
             await asyncio.wait({forming, waiter.group}, return_when=asyncio.FIRST_COMPLETED)
@@ -120,6 +143,7 @@ class Pool:
             return (waiter.group.result(), True) if waiter.group.done() else (forming.result(), False)
         finally:
             self._waiters.remove(waiter)
+            waiter.gone.set()
             if not forming.done():
                 if taken and placed.is_set() and launch.scaling.reuse_workers and not self._closed:
                     self._spare(forming, placed, key)
@@ -130,6 +154,34 @@ class Pool:
                 self.release(forming.result(), launch.scaling.reuse_workers)
             if waiter.group.done() and not taken:
                 self.release(waiter.group.result(), launch.scaling.reuse_workers)
+
+    async def _after_older(self, launch: Launch, since: float, waiting: Callable[[str], None]) -> None:
+        """Wait while an older group, which has waited for long, lacks something that this one would take."""
+        told = False
+        while (older := self._reserving(since)) is not None and await self._would_take(launch, older):
+            if not told:
+                told = True
+                waiting(f"lets {demand(older.launch)} find room first, which was asked for earlier")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(older.gone.wait(), _LOOK_S)
+
+    def _reserving(self, since: float) -> _Waiter | None:
+        """The oldest group that was asked for before `since` and has waited for long enough to hold others up."""
+        if self._autoscaling or self._closed:
+            return None
+        until = min(since, time.monotonic() - self._reserve_after_s)
+        return next((waiter for waiter in self._waiters if waiter.waits and waiter.since < until), None)
+
+    async def _would_take(self, launch: Launch, older: _Waiter) -> bool:
+        """Whether this launch asks for any of what keeps the older one waiting; no if that one can have no room at all."""
+        if await self._lacking(older.launch):
+            return False
+        free = await self.blocking(ray.available_resources)
+        scaling = older.launch.scaling
+        wanted = {name: amount * scaling.num_workers for name, amount in scaling.bundle().items() if amount}
+        scarce = {name for name, amount in wanted.items() if free.get(name, 0.0) + 1e-9 < amount}
+        asked = {name for name, amount in launch.scaling.bundle().items() if amount}
+        return bool(asked & (scarce or wanted.keys()))  # enough of all, but not on the right nodes: any of it counts
 
     def _begin(
         self, launch: Launch, key: Key, waiting: Callable[[str], None]

@@ -81,6 +81,18 @@ class Place:
         prefix = len(self.path.rstrip("/")) + 1
         return {info.path[prefix:]: info.size for info in found if info.type == fs.FileType.File}
 
+    def modified(self) -> dict[str, float]:
+        """When each file right below was written, in seconds since the epoch, by its name."""
+        if self.remote is None:
+            with contextlib.suppress(FileNotFoundError):
+                return {entry.name: entry.stat().st_mtime for entry in os.scandir(self.path) if entry.is_file()}
+            return {}
+        from pyarrow import fs
+
+        found = self.remote.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        files = [info for info in found if info.type == fs.FileType.File]
+        return {info.base_name: info.mtime_ns / 1e9 for info in files if info.mtime_ns is not None}
+
     def folders(self) -> list[str]:
         """Names of the directories right below."""
         if self.remote is None:

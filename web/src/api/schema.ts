@@ -165,7 +165,7 @@ export interface components {
              * State
              * @enum {string}
              */
-            state: "pending" | "done";
+            state: "pending" | "done" | "superseded";
             /** Payload */
             payload: {
                 [key: string]: unknown;
@@ -307,9 +307,19 @@ export interface components {
             entrypoint: string | null;
             /**
              * Source
-             * @description python or api: where it was created
+             * @description python or api: where it was created; adopted: in Python, and a service drives it by now
              */
             source: string;
+            /**
+             * Abandoned
+             * @description its script is gone and no driver has it: it goes on when it is resumed
+             */
+            abandoned: boolean;
+            /**
+             * How To Go On
+             * @description where it is abandoned, what to do, in words
+             */
+            how_to_go_on: string | null;
             /**
              * Metrics
              * @description names reported so far

@@ -111,6 +111,7 @@ function Header({ experiment, live }: { experiment: Experiment; live: LiveExperi
       <div className={classes.progress}><Progress experiment={experiment} words /></div>
       <Actions experiment={experiment} />
       {experiment.error && <Alert className={classes.notice!} color="red" variant="light" role="alert">{experiment.error}</Alert>}
+      {experiment.how_to_go_on && <p className={classes.notice} role="status">{experiment.how_to_go_on}</p>}
       {!experiment.error && experiment.reason && <p className={classes.notice}>{experiment.reason}</p>}
     </header>
   );

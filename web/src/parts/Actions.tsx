@@ -11,6 +11,9 @@ const OFFERED: Record<ExperimentState, Action[]> = {
   cancelling: [], cancelled: [], completed: [], failed: [],
 };
 
+/** Of an experiment whose script is gone: it has no driver that could pause it. */
+const ABANDONED: Action[] = ["resume", "cancel"];
+
 const WORDS: Record<Action, { verb: string; question: string; effect: string; keep: string }> = {
   pause: {
     verb: "Pause", question: "Pause this experiment?", keep: "Keep it running",
@@ -61,7 +64,7 @@ function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
 }
 
 /** Pause, resume and cancel, each after a question. */
-export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "state"> }) {
+export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "state"> & { abandoned?: boolean } }) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<Action | null>(null);
   const act = useMutation({
@@ -77,7 +80,7 @@ export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "n
   };
   return (
     <Group gap={6}>
-      {OFFERED[experiment.state].map((action) => (
+      {(experiment.abandoned ? ABANDONED : OFFERED[experiment.state]).map((action) => (
         <Button key={action} size="compact-sm" variant="default" {...(action === "cancel" ? { c: "red" } : {})} onClick={() => setAsked(action)}>
           {WORDS[action].verb}
         </Button>

@@ -41,6 +41,7 @@ export function DecisionLog({ decisions, onSelect, height, narrow = false, onOld
               <span className={classes.reason}>
                 {decision.reason}
                 {decision.state === "pending" && <em> – not carried out yet</em>}
+                {decision.state === "superseded" && <em> – another decision took its place</em>}
               </span>
             </li>
           );
