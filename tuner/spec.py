@@ -403,6 +403,7 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     """
     from tuner.driver.assemble import assemble
     from tuner.driver.parts import resolved_json
+    from tuner.search.constraints import as_option
     from tuner.space import Space
 
     wrong = {_field(pointer) for pointer, _ in errors}
@@ -414,10 +415,11 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     except SpecError as error:
         errors += [one for one in error.errors if _field(one[0]) not in neutral]
         return {}
-    return {
+    resolved = {
         "scheduler": resolved_json(core.scheduler),
         "search": None if core.scheduler.PROPOSES else resolved_json(core.searcher),
     }
+    return resolved | ({"constraints": as_option(found)} if (found := core.searcher.metric_constraints()) else {})
 
 
 def _default_name(entrypoint: str | None) -> str:

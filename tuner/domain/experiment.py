@@ -88,8 +88,9 @@ class Spec:
     scope: Literal["all", "last"] = "all"  # which value of a trial counts
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     version: int = SPEC_VERSION
-    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None}; the
-    # latter where the scheduler proposes configurations itself. Nothing is decided by it.
+    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
+    # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
+    # two are left out if there are none. Nothing is decided by it.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

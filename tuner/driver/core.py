@@ -170,7 +170,8 @@ class Core(Fold):
 
     def _is_best_yet(self, trial: Trial) -> bool:
         """Whether the trial's newest report is the best of the whole experiment."""
-        return self.best is not None and self.best[1] == trial.number and trial.best_iteration == trial.iteration
+        best, mark = self.standing.best, trial.best_mark
+        return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def first_milestone(self, number: int) -> int | None:
         """report_no of the first report of the newest segment that waits for a verdict."""
@@ -183,19 +184,13 @@ class Core(Fold):
 
     def summary(self) -> dict[str, object]:
         """For the experiment's row: the best trial, counts by state, why it ended."""
-        best = None
-        if (trial := self.best_trial()) is not None:
-            ever = self.spec.scope == "all"
-            checkpoint = trial.best_checkpoint(self._objective) if ever else trial.checkpoint
-            best = {
-                "trial_number": trial.number,
-                "value": trial.best_value if ever else trial.last_value,
-                "iteration": trial.best_iteration if ever else trial.iteration,
-                "params": trial.params,
-                "checkpoint_id": checkpoint.id if checkpoint else None,
-            }
         counts = {str(state): self.trials.count(state) for state in TrialState}
-        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error}
+        return {
+            "best": self.standing.summary(self.trials),
+            "counts": counts,
+            "reason": self.finishing or "",
+            "error": self.error,
+        }
 
     def _stale(self, event: Event) -> bool:
         if not isinstance(event, e.Waiting | e.SegmentStarted | e.Reported | e.SegmentEnded | e.Drawn | e.Noted):

@@ -61,6 +61,8 @@ Evaluate = Callable[[dict[str, Any], Any], Iterable[Step]]
 class Simulation:
     """What a simulated search did.
 
+    best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
+    trial whose last value is the best among those trained to their end. error: also says why there is no best trial.
     history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
     log: every event and decision, as a driver would have committed them.
     """
@@ -71,6 +73,7 @@ class Simulation:
     best_trial: Trial | None = field(repr=False)
     best_value: float | None
     best_config: dict[str, Any] | None
+    best_finished: Trial | None = field(repr=False)
     state: ExperimentState
     seconds: float
     error: str | None
@@ -235,21 +238,23 @@ class _Shell:
             self.now = time
             what()
         best = core.best_trial()
+        mark = core.standing.of(best) if best else None
         return Simulation(
             history=self.history,
             trials=list(core.trials),
             configs=[self.config(t) for t in core.trials],
             best_trial=best,
-            best_value=best.best_value if best else None,
-            best_config=self.config(best) if best else None,
+            best_value=mark.value if mark else None,
+            best_config=self.config(best, best.params_at(mark)) if best and mark else None,
+            best_finished=core.standing.best_finished(core.trials),
             state=core.state,
             seconds=self.now,
             error=core.error,
             log=self.log,
         )
 
-    def config(self, trial: Trial) -> dict[str, Any]:
-        return self.space.config(trial.params, self.core.spec.seed, trial.number)
+    def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self.space.config(trial.params if params is None else params, self.core.spec.seed, trial.number)
 
     def at(self, delay: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.heap, (self.now + delay, next(self.order), what))
