@@ -56,6 +56,7 @@ class Progress:
         self._seen_seq = -1
         self._warned_seq = 0
         self._space: Space | None = None
+        self._said_budget = False
         self._failed = 0  # trials, when they were last looked at
         self._told: set[str] = set()  # what failed trials failed of
 
@@ -92,6 +93,10 @@ class Progress:
             self._warn(record)
             self._tell_failures(record)
         self._seen_seq = record.last_event_seq
+        if not self._said_budget:
+            self._said_budget = True
+            if words := record.spec.resolved.get("budget"):
+                self.console.print(f"Budget: {words}", highlight=False, markup=False, soft_wrap=True)
         if self._live is not None:
             if last or new:
                 self._latest = record, self._trials(record)

@@ -57,6 +57,10 @@ class LimitsSection(Section):
 
     max_concurrent_trials: Whole | None = Field(default=None, description="null: as many as the cluster holds")
     time_budget_s: Seconds | None = Field(default=None, description="running time; pauses do not count")
+    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="full trainings' worth (max_t each) to spend, all trials together; the freeze_thaw scheduler counts it",
+    )
     max_failures: Annotated[int, Field(ge=0)] = Field(
         default=0, description="retries of a trial after errors of its code"
     )
@@ -415,11 +419,15 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     except SpecError as error:
         errors += [one for one in error.errors if _field(one[0]) not in neutral]
         return {}
-    resolved = {
+    resolved: dict[str, Any] = {
         "scheduler": resolved_json(core.scheduler),
         "search": None if core.scheduler.PROPOSES else resolved_json(core.searcher),
     }
-    return resolved | ({"constraints": as_option(found)} if (found := core.searcher.metric_constraints()) else {})
+    if found := core.searcher.metric_constraints():
+        resolved["constraints"] = as_option(found)
+    if (budget := core.scheduler.budget_words()) is not None:
+        resolved["budget"] = budget
+    return resolved
 
 
 def _default_name(entrypoint: str | None) -> str:

@@ -113,6 +113,7 @@ class Scaling(Model):
 class Limits(Model):
     max_concurrent_trials: int | None
     time_budget_s: float | None
+    budget: Annotated[float | None, Field(description="full trainings' worth (max_t each), all trials together")]
     max_failures: int
     max_system_failures: int
     placement_timeout_s: float

@@ -46,6 +46,9 @@ class Scaling:
 class Limits:
     max_concurrent_trials: int | None = None  # None: as many as the cluster holds
     time_budget_s: float | None = None  # running time only
+    budget: float | None = (
+        None  # full trainings' worth, each of max_t, all trials together; for schedulers that count it
+    )
     max_failures: int = 0  # retries of a trial after errors of the user's code
     max_system_failures: int = 10  # retries of a trial after lost nodes and preemptions
     placement_timeout_s: float = 600.0  # waiting longer than this for resources is a system failure

@@ -105,6 +105,7 @@ def simulate(
     max_concurrent_trials: int = 4,
     startup_s: float = 0.0,
     time_budget_s: float | None = None,
+    budget: float | None = None,
     seed: int = 0,
     time_attr: str = "training_iteration",
     max_failures: int = 0,
@@ -113,7 +114,8 @@ def simulate(
 
     evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` a report.
     checkpoint is None at the beginning, else the object of the step that it continues from. startup_s: virtual seconds that
-    every start and every resume costs. time_budget_s: virtual seconds after which everything is stopped.
+    every start and every resume costs. time_budget_s: virtual seconds after which everything is stopped. budget: how many full
+    trainings' worth the default search may spend, all trials together.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option. What
     `tuner.run` would print as a warning is a UserWarning here, and in the result's `warnings`.
@@ -138,7 +140,10 @@ def simulate(
         ),
         checkpoint=CheckpointPolicy(interval_s=None),
         limits=Limits(
-            max_concurrent_trials=max_concurrent_trials, time_budget_s=time_budget_s, max_failures=max_failures
+            max_concurrent_trials=max_concurrent_trials,
+            time_budget_s=time_budget_s,
+            budget=budget,
+            max_failures=max_failures,
         ),
     )
     done = _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
