@@ -27,6 +27,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.actions import Ask, Fit, Interrupt, Verdict
+from tuner.driver.alike import all_failed_alike
 from tuner.driver.fold import Fold, Outcome
 from tuner.driver.milestones import next_milestone, save_is_due
 from tuner.names import did_you_mean
@@ -318,7 +319,9 @@ class Core(Fold):
         failure = event.failure or Failure(kind="system", message="the worker group was lost")
         if failure.kind == "placement":
             return self._all_fail(trial, failure, "every trial asks for the same workers")
-        return [self._after_failure(trial, failure)]
+        decision = self._after_failure(trial, failure)
+        alike = all_failed_alike(self.trials, trial.number, failure) if isinstance(decision, d.Fail) else None
+        return [decision] if alike is None else self._all_fail(trial, failure, alike)
 
     def _all_fail(self, trial: Trial, failure: Failure, since: str) -> list[Decision]:
         """This trial has failed of what all the others would fail of, one after the other."""

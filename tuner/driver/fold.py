@@ -411,7 +411,11 @@ class Fold:
 
     def _failures(self, count: int) -> str:
         last = [t for t in self.trials if t.state is _S.FAILED][-1].reason
-        return last if count == 1 else f"{count} of {len(self.trials)} trials failed; the last one: {last}"
+        if count == 1:
+            return last
+        if self._failing and self.finishing and last in self.finishing:  # it says already what all failed of
+            return self.finishing
+        return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, info: e.CheckpointInfo, value: float | None = None, newest: bool = True) -> None:
         """Take a checkpoint in. Reports travel in batches, so that one may be ready, or even deleted, before its report

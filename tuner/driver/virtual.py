@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -360,7 +361,9 @@ class _Shell:
             self.end(number, ordinal, "left")
 
     def fail(self, number: int, ordinal: int, error: Exception) -> None:
-        failure = Failure(kind="user", cause="exception", message=f"{type(error).__name__}: {error}", rank=0)
+        trace = "".join(traceback.format_exception(error))
+        message = f"{type(error).__name__}: {error}"
+        failure = Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
         self.end(number, ordinal, "failed", failure)
 
     def end(self, number: int, ordinal: int, outcome: Any, failure: Failure | None = None) -> None:
