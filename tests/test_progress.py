@@ -22,6 +22,7 @@ from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.progress import Progress
+from tuner.spec import parse_spec
 from tuner.store import Store
 
 
@@ -163,6 +164,26 @@ def test_the_end_says_why_there_is_no_best_trial(sqlite_store: Store) -> None:
     text = last_words(sqlite_store, ended(**CONSTRAINED))
     assert "no trial keeps within the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
     assert "warning" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_budget_is_said_once_at_the_start_with_what_raises_it(sqlite_store: Store, terminal: bool) -> None:
+    data = {
+        "entrypoint": "module:train",
+        "space": {"x": {"type": "uniform", "lower": 0, "upper": 1}},
+        "metric": "loss",
+        "mode": "min",
+        "num_samples": 8,
+        "max_t": 15,
+    }
+    made = sqlite_store.create_experiment(parse_spec(data), now=T0)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        progress.update()
+        progress.update()
+    assert out.getvalue().count("Budget: ") == 1
+    assert "Budget: 3 full trainings' worth (45 iterations), all trials together" in out.getvalue()
+    assert "num_samples=8; budget=... or a larger num_samples raises it" in out.getvalue()
 
 
 def relu() -> None: ...
