@@ -7,16 +7,22 @@ import re
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+import tuner
+from tests.driver.bench import Bench
+from tests.driver.stored import stored
+from tests.driver.test_standing import CONSTRAINED
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.progress import Progress
+from tuner.spec import parse_spec
 from tuner.store import Store
 
 
@@ -120,6 +126,82 @@ def test_a_failure_is_told_in_full_at_once_and_only_once(sqlite_store: Store, te
     assert told.count('config["lrr"]') == 1
     assert told.count("failed: trial 1") == 0
     assert told.count("failed: trial 2, rank 0 on here: KeyError: 'width'") == 1
+
+
+def ended(**options: Any) -> Bench:
+    """A search of one trial that reports once and then is stopped, or reaches its end."""
+    bench = Bench(**{"num_samples": 1, **options})
+    bench.started(0)
+    bench.reported(0, 0.25, size=0.5)
+    if not bench.core.trials[0].state.ended:
+        bench.command("stop", 0)
+    bench.ended(0)
+    assert bench.core.ended
+    return bench
+
+
+def last_words(store: Store, bench: Bench) -> str:
+    progress, out = shown(store, stored(bench, store).public_id, False)
+    with progress:
+        pass
+    return out.getvalue()
+
+
+def test_the_end_says_the_best_ever_and_the_best_that_was_trained_to_its_end(sqlite_store: Store) -> None:
+    text = last_words(sqlite_store, ended(max_t=1))
+    assert "best loss 0.25 by trial 0 at iteration 1" in text
+    assert "best finished loss 0.25 by trial 0, trained to iteration 1" in text
+    assert "warning" not in text
+
+
+def test_the_end_warns_where_no_trial_was_trained_to_its_end(sqlite_store: Store) -> None:
+    text = last_words(sqlite_store, ended())
+    assert "best loss 0.25" in text
+    assert "warning: no trial was trained to its end, so the best value may not last" in text
+
+
+def test_the_end_says_why_there_is_no_best_trial(sqlite_store: Store) -> None:
+    text = last_words(sqlite_store, ended(**CONSTRAINED))
+    assert "no trial keeps within the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
+    assert "warning" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_budget_is_said_once_at_the_start_with_what_raises_it(sqlite_store: Store, terminal: bool) -> None:
+    data = {
+        "entrypoint": "module:train",
+        "space": {"x": {"type": "uniform", "lower": 0, "upper": 1}},
+        "metric": "loss",
+        "mode": "min",
+        "num_samples": 8,
+        "max_t": 15,
+    }
+    made = sqlite_store.create_experiment(parse_spec(data), now=T0)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        progress.update()
+        progress.update()
+    assert out.getvalue().count("Budget: ") == 1
+    assert "Budget: 3 full trainings' worth (45 iterations), all trials together" in out.getvalue()
+    assert "num_samples=8; budget=... or a larger num_samples raises it" in out.getvalue()
+
+
+def relu() -> None: ...
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_choices_are_shown_as_what_they_stand_for(sqlite_store: Store, terminal: bool) -> None:
+    bench = Bench(space={"act": tuner.choice([relu, str]), "layers": tuner.choice([[8, 8]])}, num_samples=2)
+    bench.started(0)
+    bench.reported(0, 0.25)
+    progress, out = shown(sqlite_store, stored(bench, sqlite_store).public_id, terminal)
+    with progress:
+        pass
+    text = out.getvalue()
+    named = [name for name in ("act=relu", "act=str") if name in text]
+    assert named
+    assert not re.search(r"act=\d", text)
+    assert "layers=[8, 8]" in text
 
 
 def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:

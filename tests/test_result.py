@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 import ray
 
+from tests.driver.bench import Bench
+from tests.driver.stored import stored
+from tests.driver.test_standing import CONSTRAINED, exploit
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo
@@ -82,6 +86,56 @@ def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_pat
     for ask in (lambda: result[0], lambda: list(result)):
         with pytest.raises(TypeError, match=r"its trials are in result\.trials"):
             ask()
+
+
+def test_the_best_configuration_is_that_of_the_best_report_and_not_a_later_one(sqlite_store: Store) -> None:
+    bench = Bench()
+    exploit(bench)
+    first = dict(bench.core.trials[0].segments[0].params)
+    bench.core.trials[0].segments.pop()
+    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    assert (result.best_value, result.best_config) == (0.1, first)
+    assert (result.trials[0].config, result.trials[0].best_config) == ({"x": 0.9}, first)
+
+
+def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:
+    bench = Bench(**CONSTRAINED)
+    for number, size in ((0, 1.0), (1, 0.2)):
+        bench.started(number)
+        bench.reported(number, 0.1 + number, size=size)
+    bench.reported(1, 0.3, size=0.4)
+    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    assert result.best_trial is result.trials[1]
+    assert (result.best_value, result.trials[1].best_iteration) == (1.1, 1)
+    frame = result.dataframe()
+    assert frame["feasible"].tolist() == [False, True]
+    assert frame["best_value"].tolist() == [0.1, 1.1]
+    assert result.dataframe(history=True)["feasible"].tolist() == [False, True, False]
+    plain = Result(sqlite_store, stored(Bench(), sqlite_store).public_id)
+    assert "feasible" not in plain.dataframe()
+
+
+def test_the_result_knows_the_best_trial_that_was_trained_to_its_end(sqlite_store: Store) -> None:
+    bench = Bench(max_t=2)
+    bench.started(0)
+    bench.started(1)
+    bench.reported(1, 0.1)
+    assert Result(sqlite_store, stored(bench, sqlite_store).public_id).best_finished is None
+    bench.reported(0, 0.4)
+    bench.reported(0, 0.5)
+    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    assert (result.best_trial, result.best_value) == (result.trials[1], 0.1)
+    assert (result.best_finished, result.best_finished_value) == (result.trials[0], 0.5)
+
+
+def test_a_search_without_any_finite_value_says_why_it_has_no_result(sqlite_store: Store) -> None:
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.reported(0, math.nan)
+    bench.ended(0)
+    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    assert (result.state, result.best_trial) == ("completed", None)
+    assert result.error == "no trial reported a finite 'loss': 1 trial reported NaN or infinity, first at iteration 1"
 
 
 def test_reading_results_needs_no_ray() -> None:

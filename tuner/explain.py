@@ -71,6 +71,8 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
         for record in store.list_experiments(page_size=limit).items:
             when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
             best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
+            if record.state.ended and record.best and "finished" in record.best and record.best["finished"] is None:
+                best += ", none finished"
             trials = sum(record.counts.values())
             how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
             yield f"{when}  {record.public_id}  {record.state:<10}  {how}  {record.name}"

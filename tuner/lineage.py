@@ -78,12 +78,14 @@ def newest(store: Store, public_id: str) -> Place | None:
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Where the experiment's best checkpoint was saved, or where its best trial is now; None where there is no best one."""
+    """Return where the experiment's best checkpoint was saved, or its best value reported; None if there is no best trial."""
     if not experiment.best:
         return None
     if saved := experiment.best.get("checkpoint_id"):
         found = store.get_checkpoint(saved)
         return Place(found.trial, found.segment, found.step)
+    if ordinal := experiment.best.get("segment"):
+        return Place(experiment.best["trial_number"], ordinal, experiment.best["iteration"])
     return newest(store, trial_id(experiment.public_id, experiment.best["trial_number"]))
 
 

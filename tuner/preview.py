@@ -87,7 +87,7 @@ def importance(store: Store, record: ExperimentRecord) -> Importance:
         for trial in page.items:
             value = trial.best_value if spec.scope == "all" else trial.last_value
             if trial.state.ended and value is not None:
-                found.append((trial.params, value))
+                found.append((trial.best_params if spec.scope == "all" else trial.params, value))
         token = page.next_token
         if token is None:
             break

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.echo import Echo
+from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
 
@@ -54,6 +55,8 @@ class Progress:
         self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # what the picture is of
         self._seen_seq = -1
         self._warned_seq = 0
+        self._space: Space | None = None
+        self._said_budget = False
         self._failed = 0  # trials, when they were last looked at
         self._told: set[str] = set()  # what failed trials failed of
 
@@ -90,6 +93,10 @@ class Progress:
             self._warn(record)
             self._tell_failures(record)
         self._seen_seq = record.last_event_seq
+        if not self._said_budget:
+            self._said_budget = True
+            if words := record.spec.resolved.get("budget"):
+                self.console.print(f"Budget: {words}", highlight=False, markup=False, soft_wrap=True)
         if self._live is not None:
             if last or new:
                 self._latest = record, self._trials(record)
@@ -133,13 +140,25 @@ class Progress:
         if record.best is not None:
             text.append(f"\nbest {record.spec.objective.metric} {record.best['value']:.6g}", "bold green")
             text.append(
-                f" by trial {record.best['trial_number']} at iteration {record.best['iteration']}: {short(record.best['params'])}"
+                f" by trial {record.best['trial_number']} at iteration {record.best['iteration']}: "
+                f"{short(self._readable(record.best['params']))}"
             )
+            text.append(_finished(record), "green")
+        elif record.no_best and not record.state.ended:
+            text.append(f"\nno best trial yet: {record.no_best}", "yellow")
         if record.reason and record.state.ended:
             text.append(f"\nended: {record.reason}", "dim")
         if record.error:
             text.append(f"\n{record.error}", "red")
+        if record.state.ended and (warning := _nothing_finished(record)):
+            text.append(f"\nwarning: {warning}", "bold yellow")
         return text
+
+    def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Choices by their values and not by their indices."""
+        if self._space is None:
+            self._space = Space.from_json(self.store.get_experiment(self.experiment_id).spec.space, opaque=True)
+        return self._space.readable(params)
 
     def _picture(self) -> RenderableType:
         if self._latest is None:
@@ -162,7 +181,14 @@ class Progress:
             if trial.state is TrialState.PENDING and not trial.waiting:
                 why = f"starting workers: {why}"
             state = Text(str(trial.state), style)
-            table.add_row(str(trial.number), state, str(trial.iteration), value, short(trial.params), Text(why, "dim"))
+            table.add_row(
+                str(trial.number),
+                state,
+                str(trial.iteration),
+                value,
+                short(self._readable(trial.params)),
+                Text(why, "dim"),
+            )
         return Group(self._headline(record), Text(), table)
 
     def _trials(self, record: ExperimentRecord) -> list[TrialRecord]:
@@ -185,8 +211,32 @@ def _stage(record: ExperimentRecord) -> str:
     return "starting workers" if record.state is ExperimentState.RUNNING and counts <= {"pending"} else ""
 
 
+def _finished(record: ExperimentRecord) -> str:
+    """The best trial that was trained to its end, as a line of its own."""
+    finished = (record.best or {}).get("finished")
+    if finished is None:
+        return ""
+    name, number = record.spec.objective.metric, finished["trial_number"]
+    return f"\nbest finished {name} {finished['value']:.6g} by trial {number}, trained to iteration {finished['iteration']}"
+
+
+def _nothing_finished(record: ExperimentRecord) -> str | None:
+    """What to say if the best value is of a trial that was stopped early and no other was trained to its end."""
+    if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
+        return None
+    return (
+        "no trial was trained to its end, so the best value may not last: train the best configuration to the end before "
+        "you rely on it"
+    )
+
+
 def short(params: Mapping[str, Any]) -> str:
     """``lr=0.0123 width=32``"""
     return " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}" for name, value in params.items()
     )
+
+
+def _cut(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

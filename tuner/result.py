@@ -12,6 +12,7 @@ from tuner import lineage
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
 from tuner.errors import CheckpointError
+from tuner.search import constraints
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import TrialRecord
@@ -29,10 +30,13 @@ class TrialResult:
     id: str
     number: int
     state: TrialState
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # the present one
     iterations: int
     metrics: Mapping[str, float]  # the newest value of each
-    best_value: float | None
+    best_value: float | None  # the best report within the constraints; the best of all if none is
+    best_iteration: int | None  # of that report
+    best_config: Mapping[str, Any]  # the configuration that led to it: under PBT, `config` may be a later one
+    feasible: bool | None  # whether its result keeps within the constraints; None if there are none, or no report
     last_value: float | None
     reason: str
     error: str | None  # one line: which rank, where, what
@@ -83,7 +87,13 @@ def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
 
 
 class Result:
-    """`trials` are in the order of their numbers; `best_*` are None where no trial reported a finite objective."""
+    """What a search has found.
+
+    trials: in the order of their numbers. best_trial, best_value, best_config, best_checkpoint: of the best report within the
+    constraints or, with scope="last", of the best last one; None if there is none, and `error` then says why. best_config led
+    to best_value. best_finished, best_finished_value: the trial that was trained to its end (to max_t, or until its function
+    returned) with the best last value; None if no trial was.
+    """
 
     def __init__(self, store: Store, experiment_id: str) -> None:
         record = store.get_experiment(experiment_id)
@@ -95,7 +105,6 @@ class Result:
         self.name = record.name
         self.state = str(record.state)
         self.reason = record.reason
-        self.error = record.error
         self.metric, self.mode = spec.objective.metric, spec.objective.mode
         self.trials = [
             _trial(row, space, spec.seed, histories.get(row.number, [])) for row in _all_trials(store, record.id)
@@ -103,7 +112,14 @@ class Result:
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
-        self.best_config: dict[str, Any] | None = dict(self.best_trial.config) if self.best_trial else None
+        self.best_config: dict[str, Any] | None = (
+            _config(space, spec.seed, best["params"], best["trial_number"]) if best else None
+        )
+        finished = best.get("finished") if best else None
+        self.best_finished: TrialResult | None = self.trials[finished["trial_number"]] if finished else None
+        self.best_finished_value: float | None = finished["value"] if finished else None
+        self.error = record.error or (record.no_best if record.state.ended else None)
+        self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
         self._segments = store.segments(record.id)
         self._best_place = lineage.best(store, record)
@@ -129,7 +145,10 @@ class Result:
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """One row a trial, or with `history` one row a report; configurations in columns ``config/lr``."""
+        """One row a trial, or with `history` one row a report; configurations in columns ``config/lr``.
+
+        If the search has constraints, the column `feasible` says whether the trial, or the report, keeps within them.
+        """
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
@@ -137,11 +156,24 @@ class Result:
             fixed = {"trial": trial.number, "state": str(trial.state)}
             config = {f"config/{name}": value for name, value in _flat(trial.config)}
             if history:
-                rows += [{**fixed, **report, **config} for report in trial.history]
+                rows += [{**fixed, **report, **config} for report in self._judged(trial.history)]
             else:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
+                if self._constraints:
+                    more["feasible"] = trial.feasible
                 rows.append({**fixed, **more, **trial.metrics, **config})
         return pd.DataFrame(rows)
+
+    def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
+        """The reports with `feasible`, judged by the newest value of each metric."""
+        if not self._constraints:
+            return list(history)
+        newest: dict[str, float] = {}
+        found: list[dict[str, Any]] = []
+        for report in history:
+            newest |= report
+            found.append({**report, "feasible": all(c.excess(newest) <= 0 for c in self._constraints)})
+        return found
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_not_here("Result", name, _OF_A_RESULT))
@@ -180,6 +212,9 @@ def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, fl
         iterations=row.iteration,
         metrics=row.last,
         best_value=row.best_value,
+        best_iteration=row.best_iteration,
+        best_config=_config(space, seed, row.best_params, row.number),
+        feasible=row.feasible,
         last_value=row.last_value,
         reason=row.reason,
         error=row.reason if row.state is TrialState.FAILED else None,

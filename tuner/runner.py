@@ -57,6 +57,7 @@ def run(
     working_dir: Literal["trial", "caller"] = "trial",
     max_concurrent_trials: int | None = None,
     time_budget_s: float | None = None,
+    budget: float | None = None,
     max_failures: int = 0,
     hang_timeout_s: float | None = 1800.0,
     placement_timeout_s: float = 600.0,
@@ -96,6 +97,8 @@ def run(
     max_concurrent_trials: None: as many as the cluster holds.
     time_budget_s: running time in seconds after which everything is stopped, counted from the start of the first trial: neither
         the start of Ray and of the workers counts nor a pause.
+    budget: how many full trainings' worth (of max_t each) the default search may spend, all trials together. None: a fifth of
+        num_samples, but at least 3. SpecError for schedulers that count no budget; those end with num_samples.
     max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
     seed: equal seeds draw equal configurations. The default is fixed, so that a search can be repeated; give others for others.
     points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
@@ -170,6 +173,7 @@ def run(
         "limits": {
             "max_concurrent_trials": max_concurrent_trials,
             "time_budget_s": time_budget_s,
+            "budget": budget,
             "max_failures": max_failures,
             "hang_timeout_s": hang_timeout_s,
             "placement_timeout_s": placement_timeout_s,

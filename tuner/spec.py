@@ -59,6 +59,10 @@ class LimitsSection(Section):
     time_budget_s: Seconds | None = Field(
         default=None, description="running time from the start of the first trial; pauses do not count"
     )
+    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="full trainings' worth (max_t each) to spend, all trials together; the freeze_thaw scheduler counts it",
+    )
     max_failures: Annotated[int, Field(ge=0)] = Field(
         default=0, description="retries of a trial after errors of its code"
     )
@@ -405,6 +409,7 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     """
     from tuner.driver.assemble import assemble
     from tuner.driver.parts import resolved_json
+    from tuner.search.constraints import as_option
     from tuner.space import Space
 
     wrong = {_field(pointer) for pointer, _ in errors}
@@ -416,10 +421,15 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     except SpecError as error:
         errors += [one for one in error.errors if _field(one[0]) not in neutral]
         return {}
-    return {
+    resolved: dict[str, Any] = {
         "scheduler": resolved_json(core.scheduler),
         "search": None if core.scheduler.PROPOSES else resolved_json(core.searcher),
     }
+    if found := core.searcher.metric_constraints():
+        resolved["constraints"] = as_option(found)
+    if (budget := core.scheduler.budget_words()) is not None:
+        resolved["budget"] = budget
+    return resolved
 
 
 def _default_name(entrypoint: str | None) -> str:

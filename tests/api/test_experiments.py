@@ -13,7 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+import tuner
 from tests.api.conftest import Poked
+from tests.driver.bench import Bench
+from tests.driver.stored import stored
+from tests.driver.test_standing import CONSTRAINED
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
@@ -198,7 +202,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
 
     found = (await client.get(f"{API}/{made.public_id}")).json()
     first = trial_id(made.public_id, 0)
-    assert found["best"] == {**best, "trial_id": first}
+    assert found["best"] == {**best, "trial_id": first, "finished": None}
     assert (found["trials"], found["counts"]["stopped"], found["metrics"], found["last_event_seq"]) == (
         2,
         1,
@@ -346,3 +350,40 @@ class TestFunctionsThatASpecNames:
         assert made.status_code == 201
         assert made.json()["stop"] == good["stop"]
         assert "good_stop" not in sys.modules
+
+
+async def test_the_best_is_within_the_constraints_and_says_who_finished(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    bench = Bench(**CONSTRAINED, max_t=2)
+    for number, size in ((0, 1.0), (1, 0.2)):
+        bench.started(number)
+        bench.reported(number, 0.1 + number, size=size)
+    empty = stored(Bench(**CONSTRAINED), sqlite_store).public_id
+    running = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
+    assert running["resolved"]["constraints"] == {"size": {"max": 0.25}}
+    assert (running["best"]["trial_number"], running["best"]["value"], running["best"]["finished"]) == (1, 1.1, None)
+    bench.reported(1, 1.2, size=0.1)
+    made = stored(bench, sqlite_store).public_id
+    best = (await client.get(f"{API}/{made}")).json()["best"]
+    assert (best["value"], best["iteration"]) == (1.1, 1)
+    assert (best["finished"]["trial_number"], best["finished"]["value"], best["finished"]["iteration"]) == (1, 1.2, 2)
+    items = (await client.get(f"{API}/{made}/trials")).json()["items"]
+    assert [item["feasible"] for item in items[:2]] == [False, True]
+    assert items[1]["best_params"] == items[1]["params"]
+    assert (await client.get(f"{API}/{empty}")).json()["no_best"] is None
+
+
+async def test_why_there_is_no_best_trial_is_said(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    bench = Bench(**CONSTRAINED)
+    bench.started(0)
+    bench.reported(0, 0.1, size=1.0)
+    found = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
+    assert found["best"] is None
+    assert found["no_best"].startswith("no trial keeps within the constraints (size at most 0.25)")
+
+
+async def test_labels_say_what_the_indices_of_choices_stand_for(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    bench = Bench(space={"layers": tuner.choice([[8, 8], [16]]), "x": tuner.choice([1, 2])})
+    found = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
+    assert found["labels"] == {"layers": ["[8, 8]", "[16]"]}

@@ -18,7 +18,7 @@ class Bench:
     """A core and a clock that moves by one second an event."""
 
     def __init__(self, **options: Any) -> None:
-        self.space = Space.from_python({"x": tuner.uniform(0, 1)})
+        self.space = Space.from_python(options.pop("space", {"x": tuner.uniform(0, 1)}))
         limits = options.pop("limits", {"max_concurrent_trials": 2})
         checkpoint = options.pop("checkpoint", {"interval_s": None})
         self.spec = Spec(

@@ -276,7 +276,7 @@ def test_a_search_whose_every_trial_fails_gives_up_early() -> None:
 
     result = search(evaluate, num_samples=500, scheduler="fifo")
     assert result.state is ExperimentState.FAILED
-    assert 10 <= len(result.trials) < 20
+    assert 3 <= len(result.trials) < 10, "those that ran beside the third"
     assert result.error is not None
     assert "ValueError: no such file" in result.error
 

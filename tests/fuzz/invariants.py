@@ -107,7 +107,7 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
     """Yield where a core that folded the log differs from the one that wrote it."""
     if live.scheduler.save() != folded.scheduler.save():
         yield "fold: the scheduler's state differs"
-    for name in ("state", "best", "finishing", "error", "running_s", "now", "seq", "ended"):
+    for name in ("state", "finishing", "error", "running_s", "now", "seq", "ended"):
         if getattr(live, name) != getattr(folded, name):
             yield f"fold: {name} is {getattr(folded, name)!r}, not {getattr(live, name)!r}"
     if live.checkpoints.deleting != folded.checkpoints.deleting:

@@ -17,13 +17,15 @@ from tests.schedulers.driving import Drive, Feed, saved, setting
 from tuner.domain import events as e
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Complete, Pause, Resume, Start
+from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.actions import Fit
 from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Fitted, TrialReported, TrialRestarted
-from tuner.schedulers.freeze_thaw import FIRST_TRIALS, FreezeThawScheduler, _Cache, levels
+from tuner.schedulers.freeze_thaw import FINISH_TRIES, FIRST_TRIALS, FreezeThawScheduler, _Cache, levels
+from tuner.schedulers.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
 
@@ -364,6 +366,125 @@ def test_an_explicit_budget_counts_and_a_time_budget_takes_its_place() -> None:
     assert len(search(FreezeThawScheduler(budget=2), 0, time_budget_s=None, num_samples=20).history) <= 2 * 27 + 4 * 9
     timed = search("freeze_thaw", 0, 6, num_samples=15)
     assert timed.seconds == pytest.approx(6 * 27 / 4)
+
+
+def finished_by(done: Simulation) -> list[str]:
+    """The reasons with which leading trials were trained to the end."""
+    return [d.reason for d in done.decisions if d.reason.startswith("trained to the end as the leading trial")]
+
+
+def crossing(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
+    """The better it begins, the sooner it gets worse again."""
+    for r in range((checkpoint or 0) + 1, 100):
+        yield Step({"loss": 1 + config["x"] - 0.5 * math.exp(-(((r - 3) / 2) ** 2)) + 0.01 * r}, 1.0, r)
+
+
+def small(**more: Any) -> Simulation:
+    options: dict[str, Any] = {"scheduler": "freeze_thaw", "num_samples": 8, "max_t": 15, "seed": 0, **more}
+    return simulate(options.pop("evaluate", crossing), {"x": uniform(0, 1)}, metric="loss", mode="min", **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_leading_trial_is_trained_to_the_end_within_the_budget(seed: int) -> None:
+    done = small(seed=seed)
+    assert done.best_trial is not None
+    assert done.best_trial.state is TrialState.COMPLETED
+    assert done.best_trial is done.best_finished
+    assert done.best_trial.iteration == 15
+    (why,) = finished_by(done)
+    assert f"the best loss so far is its {shown(done.best_value or 0)}" in why
+    assert len(done.history) <= 3 * 15 + 4 * 5, "what it costs is kept for it; the others go on to their next level"
+
+
+def test_finish_best_turns_it_off() -> None:
+    done = small(scheduler=FreezeThawScheduler(finish_best=False))
+    assert done.best_finished is None
+    assert finished_by(done) == []
+    assert FreezeThawScheduler(finish_best=False).to_json()["finish_best"] is False
+    with pytest.raises(SpecError, match="expected true or false"):
+        FreezeThawScheduler(finish_best="no")  # type: ignore[arg-type]
+
+
+def test_a_leading_trial_that_fails_leaves_its_place_to_the_next_but_not_for_ever() -> None:
+    def breaks(limit: int) -> Any:
+        def evaluate(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
+            for step in crossing(config, checkpoint):
+                if (step.checkpoint or 0) >= 9 and len(broken | {config["x"]}) <= limit:
+                    broken.add(config["x"])
+                    raise RuntimeError("broken")
+                yield step
+
+        return evaluate
+
+    broken: set[float] = set()
+    done = small(evaluate=breaks(1), num_samples=20)
+    assert done.best_finished is not None
+    assert len(broken) == 1
+    broken.clear()
+    done = small(evaluate=breaks(100), num_samples=20)
+    assert done.best_finished is None
+    assert len(finished_by(done)) <= FINISH_TRIES
+
+
+@pytest.mark.filterwarnings("ignore:trial .* starts over:UserWarning")
+def test_a_leading_trial_without_a_checkpoint_starts_over_and_says_so() -> None:
+    def saves_nothing(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
+        assert checkpoint is None
+        for step in crossing(config, None):
+            yield Step(step.metrics, 1.0)
+
+    done = small(evaluate=saves_nothing, budget=2, num_samples=20, seed=1)
+    assert done.best_finished is done.best_trial
+    (why,) = finished_by(done)
+    assert why.endswith("from the beginning, as it has saved no checkpoint")
+    assert len(done.history) <= 2 * 15 + 4 * 5
+
+
+def test_a_spent_time_budget_finishes_nobody() -> None:
+    done = small(num_samples=None, time_budget_s=12)
+    assert done.best_trial is not None
+    assert done.best_finished is None
+    assert finished_by(done) == []
+
+
+def test_a_budget_below_one_full_training_finishes_nobody() -> None:
+    assert finished_by(small(budget=0.5)) == []
+
+
+def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
+    done = small(budget=2)
+    assert 2 * 15 <= len(done.history) <= 2 * 15 + 4 * 5
+    (words,) = [d.reason for d in done.decisions if d.reason.startswith("budget: ")]
+    assert words == (
+        "budget: 2 full trainings' worth (30 iterations), all trials together; a larger budget=... raises it"
+    )
+    (words,) = [d.reason for d in small().decisions if d.reason.startswith("budget: ")]
+    assert words == (
+        "budget: 3 full trainings' worth (45 iterations), all trials together, as follows from num_samples=8; "
+        "budget=... or a larger num_samples raises it"
+    )
+
+
+def test_a_budget_is_refused_where_nobody_counts_it() -> None:
+    with pytest.raises(
+        SpecError, match=r"limits.budget: the asha scheduler counts no full trainings: limit it by num_s"
+    ):
+        small(scheduler="asha", budget=2)
+    with pytest.raises(SpecError, match=r"the fifo scheduler \(scheduler auto: fifo, since 3 trials are too few"):
+        small(scheduler=None, num_samples=3, budget=2)
+    with pytest.raises(SpecError, match=r"the experiment's budget is 2, the scheduler's 4: give one of them"):
+        small(scheduler=FreezeThawScheduler(budget=4), budget=2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folding_the_log_leaves_the_same_state_with_a_trial_that_is_being_finished(seed: int) -> None:
+    drive = Drive({"type": "freeze_thaw", "budget": 2}, seed, num_samples=8, stride=3).run()
+    assert drive.core.ended
+    for moment in drive.moments:
+        for snapshot in (False, True):
+            core = moment.restore(drive, snapshot)
+            assert json.loads(saved(core)) == json.loads(moment.state)
+            assert core.handle(moment.event).log == moment.outcome
 
 
 def test_given_points_come_first() -> None:

@@ -57,6 +57,29 @@ def test_a_dirty_process_is_replaced_and_nobody_notices(bench: Bench) -> None:
     assert first["pid"] != second["pid"]
 
 
+def raises(config: dict[str, Any]) -> None:
+    from tuner.trials.session import report
+
+    big = bytearray(64 << 20)
+    if config.get("late"):
+        report({"pid": 0})
+    raise KeyError(f"no such key among {len(big)}")
+
+
+def test_a_process_whose_function_raised_before_any_report_is_used_again(bench: Bench) -> None:
+    first = metrics(bench, bench.launch(draws))
+    outcome = bench.run(bench.launch(raises))
+    assert outcome.failure is not None
+    assert "KeyError" in outcome.failure.message
+    assert metrics(bench, bench.launch(draws))["pid"] == first["pid"]
+
+
+def test_a_process_whose_function_raised_after_a_report_is_not(bench: Bench) -> None:
+    first = metrics(bench, bench.launch(draws))
+    assert bench.run(bench.launch(raises, config={"late": True})).failure is not None
+    assert metrics(bench, bench.launch(draws))["pid"] != first["pid"]
+
+
 def test_a_module_that_has_changed_is_not_used_from_memory(bench: Bench) -> None:
     source = bench.folder / "my_training.py"
     text = "from tuner.trials.session import report\ndef train(config):\n    report({{'version': {}}})\n"

@@ -98,6 +98,30 @@ def fit(flavour: str, schedule: Any, config: Mapping[str, Any], **options: Any) 
     return made, model
 
 
+def fit_alone(flavour: str, **options: Any) -> Any:
+    """With the callback in the Trainer, and no word of `prepare_trainer`."""
+    callback = tuner.lightning.ReportCallback(lightning=flavour)
+    made = trainer(flavour, max_epochs=6, callbacks=[callback], **options)
+    model = module(flavour, CONFIG, one_cycle)
+    made.fit(model, *loaders())
+    return model
+
+
+@both
+def test_the_callback_alone_goes_on_from_the_trials_checkpoint(flavour: str) -> None:
+    with trial() as whole:
+        uninterrupted = fit_alone(flavour)
+    with trial(leave_at=3) as first:
+        fit_alone(flavour)
+    assert first.saved is not None
+    with trial(checkpoint=first.saved, start_iteration=3) as second:
+        resumed = fit_alone(flavour)
+    assert [report.metrics["epoch"] for report in second.reports] == [3, 4, 5]
+    assert torch.equal(resumed.layer.weight, uninterrupted.layer.weight)
+    assert resumed.rates == uninterrupted.rates[18:]
+    assert [r.metrics for r in second.reports] == [r.metrics for r in whole.reports[3:]]
+
+
 @both
 def test_reports_once_per_validation_with_the_metrics_of_the_epoch(flavour: str) -> None:
     with trial() as driver:

@@ -117,3 +117,51 @@ def test_population_based_training_goes_on_with_the_new_hyperparameters() -> Non
             assert report["epoch"] == report["training_iteration"] - 1
         changed += len({report["wanted"] for report in trial.history}) > 1
     assert changed >= 1
+
+
+def alone(config: dict[str, Any]) -> None:
+    """With `ReportCallback` among the Trainer's callbacks, and no word of `prepare_trainer`."""
+    import pytorch_lightning as pl
+
+    from tests.trials.lightning_cases import loaders, module
+
+    def sgd(net: Any, _: Any) -> Any:
+        import torch
+
+        return torch.optim.SGD(net.parameters(), lr=config["lr"])
+
+    trainer = pl.Trainer(
+        max_epochs=100,
+        accelerator="cpu",
+        callbacks=[tuner.lightning.ReportCallback({"loss": "val_loss"})],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module("pytorch_lightning", config, sgd), *loaders())
+
+
+def test_the_callback_alone_is_enough_for_the_default_search_which_finishes_its_leader() -> None:
+    result = tuner.run(
+        alone,
+        {"lr": tuner.loguniform(1e-4, 5e-2)},
+        metric="loss",
+        mode="min",
+        num_samples=8,
+        max_t=5,
+        budget=3,
+        max_concurrent_trials=2,
+        resources_per_worker={"CPU": 0.5},
+        verbose=0,
+    )
+    assert result.error is None
+    assert TrialState.FAILED not in [trial.state for trial in result.trials]
+    segments = [row["segment"] for trial in result.trials for row in trial.history]
+    assert max(segments) > 1, "trials were paused, and resumed from their checkpoints"
+    for trial in result.trials:
+        assert [row["training_iteration"] for row in trial.history] == list(range(1, trial.iterations + 1))
+    assert result.best_trial is not None
+    assert result.best_trial.state is TrialState.COMPLETED
+    assert result.best_finished is not None
+    assert result.best_finished.iterations == 5

@@ -5,6 +5,8 @@ Times are RFC 3339 in UTC; NaN and infinities are null.
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.lineage import Link, schedule
 from tuner.preview import Importance, Preview
+from tuner.space import Space
 from tuner.store import (
     Curve,
     DecisionRecord,
@@ -76,13 +79,27 @@ class Counts(Model):
     cancelled: int = 0
 
 
+class Finished(Model):
+    """The trial that was trained to its end with the best last value."""
+
+    trial_id: str
+    trial_number: int
+    value: Annotated[Number, Field(description="its last value")]
+    iteration: int | None
+    params: Json
+    checkpoint_id: str | None
+
+
 class Best(Model):
+    """The best report within the constraints or, with scope "last", the trial with the best last report."""
+
     trial_id: str
     trial_number: int
     value: Number
     iteration: int | None
-    params: Json
+    params: Annotated[Json, Field(description="of the segment that reported this value")]
     checkpoint_id: str | None
+    finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
 
 
 class Scaling(Model):
@@ -98,6 +115,7 @@ class Scaling(Model):
 class Limits(Model):
     max_concurrent_trials: int | None
     time_budget_s: float | None
+    budget: Annotated[float | None, Field(description="full trainings' worth (max_t each), all trials together")]
     max_failures: int
     max_system_failures: int
     placement_timeout_s: float
@@ -115,6 +133,8 @@ class Resolved(Model):
 
     scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
     search: Annotated[Json | None, Field(description="null where the scheduler proposes configurations itself")]
+    constraints: Annotated[Json, Field(description='what results must satisfy: {"size": {"max": 0.25}}')] = {}
+    budget: Annotated[str | None, Field(description="what the search may spend, in words, and how to raise it")] = None
 
 
 class Experiment(Model):
@@ -152,6 +172,11 @@ class Experiment(Model):
     counts: Counts
     trials: int
     best: Best | None
+    no_best: Annotated[str | None, Field(description="why `best` is null although trials have reported")]
+    labels: Annotated[
+        dict[str, list[Any]],
+        Field(description="what the values of a parameter stand for, if they are indices of choices"),
+    ]
     reason: str
     error: str | None
     last_event_seq: int
@@ -191,6 +216,8 @@ class Experiment(Model):
             counts=counts,
             trials=sum(counts.model_dump().values()),
             best=_best(record),
+            no_best=record.no_best,
+            labels=labels(json.dumps(dict(spec.space))),
             reason=record.reason,
             error=record.error,
             last_event_seq=record.last_event_seq,
@@ -331,6 +358,10 @@ class Trial(Model):
     last_value: Number
     best_value: Number
     best_iteration: int | None
+    best_params: Annotated[Json, Field(description="that led to best_value; under PBT they may differ from params")]
+    feasible: Annotated[
+        bool | None, Field(description="whether its result keeps within the constraints; null: none to judge")
+    ]
     running_s: float
     failures: int
     reason: str
@@ -580,15 +611,26 @@ def _best(record: ExperimentRecord) -> Best | None:
     best: Mapping[str, Any] | None = record.best
     if not best:
         return None
-    number = int(best["trial_number"])
-    return Best(
-        trial_id=trial_id(record.public_id, number),
-        trial_number=number,
-        value=best.get("value"),
-        iteration=best.get("iteration"),
-        params=dict(best.get("params") or {}),
-        checkpoint_id=best.get("checkpoint_id"),
-    )
+    finished = best.get("finished")
+    return Best(**_placed(record, best), finished=None if finished is None else Finished(**_placed(record, finished)))
+
+
+def _placed(record: ExperimentRecord, found: Mapping[str, Any]) -> dict[str, Any]:
+    number = int(found["trial_number"])
+    return {
+        "trial_id": trial_id(record.public_id, number),
+        "trial_number": number,
+        "value": found.get("value"),
+        "iteration": found.get("iteration"),
+        "params": dict(found.get("params") or {}),
+        "checkpoint_id": found.get("checkpoint_id"),
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def labels(space: str) -> dict[str, list[Any]]:
+    """The labels of choices whose values are indices, by path, for a space given as JSON text."""
+    return Space.from_json(json.loads(space), opaque=True).labels()
 
 
 def _checkpoint(found: Mapping[str, Any]) -> Checkpoint:
@@ -602,6 +644,7 @@ def _trial_fields(record: TrialRecord) -> dict[str, Any]:
         "last_value",
         "best_value",
         "best_iteration",
+        "feasible",
         "running_s",
         "failures",
         "reason",
@@ -614,6 +657,7 @@ def _trial_fields(record: TrialRecord) -> dict[str, Any]:
         "experiment_id": record.experiment,
         "state": record.state.value,
         "params": dict(record.params),
+        "best_params": dict(record.best_params),
         "last": dict(record.last),
         "error": None if record.failure is None else Failure.model_validate(dict(record.failure)),
         "checkpoint": None if found is None else _checkpoint(found),

@@ -46,6 +46,9 @@ class Scaling:
 class Limits:
     max_concurrent_trials: int | None = None  # None: as many as the cluster holds
     time_budget_s: float | None = None  # running time only
+    budget: float | None = (
+        None  # full trainings' worth, each of max_t, all trials together; for schedulers that count it
+    )
     max_failures: int = 0  # retries of a trial after errors of the user's code
     max_system_failures: int = 10  # retries of a trial after lost nodes and preemptions
     placement_timeout_s: float = 600.0  # waiting longer than this for resources is a system failure
@@ -88,8 +91,9 @@ class Spec:
     scope: Literal["all", "last"] = "all"  # which value of a trial counts
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     version: int = SPEC_VERSION
-    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None}; the
-    # latter where the scheduler proposes configurations itself. Nothing is decided by it.
+    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
+    # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
+    # two are left out if there are none. Nothing is decided by it.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

@@ -52,6 +52,15 @@ class Kept:
     t: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A finite value of the objective, and the report that had it."""
+
+    value: float
+    iteration: int
+    segment: int  # ordinal
+
+
 @dataclass(slots=True)
 class Trial:
     number: int
@@ -63,6 +72,11 @@ class Trial:
     last_value: float | None = None  # of the objective, newest finite one
     best_value: float | None = None
     best_iteration: int | None = None
+    best_segment: int | None = None  # ordinal of the segment that reported best_value
+    last_mark: Mark | None = None  # the report that had last_value
+    feasible: bool | None = None  # whether its result keeps within the constraints; None: nothing to judge
+    feasible_now: bool | None = None  # whether its newest report does
+    feasible_best: Mark | None = None  # its best report within the constraints
     reports: int = 0  # over all segments
     running_s: float = 0.0  # time spent between its reports, all segments
     failures: int = 0  # of the user's code
@@ -89,6 +103,17 @@ class Trial:
     @property
     def segment(self) -> Segment | None:
         return self.segments[-1] if self.segments else None
+
+    @property
+    def best_mark(self) -> Mark | None:
+        """The best report within the constraints; the best of all reports if none is, or if there are no constraints."""
+        if self.feasible_best is not None or self.best_value is None:
+            return self.feasible_best
+        return Mark(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
+
+    def params_at(self, mark: Mark) -> Mapping[str, Any]:
+        """The configuration that led to a report: under PBT it may differ from the present one."""
+        return self.segments[mark.segment - 1].params if 0 < mark.segment <= len(self.segments) else self.params
 
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
         """The ready checkpoint whose report had the best objective; the newest one where none had a finite value."""

@@ -68,10 +68,19 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials, as the experiment's own does
     if len(spec.objectives) > 1 and scheduler.TYPE != "fifo":
         mistakes.found.append(("/scheduler", "several objectives work with the fifo scheduler only, for now"))
+    if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
+        chosen = f" ({why})" if why else ""
+        message = (
+            f"the {scheduler.TYPE} scheduler{chosen} counts no full trainings: limit it by num_samples or time_budget_s, or use "
+            "the freeze_thaw scheduler"
+        )
+        mistakes.found.append(("/limits/budget", message))
     if stopper is not None:
         with mistakes:
             stopper.setup(setting)
     mistakes.check()
+    if (words := scheduler.budget_words()) is not None:
+        notes.append(f"budget: {words}")
     return Core(spec, scheduler, searcher, stopper, notes)
 
 
@@ -86,6 +95,8 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Settin
         slots=spec.limits.max_concurrent_trials,
         checkpoints=saves_checkpoints is not False,
         time_budget_s=spec.limits.time_budget_s,
+        scope=spec.scope,
+        budget=spec.limits.budget,
         given_points=len(spec.points_to_evaluate),
     )
 

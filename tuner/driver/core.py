@@ -27,6 +27,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.actions import Ask, Fit, Interrupt, Verdict
+from tuner.driver.alike import all_failed_alike
 from tuner.driver.fold import Fold, Outcome
 from tuner.driver.milestones import next_milestone, save_is_due
 from tuner.names import did_you_mean
@@ -172,7 +173,8 @@ class Core(Fold):
 
     def _is_best_yet(self, trial: Trial) -> bool:
         """Whether the trial's newest report is the best of the whole experiment."""
-        return self.best is not None and self.best[1] == trial.number and trial.best_iteration == trial.iteration
+        best, mark = self.standing.best, trial.best_mark
+        return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def first_milestone(self, number: int) -> int | None:
         """report_no of the first report of the newest segment that waits for a verdict."""
@@ -185,19 +187,13 @@ class Core(Fold):
 
     def summary(self) -> dict[str, object]:
         """For the experiment's row: the best trial, counts by state, why it ended."""
-        best = None
-        if (trial := self.best_trial()) is not None:
-            ever = self.spec.scope == "all"
-            checkpoint = trial.best_checkpoint(self._objective) if ever else trial.checkpoint
-            best = {
-                "trial_number": trial.number,
-                "value": trial.best_value if ever else trial.last_value,
-                "iteration": trial.best_iteration if ever else trial.iteration,
-                "params": trial.params,
-                "checkpoint_id": checkpoint.id if checkpoint else None,
-            }
         counts = {str(state): self.trials.count(state) for state in TrialState}
-        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error}
+        return {
+            "best": self.standing.summary(self.trials),
+            "counts": counts,
+            "reason": self.finishing or "",
+            "error": self.error,
+        }
 
     def _stale(self, event: Event) -> bool:
         if not isinstance(event, e.Waiting | e.SegmentStarted | e.Reported | e.SegmentEnded | e.Drawn | e.Noted):
@@ -342,7 +338,9 @@ class Core(Fold):
         failure = event.failure or Failure(kind="system", message="the worker group was lost")
         if failure.kind == "placement":
             return self._all_fail(trial, failure, "every trial asks for the same workers")
-        return [self._after_failure(trial, failure)]
+        decision = self._after_failure(trial, failure)
+        alike = all_failed_alike(self.trials, trial.number, failure) if isinstance(decision, d.Fail) else None
+        return [decision] if alike is None else self._all_fail(trial, failure, alike)
 
     def _all_fail(self, trial: Trial, failure: Failure, since: str) -> list[Decision]:
         """This trial has failed of what all the others would fail of, one after the other."""

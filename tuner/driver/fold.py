@@ -18,9 +18,10 @@ from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState, change_experiment
-from tuner.domain.trial import Cause, Population, Segment, Trial
+from tuner.domain.trial import Cause, Mark, Population, Segment, Trial
 from tuner.driver.actions import Action, DeleteCheckpoint, Interrupt, Launch
 from tuner.driver.checkpoints import CheckpointLedger
+from tuner.driver.standing import Standing
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -76,7 +77,7 @@ class Fold:
         self._begun = False  # whether a trial has ever started
         self.error: str | None = None
         self.finishing: str | None = None  # why nothing new is started
-        self.best: tuple[float, int] | None = None  # (score, trial)
+        self.standing = Standing(spec, searcher.metric_constraints())
         self._objective = spec.objective
         self._by_iteration = spec.time_attr == "training_iteration"
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
@@ -209,17 +210,22 @@ class Fold:
         if usable:
             assert value is not None
             trial.last_value = value
-            trial.values[event.iteration] = value
             score = self._objective.score(value)
             if trial.best_value is None or score > self._objective.score(trial.best_value):
-                trial.best_value, trial.best_iteration = value, event.iteration
-            if self.best is None or score > self.best[0]:
-                self.best = (score, trial.number)
-                self.checkpoints.leads(trial.number)
+                trial.best_value, trial.best_iteration, trial.best_segment = value, event.iteration, event.segment
+            trial.last_mark = Mark(value, event.iteration, event.segment)
+        self.standing.reported(trial, metrics)
+        if self.standing.best is not None:
+            self.checkpoints.leads(self.standing.best[1])
+        counts = usable and trial.feasible_now is not False
+        if counts and value is not None:
+            trial.values[event.iteration] = value
+        else:
+            trial.values.pop(event.iteration, None)
         t = trial.t if self._by_metric and math.isfinite(trial.t) else None
         if t is not None:
             trial.times[event.iteration] = t
-        self.checkpoints.reported(trial, segment.ordinal, event.iteration, value if usable else None, t)
+        self.checkpoints.reported(trial, segment.ordinal, event.iteration, value if counts else None, t)
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
         if not usable or not segment.scored or segment.leaving or not math.isfinite(trial.t):
@@ -353,6 +359,8 @@ class Fold:
             self._count_failure(trial)
         self._leave(trial, "stop")
         self.trials.move(number, state)
+        if state is _S.COMPLETED:
+            self.standing.completed(trial)
         self.checkpoints.trial_ended(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
 
@@ -428,24 +436,30 @@ class Fold:
                 self.state = change_experiment(self.state, _X.CANCELLED)
             case _X.RUNNING | _X.PAUSING if self.finishing is not None and self._all_ended:
                 lost = self.trials.count(_S.FAILED)
-                failed = self._failing or (lost > 0 and (self.best is None or lost == len(self.trials)))
-                self.error = self._failures(lost) if lost else self.finishing if self._failing else None
+                failed = self._failing or (lost > 0 and (not self.standing.finite or lost == len(self.trials)))
+                self.error = self._why_no_result(lost)
                 self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
 
     def best_trial(self) -> Trial | None:
-        """By the best value ever reported, or by the last ones where the scope says so; None where there is no finite one."""
-        if self.spec.scope == "all":
-            return self.trials[self.best[1]] if self.best is not None else None
-        scored = [(self._objective.score(t.last_value), -t.number) for t in self.trials if t.last_value is not None]
-        return self.trials[-max(scored)[1]] if scored else None
+        """By the best report, or by the last ones if the scope says so; None if none is finite and within the constraints."""
+        return self.standing.best_trial(self.trials)
 
     @property
     def _all_ended(self) -> bool:
         return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
 
+    def _why_no_result(self, lost: int) -> str | None:
+        """The experiment's error: which trials failed, and why there is no best one."""
+        said = [self._failures(lost)] if lost else [self.finishing] if self._failing else []
+        return "; ".join(filter(None, [*said, self.standing.why_none()])) or None
+
     def _failures(self, count: int) -> str:
         last = [t for t in self.trials if t.state is _S.FAILED][-1].reason
-        return last if count == 1 else f"{count} of {len(self.trials)} trials failed; the last one: {last}"
+        if count == 1:
+            return last
+        if self._failing and self.finishing and last in self.finishing:  # it says already what all failed of
+            return self.finishing
+        return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, segment: int, info: e.CheckpointInfo) -> None:
         """Take a checkpoint in. The value that goes with it is known if it is of the newest segment and its report came."""

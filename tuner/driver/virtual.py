@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ Evaluate = Callable[[dict[str, Any], Any], Iterable[Step]]
 class Simulation:
     """What a simulated search did.
 
+    best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
+    trial whose last value is the best among those trained to their end. error: also says why there is no best trial.
     history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
     log: every event and decision, as a driver would have committed them.
     """
@@ -71,6 +74,7 @@ class Simulation:
     best_trial: Trial | None = field(repr=False)
     best_value: float | None
     best_config: dict[str, Any] | None
+    best_finished: Trial | None = field(repr=False)
     state: ExperimentState
     seconds: float
     error: str | None
@@ -102,6 +106,7 @@ def simulate(
     max_concurrent_trials: int = 4,
     startup_s: float = 0.0,
     time_budget_s: float | None = None,
+    budget: float | None = None,
     seed: int = 0,
     time_attr: str = "training_iteration",
     max_failures: int = 0,
@@ -110,8 +115,8 @@ def simulate(
 
     evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` a report.
     checkpoint is None at the beginning, else the object of the step that it continues from. startup_s: virtual seconds that
-    every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after
-    which everything is stopped.
+    every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which everything
+    is stopped. budget: how many full trainings' worth the default search may spend, all trials together.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option. What
     `tuner.run` would print as a warning is a UserWarning here, and in the result's `warnings`.
@@ -136,7 +141,10 @@ def simulate(
         ),
         checkpoint=CheckpointPolicy(interval_s=None),
         limits=Limits(
-            max_concurrent_trials=max_concurrent_trials, time_budget_s=time_budget_s, max_failures=max_failures
+            max_concurrent_trials=max_concurrent_trials,
+            time_budget_s=time_budget_s,
+            budget=budget,
+            max_failures=max_failures,
         ),
     )
     done = _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
@@ -236,21 +244,23 @@ class _Shell:
             self.now = time
             what()
         best = core.best_trial()
+        mark = core.standing.of(best) if best else None
         return Simulation(
             history=self.history,
             trials=list(core.trials),
             configs=[self.config(t) for t in core.trials],
             best_trial=best,
-            best_value=best.best_value if best else None,
-            best_config=self.config(best) if best else None,
+            best_value=mark.value if mark else None,
+            best_config=self.config(best, best.params_at(mark)) if best and mark else None,
+            best_finished=core.standing.best_finished(core.trials),
             state=core.state,
             seconds=self.now,
             error=core.error,
             log=self.log,
         )
 
-    def config(self, trial: Trial) -> dict[str, Any]:
-        return self.space.config(trial.params, self.core.spec.seed, trial.number)
+    def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self.space.config(trial.params if params is None else params, self.core.spec.seed, trial.number)
 
     def at(self, delay: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.heap, (self.now + delay, next(self.order), what))
@@ -351,7 +361,9 @@ class _Shell:
             self.end(number, ordinal, "left")
 
     def fail(self, number: int, ordinal: int, error: Exception) -> None:
-        failure = Failure(kind="user", cause="exception", message=f"{type(error).__name__}: {error}", rank=0)
+        trace = "".join(traceback.format_exception(error))
+        message = f"{type(error).__name__}: {error}"
+        failure = Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
         self.end(number, ordinal, "failed", failure)
 
     def end(self, number: int, ordinal: int, outcome: Any, failure: Failure | None = None) -> None:

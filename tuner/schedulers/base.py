@@ -48,6 +48,8 @@ class Setting:
     slots: int | None = None  # max_concurrent_trials, where it is known
     checkpoints: bool = True  # False where the trainable is known to save none
     time_budget_s: float | None = None  # of running time, where the experiment has one
+    scope: str = "all"  # which of a trial's values counts: "all", its best one, or "last"
+    budget: float | None = None  # of the experiment, in full trainings, where it has one
     given_points: int = 0  # how many points_to_evaluate there are; the searcher suggests them first
 
 
@@ -130,6 +132,9 @@ class Scheduler(ABC):
     #: whether other trials may copy a trial that goes on, so that it saves at every milestone and not only when it pauses
     SAVES_AT_MILESTONES: ClassVar[bool] = False
 
+    #: whether it ends the search after `budget` full trainings' worth, all trials together
+    COUNTS_BUDGET: ClassVar[bool] = False
+
     state: Any = None
     setting: Setting
 
@@ -167,6 +172,10 @@ class Scheduler(ABC):
         """`to_json` as it works out in this experiment: with what it inherits in the place of None. Call `setup` before."""
         inherited = {"max_t": self.setting.max_t, "time_attr": self.setting.time_attr}
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
+
+    def budget_words(self) -> str | None:
+        """Say what the search may spend and which argument raises it; None if this scheduler sets no end of its own."""
+        return None
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """The smallest value of time_attr above the trial's present one at which `decide` must be asked; None: never."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tuner.domain.decisions import Cancel, Complete, Decision, Fail, Pause, Resume, Retry, Start, Stop
+from tuner.domain.decisions import Cancel, Complete, Decision, Fail, Note, Pause, Resume, Retry, Start, Stop
 from tuner.domain.keys import keyed_seed
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
@@ -36,7 +36,7 @@ from tuner.schedulers.base import (
 from tuner.schedulers.cube import Cube, key
 from tuner.schedulers.curve_model import Evidence, Floats, Prior, Rows, Warp
 from tuner.schedulers.novelty import Novelty
-from tuner.schedulers.options import check_number, options_of
+from tuner.schedulers.options import check_boolean, check_number, options_of
 from tuner.schedulers.repeats import Repeats
 from tuner.schedulers.weighing import Question, Results, Winner, tau, weigh
 from tuner.schedulers.wording import at, shown
@@ -50,6 +50,7 @@ SCOUT_REACH = 0.2  # of max_t
 SCOUTS_WHEN_STALLED = 2  # times scout_share, on top of it, while nothing gets better
 PATIENCE = 5  # full trainings before it is asked whether things get better
 NEARLY = 0.05  # of the way down to the median score is as good as the best
+FINISH_TRIES = 3  # leading trials taken up at the end, should they fail or be overtaken
 RECENT = 10  # proposals of the model that are looked back upon
 
 PRIOR = Prior()
@@ -79,6 +80,7 @@ class FreezeThawState:
     theta: list[float] = field(default_factory=list)
     fitted_at: int = 0  # results at the last fit
     fits: int = 0
+    finishing: list[int] = field(default_factory=list)  # trials taken up to be trained to max_t as the leading one
 
 
 class FreezeThawScheduler(Scheduler):
@@ -87,9 +89,11 @@ class FreezeThawScheduler(Scheduler):
     max_t: a full training, in units of time_attr; the experiment's where None.
     grace_period: the lowest level; nothing is decided before it. Levels then grow by 1.5. None: 1, or max_t / 64 for a
         max_t below 2.
-    budget: ends the search after so many full trainings' worth of time_attr, all trials together. None: a fifth of
-        num_samples, but at least 3 (or num_samples, where that is less); no end of its own where the experiment has a
-        time budget or no num_samples.
+    budget: ends the search after so many full trainings' worth of time_attr, all trials together. None: the experiment's
+        (limits.budget), else a fifth of num_samples, but at least 3 (or num_samples, if that is less); no end of its own if
+        the experiment has a time budget or no num_samples.
+    finish_best: whether the leading trial, the one with the best value so far, is trained to max_t at the end. What it still
+        costs, at most half of the budget, is kept for it. A budget below one full training finishes none.
     thaw: how often only started trials are asked about, by their expected improvement at max_t.
     random_share: of the new trials, how many are drawn without the model, which may be wrong about the space.
     scout_share: of all training, how much goes to trials that are drawn without the model and not paused before a fifth of
@@ -98,7 +102,9 @@ class FreezeThawScheduler(Scheduler):
     """
 
     TYPE: ClassVar[str] = "freeze_thaw"
+    VERSION: ClassVar[int] = 2
     PROPOSES: ClassVar[bool] = True
+    COUNTS_BUDGET: ClassVar[bool] = True
     NEEDS_CHECKPOINTS: ClassVar[bool] = True
 
     def __init__(
@@ -110,7 +116,9 @@ class FreezeThawScheduler(Scheduler):
         random_share: float = 0.1,
         scout_share: float = 0.07,
         time_attr: str | None = None,
+        finish_best: bool = True,
     ) -> None:
+        check_boolean("finish_best", finish_best)
         for name, value in (("max_t", max_t), ("grace_period", grace_period), ("budget", budget)):
             if value is not None:
                 check_number(name, value, above=0)
@@ -123,6 +131,7 @@ class FreezeThawScheduler(Scheduler):
         self.random_share = random_share
         self.scout_share = scout_share
         self.time_attr = time_attr
+        self.finish_best = finish_best
         self.state = FreezeThawState()
         self._cache = _Cache()
 
@@ -139,6 +148,11 @@ class FreezeThawScheduler(Scheduler):
         grace = self.grace_period if self.grace_period is not None else (1 if end >= 2 else end / 64)
         if grace > end:
             raise SpecError(f"expected at least grace_period ({grace:g}), got {end:g}", "/scheduler/max_t")
+        if None not in (self.budget, setting.budget) and self.budget != setting.budget:
+            message = (
+                f"the experiment's budget is {setting.budget:g}, the scheduler's {self.budget:g}: give one of them"
+            )
+            raise SpecError(message, "/scheduler/budget")
         self._levels = levels(float(grace), float(end))
         self._end = self._levels[-1]
         self._scout_end = next(level for level in self._levels if level >= SCOUT_REACH * self._end)
@@ -152,6 +166,21 @@ class FreezeThawScheduler(Scheduler):
         own = {"max_t": self._end, "grace_period": self._levels[0], "budget": self._budget()}
         whole = {name: int(value) if value is not None and value.is_integer() else value for name, value in own.items()}
         return {**super().resolved(), **whole}
+
+    def budget_words(self) -> str | None:
+        budget = self._budget()
+        if budget is None:
+            return None
+        unit = "iterations" if self.setting.time_attr == "training_iteration" else f"of {self.setting.time_attr}"
+        worth = (
+            f"{shown(budget)} full training{'s' if budget != 1 else ''}' worth"
+            if budget != 1
+            else "1 full training's worth"
+        )
+        said = f"{worth} ({shown(budget * self._end)} {unit}), all trials together"
+        if self.budget is not None or self.setting.budget is not None:
+            return f"{said}; a larger budget=... raises it"
+        return f"{said}, as follows from num_samples={self.setting.num_samples}; budget=... or a larger num_samples raises it"
 
     # -- facts -----------------------------------------------------------------------------------------------------------
 
@@ -220,6 +249,8 @@ class FreezeThawScheduler(Scheduler):
 
     def enacted(self, decision: Decision, trials: Population) -> None:
         state: FreezeThawState = self.state
+        if isinstance(decision, Resume | Note) and decision.trial not in state.finishing:
+            self._take_up(decision.trial, trials)
         match decision:
             case Start(tags=tags):
                 state.ordinal += 1
@@ -236,6 +267,10 @@ class FreezeThawScheduler(Scheduler):
             ):
                 state.running.pop(trial, None)
 
+    def _take_up(self, number: int | None, trials: Population) -> None:
+        if number is not None and self._spent_out(trials) and number == self._last_leader(trials):
+            self.state.finishing.append(number)
+
     # -- decisions -------------------------------------------------------------------------------------------------------
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
@@ -247,7 +282,10 @@ class FreezeThawScheduler(Scheduler):
             return (Complete(trial=number, reason=f"completed at {here}: max_t is {shown(self._end)}"),)
         if state.held != number or number not in state.running:
             return ()
-        if self._spent_out():
+        if self._spent_out(trials):
+            if number == self._last_leader(trials):
+                why = self._finishing_words(trials[number])
+                return () if number in state.finishing else (Note(trial=number, reason=why),)
             return (Stop(trial=number, reason=f"stopped at {here}: {self._spent_words()}"),)
         if trials[number].tags.get("scout") and fact.t < self._scout_end:
             return ()
@@ -265,8 +303,11 @@ class FreezeThawScheduler(Scheduler):
 
     def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
         state: FreezeThawState = self.state
-        if self._spent_out():
-            return None
+        if self._spent_out(trials):
+            leader = self._last_leader(trials)
+            if leader is None or not can_resume(trials[leader]):
+                return None
+            return Resume(trial=leader, reason=self._finishing_words(trials[leader]))
         count = len(trials)
         if may_start and count < self.setting.given_points:
             return Start(reason="one of points_to_evaluate")
@@ -299,7 +340,8 @@ class FreezeThawScheduler(Scheduler):
         return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
-        return self._spent_words() if self._spent_out() else None
+        over = self._spent_out(trials) and self._last_leader(trials) is None
+        return self._spent_words() if over else None
 
     def _winner(self, trials: Population, held: int | None, may_start: bool) -> Winner | None:
         """Who is to train next: a paused trial, the one that reported (`held`), a new one; None where there is none.
@@ -477,16 +519,61 @@ class FreezeThawScheduler(Scheduler):
         return self._key(purpose, self.state.ordinal) / 2**64
 
     def _budget(self) -> float | None:
-        if self.budget is not None:
-            return float(self.budget)
+        if (given := self.budget if self.budget is not None else self.setting.budget) is not None:
+            return float(given)
         samples = self.setting.num_samples
         if samples is None or self.setting.time_budget_s is not None:
             return None
         return float(min(samples, max(3, samples / 5)))
 
-    def _spent_out(self) -> bool:
+    def _spent_out(self, trials: Population) -> bool:
+        """Whether nothing of the budget is left but what is kept for the leading trial."""
         budget = self._budget()
-        return budget is not None and self.state.spent >= budget * self._end
+        if budget is None:
+            return False
+        whole = budget * self._end
+        kept = 0.0
+        if self.state.spent < whole and (leader := self._last_leader(trials)) is not None:
+            kept = min(self._remaining(trials[leader]), whole / 2)
+        spent: float = self.state.spent
+        return spent + kept >= whole
+
+    def _last_leader(self, trials: Population) -> int | None:
+        """The trial to train to max_t before the search ends; None if the leading one is there already.
+
+        The best score leads, and of equals the one that is further on. Trials that ended before max_t are passed over, and so
+        are those that a user has paused. No more than FINISH_TRIES are taken up, should one after the other fail.
+        """
+        budget = self._budget()
+        if not self.finish_best or budget is None or budget < 1:
+            return None
+        objective, ended = self.setting.objective, (TrialState.STOPPED, TrialState.FAILED, TrialState.CANCELLED)
+        best: tuple[float, bool, float, int] | None = None
+        for trial in trials:
+            value = trial.last_value if self.setting.scope == "last" else trial.best_value
+            if value is None or trial.state in ended or trial.held or trial.diverged or trial.feasible is False:
+                continue
+            place = (objective.score(value), trial.state is TrialState.COMPLETED, trial.t, -trial.number)
+            if best is None or place > best:
+                best = place
+        if best is None or best[1]:
+            return None
+        leader, taken = -best[3], self.state.finishing
+        return leader if leader in taken or len(taken) < FINISH_TRIES else None
+
+    def _remaining(self, trial: Trial) -> float:
+        """What it still costs to train a trial to max_t; all of it if there is no checkpoint to go on from."""
+        again = 0.0 if trial.state is TrialState.RUNNING else self._lost(trial)
+        return max(0.0, self._end - trial.t) + again
+
+    def _finishing_words(self, trial: Trial) -> str:
+        name, value = self.setting.objective.metric, trial.best_value
+        if self.setting.scope == "last":
+            value = trial.last_value
+        whole = trial.state is TrialState.PAUSED and trial.checkpoint is None
+        how = ", from the beginning, as it has saved no checkpoint" if whole else ""
+        reached = f"the best {name} so far is its {shown(value or 0.0)}"
+        return f"trained to the end as the leading trial: {reached}, and the rest of the budget is kept for it{how}"
 
     def _spent_words(self) -> str:
         return f"the search's budget of {shown(self._budget() or 0)} full trainings is spent"

@@ -7,7 +7,7 @@ order of reports gives the same suggestions, also over a restart. What it caches
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,7 @@ from tuner.domain.trial import Population
 from tuner.names import keywords_explained
 
 if TYPE_CHECKING:
+    from tuner.search.constraints import Constraint
     from tuner.space import Space
 
 
@@ -66,6 +67,10 @@ class Searcher(ABC):
 
         Called once per number, in order. Deterministic in (task.seed, number, trials).
         """
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        """What reported metrics must satisfy for a trial to count as the best one. None unless there is an option for them."""
+        return ()
 
     def total(self) -> int | None:
         """How many trials there will be where that is known (grid × samples); None: as many as num_samples says."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +32,19 @@ class Constraint:
         if not math.isfinite(value):
             return _UNKNOWN
         return value - self.bound if self.side == "max" else self.bound - value
+
+
+def in_words(constraint: Constraint) -> str:
+    """``size at most 0.25``"""
+    return f"{constraint.metric} at {'most' if constraint.side == 'max' else 'least'} {constraint.bound:g}"
+
+
+def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
+    """The option that `read` reads these from."""
+    found: dict[str, dict[str, float]] = {}
+    for one in constraints:
+        found.setdefault(one.metric, {})[one.side] = one.bound
+    return found
 
 
 def read(option: Any) -> list[Constraint]:

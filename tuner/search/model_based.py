@@ -13,6 +13,7 @@ from tuner.errors import SpecError
 from tuner.search import constraints as constraint_option
 from tuner.search import warm_start as warm_start_option
 from tuner.search.base import Suggestion, Task
+from tuner.search.constraints import Constraint
 from tuner.search.proposer import Proposer
 from tuner.search.study import Mirror, quiet
 
@@ -46,6 +47,9 @@ class ModelBased(Proposer):
         records = warm_start_option.fit(self.warm_start, task.space, len(task.objectives))
         self._left_out = len(self.warm_start) - len(records)
         self._mirror = Mirror(task.space, task.objectives, task.scope, self._constraints, records, self.ADOPTED)
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        return self._constraints
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         try:

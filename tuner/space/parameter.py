@@ -21,6 +21,7 @@ from tuner.space.values import is_number, is_whole
 Kind = Literal["float", "int", "normal", "choice"]
 
 _NORMAL = NormalDist()
+_NAMED = re.compile(r"<(?:function|class|built-in function) '?([\w.<>]+)'?>")
 _TAIL = 1e-15  # the unit interval of a normal ends here: 7.9 standard deviations
 
 
@@ -80,7 +81,9 @@ class Parameter:
 
     def readable(self, value: Any) -> Any:
         """A value to show: a choice's index becomes its label."""
-        return value if self.kind != "choice" or self.plain else self.labels[self.index(value)]
+        if self.kind != "choice" or self.plain or not self.contains(value):
+            return value
+        return self.labels[self.index(value)]
 
     def describe(self) -> dict[str, Any]:
         """What a page needs to draw an axis, as JSON; only what applies."""
@@ -250,4 +253,7 @@ def _edges(lower: float, upper: float, step: float | None, log: bool) -> tuple[f
 def _shown(category: Any) -> Any:
     if category is None or isinstance(category, str | bool | int) or is_number(category):
         return category
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(category))[:200]
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(category))
+    if named := _NAMED.fullmatch(text):  # a function or a class: its name is enough
+        return named[1].rpartition(".<locals>.")[2] if named[0].startswith("<function") else named[1].rpartition(".")[2]
+    return text[:200]

@@ -210,8 +210,13 @@ class Space:
         yield params
 
     def readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Flat params to show: where a choice's value is an index, what it stands for."""
-        return {path: self._by_path[path].readable(value) for path, value in params.items() if path in self._by_path}
+        """Return flat params to show to people: if a choice's value is an index, the label of what it stands for."""
+        known = self._by_path
+        return {path: known[path].readable(value) if path in known else value for path, value in params.items()}
+
+    def labels(self) -> dict[str, list[Any]]:
+        """Return the labels of the categories of each choice whose values are indices, by path."""
+        return {p.path: p.labels for p in self.parameters if p.kind == "choice" and not p.plain}
 
     def cardinality(self) -> int | None:
         """How many different params there are; None where that has no bound."""

@@ -39,6 +39,7 @@ class ExperimentRecord:
     lease_until: float | None
     last_event_seq: int
     best: Mapping[str, Any] | None
+    no_best: str | None  # why `best` is None although trials have reported
     counts: Mapping[str, int]
     reason: str
     error: str | None
@@ -108,6 +109,8 @@ class TrialRecord:
     last_value: float | None
     best_value: float | None
     best_iteration: int | None
+    best_params: Mapping[str, Any]  # the configuration that reached best_value; the present one before there is a value
+    feasible: bool | None  # whether its result keeps within the constraints; None: there are none, or nothing to judge
     reports: int
     running_s: float
     failures: int

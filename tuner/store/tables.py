@@ -126,6 +126,8 @@ trial = Table(
     Column("last_value", Real),
     Column("best_value", Real),
     Column("best_iteration", Integer),
+    Column("best_params", JsonText),  # of the segment that reached best_value; NULL if they are the present ones
+    Column("feasible", Boolean),  # whether its result keeps within the constraints; NULL if there are none to judge by
     Column("reports", Integer, nullable=False),
     Column("running_s", Real, nullable=False),
     Column("failures", Integer, nullable=False),

@@ -420,12 +420,16 @@ def _experiment(row: Any) -> ExperimentRecord:
     parts["spec"] = Spec.from_json(parts["spec"])
     parts["state"] = ExperimentState(parts["state"])
     parts["counts"] = parts["counts"] or {}
+    best = parts["best"] or {}
+    parts["no_best"] = best.get("why")
+    parts["best"] = best if "trial_number" in best else None
     return ExperimentRecord(**parts)
 
 
 def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:
     parts = dict(row)
     parts["state"] = TrialState(parts["state"])
+    parts["best_params"] = parts["best_params"] if parts["best_params"] is not None else parts["params"]
     return TrialRecord(**parts, segments=segments)
 
 

@@ -39,6 +39,8 @@ _TRIAL_COLUMNS = (
     "last_value",
     "best_value",
     "best_iteration",
+    "best_params",
+    "feasible",
     "reports",
     "running_s",
     "failures",
@@ -405,6 +407,8 @@ def clean(text: str | None) -> str | None:
 
 
 def _trial_values(trial: Trial, time: float) -> tuple[Any, ...]:
+    best = trial.best_mark
+    held = None if best is None else trial.params_at(best)
     return (
         trial.state.value,
         dumps(trial.params),
@@ -413,8 +417,10 @@ def _trial_values(trial: Trial, time: float) -> tuple[Any, ...]:
         trial.iteration,
         dumps(trial.last),
         _finite(trial.last_value),
-        _finite(trial.best_value),
-        trial.best_iteration,
+        None if best is None else _finite(best.value),
+        None if best is None else best.iteration,
+        None if held is None or held == trial.params else dumps(held),
+        trial.feasible,
         trial.reports,
         trial.running_s,
         trial.failures,

@@ -299,7 +299,7 @@ class GroupManager:
                 if running.interrupt is not None:
                     running.interrupting = asyncio.create_task(self._agree(running))
                 outcome = await self._watch(running, trained)
-                reusable = outcome.failure is None and launch.scaling.reuse_workers
+                reusable = launch.scaling.reuse_workers and (outcome.failure is None or _only_raised(outcome, launch))
                 return outcome
             finally:
                 running.training = False
@@ -562,6 +562,18 @@ def _placement(group: Group) -> Mapping[str, Any]:
 def _lost(echo: Failure) -> Failure:
     """The echo of something that nobody has seen: a rank or its connection was lost, which is no error of the user's code."""
     return dataclasses.replace(echo, kind="system", cause="peer_lost")
+
+
+def _only_raised(outcome: Outcome, launch: Launch) -> bool:
+    """Whether a failure leaves the worker as usable as a trial that ended well, as far as hygiene then finds it clean.
+
+    That is a Python exception before the first report, of a rank without others that may still wait for it, and without a
+    GPU, whose context an error may have broken.
+    """
+    failure, scaling = outcome.failure, launch.scaling
+    if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
+        return False
+    return scaling.num_workers == 1 and not scaling.bundle().get("GPU")
 
 
 def _failed(failure: Failure, reports: int = 0) -> Outcome:

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { timeTick } from "./curves/ticks";
-import { ago, bytes, config, duration, elapsed, number, param } from "./format";
+import { ago, bytes, config, duration, elapsed, number, param, readable } from "./format";
 
 describe("numbers", () => {
   it.each([
@@ -11,6 +11,13 @@ describe("numbers", () => {
   it("writes configurations", () => {
     expect(config({ lr: 0.000123, act: "relu", dims: [1, 2], flag: true })).toBe("lr=1.23e-4, act=relu, dims=[1,2], flag=true");
     expect(param(undefined)).toBe("");
+  });
+
+  it("writes choices as what they stand for", () => {
+    const labels = { act: ["relu", "tanh"], layers: ["[8, 8]"] };
+    expect(readable({ act: 1, lr: 0.5, layers: 0 }, labels)).toEqual({ act: "tanh", lr: 0.5, layers: "[8, 8]" });
+    const plain = { lr: 0.5 };
+    expect(readable(plain, labels)).toBe(plain);
   });
 
   it("writes sizes", () => {

@@ -18,6 +18,13 @@ export function param(value: unknown): string {
   return JSON.stringify(value) ?? "";
 }
 
+/** Parameters with the indices of choices replaced by what they stand for. */
+export function readable(params: Params, labels: Readonly<Record<string, readonly unknown[]>>): Params {
+  const indexed = Object.keys(params).filter((name) => name in labels);
+  if (indexed.length === 0) return params;
+  return { ...params, ...Object.fromEntries(indexed.map((name) => [name, labels[name]?.[params[name] as number] ?? params[name]])) };
+}
+
 /** One line, for tooltips and titles. */
 export function config(params: Params): string {
   return Object.entries(params).map(([name, value]) => `${name}=${param(value)}`).join(", ");

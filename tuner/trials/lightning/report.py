@@ -9,6 +9,7 @@ epoch's end skips a plateau scheduler's step, and fails in EarlyStopping.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,9 @@ _KEY = "tuner"  # in Lightning's checkpoint
 
 class ReportCallback(Flavoured):
     """Reports what the module logged, with a checkpoint where one is wanted. Outside a trial it does nothing.
+
+    A trial of one rank needs nothing else: `fit` goes on from the trial's checkpoint by itself. Trials of several ranks also
+    need `tuner.lightning.prepare_trainer`.
 
     metrics: names of logged metrics to report; a name, a list of names, or {reported name: logged name}. None: everything in
         `trainer.callback_metrics`, and `epoch`, which counts from 0.
@@ -86,6 +90,21 @@ class ReportCallback(Flavoured):
                 f"this trial has {running.context.world_size} ranks, the Trainer counts {trainer.world_size}: "
                 "pass it through tuner.lightning.prepare_trainer(trainer) before fit"
             )
+        if running is not None and stage == "fit":
+            self._go_on(trainer, running)
+
+    def _go_on(self, trainer: Any, running: session.Session) -> None:
+        """Let this `fit` restore the trial's checkpoint, unless it was given one: by `ckpt_path` or `prepare_trainer`.
+
+        Lightning has chosen its path before it calls any hook, and loads the file after `setup`.
+        """
+        if running.checkpoint is None or running.count or self.checkpoint is not True:
+            return
+        folder = self.opened.enter_context(running.checkpoint.as_directory())
+        path = os.path.join(folder, FILE)
+        connector = trainer._checkpoint_connector
+        if os.path.exists(path) and hasattr(connector, "resume_start"):
+            _redirect(connector, path)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint.get(_KEY)
@@ -294,6 +313,23 @@ def _begin_an_epoch(trainer: Any) -> None:
     """Training restored between epochs does not restart anything; with `max_steps` Lightning believes that it does."""
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
+
+
+def _redirect(connector: Any, path: str) -> None:
+    """Let the connector's next `resume_start` load this checkpoint, if it is told to load none."""
+    begin = connector.resume_start
+    takes_weights_only = "weights_only" in inspect.signature(begin).parameters
+
+    def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
+        del connector.resume_start
+        if checkpoint_path:
+            begin(checkpoint_path, *args, **kwargs)
+        elif takes_weights_only:
+            begin(path, weights_only=False)  # it holds more than tensors
+        else:
+            begin(path)
+
+    connector.resume_start = resume_start
 
 
 def _finalize_as_success(logger: Any) -> None:

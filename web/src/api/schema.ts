@@ -7,7 +7,10 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** Best */
+        /**
+         * Best
+         * @description The best report within the constraints or, with scope "last", the trial with the best last report.
+         */
         Best: {
             /** Trial Id */
             trial_id: string;
@@ -17,12 +20,17 @@ export interface components {
             value: number | null;
             /** Iteration */
             iteration: number | null;
-            /** Params */
+            /**
+             * Params
+             * @description of the segment that reported this value
+             */
             params: {
                 [key: string]: unknown;
             };
             /** Checkpoint Id */
             checkpoint_id: string | null;
+            /** @description null if no trial was trained to its end */
+            finished: components["schemas"]["Finished"] | null;
         };
         /** BestSoFar */
         BestSoFar: {
@@ -329,6 +337,18 @@ export interface components {
             /** Trials */
             trials: number;
             best: components["schemas"]["Best"] | null;
+            /**
+             * No Best
+             * @description why `best` is null although trials have reported
+             */
+            no_best: string | null;
+            /**
+             * Labels
+             * @description what the values of a parameter stand for, if they are indices of choices
+             */
+            labels: {
+                [key: string]: unknown[];
+            };
             /** Reason */
             reason: string;
             /** Error */
@@ -372,6 +392,29 @@ export interface components {
                 [key: string]: string;
             };
         };
+        /**
+         * Finished
+         * @description The trial that was trained to its end with the best last value.
+         */
+        Finished: {
+            /** Trial Id */
+            trial_id: string;
+            /** Trial Number */
+            trial_number: number;
+            /**
+             * Value
+             * @description its last value
+             */
+            value: number | null;
+            /** Iteration */
+            iteration: number | null;
+            /** Params */
+            params: {
+                [key: string]: unknown;
+            };
+            /** Checkpoint Id */
+            checkpoint_id: string | null;
+        };
         /** Health */
         Health: {
             /**
@@ -411,6 +454,11 @@ export interface components {
             max_concurrent_trials: number | null;
             /** Time Budget S */
             time_budget_s: number | null;
+            /**
+             * Budget
+             * @description full trainings' worth (max_t each), all trials together
+             */
+            budget: number | null;
             /** Max Failures */
             max_failures: number;
             /** Max System Failures */
@@ -582,6 +630,19 @@ export interface components {
             search: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Constraints
+             * @description what results must satisfy: {"size": {"max": 0.25}}
+             * @default {}
+             */
+            constraints: {
+                [key: string]: unknown;
+            };
+            /**
+             * Budget
+             * @description what the search may spend, in words, and how to raise it
+             */
+            budget: string | null;
         };
         /** Scaling */
         Scaling: {
@@ -712,6 +773,18 @@ export interface components {
             best_value: number | null;
             /** Best Iteration */
             best_iteration: number | null;
+            /**
+             * Best Params
+             * @description that led to best_value; under PBT they may differ from params
+             */
+            best_params: {
+                [key: string]: unknown;
+            };
+            /**
+             * Feasible
+             * @description whether its result keeps within the constraints; null: none to judge
+             */
+            feasible: boolean | null;
             /** Running S */
             running_s: number;
             /** Failures */
@@ -761,6 +834,18 @@ export interface components {
             best_value: number | null;
             /** Best Iteration */
             best_iteration: number | null;
+            /**
+             * Best Params
+             * @description that led to best_value; under PBT they may differ from params
+             */
+            best_params: {
+                [key: string]: unknown;
+            };
+            /**
+             * Feasible
+             * @description whether its result keeps within the constraints; null: none to judge
+             */
+            feasible: boolean | null;
             /** Running S */
             running_s: number;
             /** Failures */

@@ -64,7 +64,8 @@ export function foldTrial<T extends Trial>(trial: T, event: LiveEvent, frame: Fr
   switch (event.type) {
     case "reported": {
       const value = event.metrics[frame.metric] ?? null;
-      const better = isBetter(value, trial.best_value, frame.mode);
+      // Which reports keep within constraints is for the service to say: it comes when the trials are read again.
+      const better = trial.feasible === null && isBetter(value, trial.best_value, frame.mode);
       return {
         ...trial,
         iteration: event.iteration,
@@ -116,7 +117,7 @@ function newTrial(event: LiveEvent, frame: Frame): Trial | undefined {
   return {
     id: event.trial_id, experiment_id: frame.id, number: event.trial_number, state: "pending",
     params: paramsOf(event.payload["params"]) ?? {}, iteration: 0, last: {}, last_value: null, best_value: null, best_iteration: null,
-    running_s: 0, failures: 0, reason: event.reason, waiting: null, error: null, checkpoint: null,
+    best_params: {}, feasible: null, running_s: 0, failures: 0, reason: event.reason, waiting: null, error: null, checkpoint: null,
     created_at: event.time, started_at: null, ended_at: null,
   };
 }

@@ -8,7 +8,7 @@ import { Crumbs } from "../App";
 import { BestChart } from "../curves/BestChart";
 import { ranks } from "../curves/colours";
 import { CurvesChart } from "../curves/CurvesChart";
-import { duration, elapsed, moment, number, param } from "../format";
+import { duration, elapsed, moment, number, param, readable } from "../format";
 import { experimentEnded, readOlderDecisions, useCurves, useExperiment, type LiveExperiment } from "../live/useExperiment";
 import { Actions } from "../parts/Actions";
 import { DecisionLog } from "../parts/DecisionLog";
@@ -42,7 +42,12 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const [search, setSearch] = useSearchParams();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<number | null>(null);
-  const trials = live.trials.data ?? NO_TRIALS;
+  const found = live.trials.data ?? NO_TRIALS;
+  const { labels } = experiment;
+  const trials = useMemo(
+    () => (Object.keys(labels).length === 0 ? found : found.map((trial) => ({ ...trial, params: readable(trial.params, labels) }))),
+    [found, labels],
+  );
   const client = useQueryClient();
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
 
@@ -205,11 +210,27 @@ function BestPanel({ experiment, live, onSelect }: { experiment: Experiment; liv
         aside={best && <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>trial {best.trial_number}, iteration {best.iteration}</button>}
       >
         {best
-          ? <Facts scroll items={Object.entries(best.params).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
-          : <span className={classes.dimmed}>Known with the first report.</span>}
+          ? <Facts scroll items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
+          : <span className={classes.dimmed}>{experiment.no_best ?? "Known with the first report."}</span>}
+        {best && <Finished experiment={experiment} onSelect={onSelect} />}
       </Panel>
     </>
   );
+}
+
+/** The best value may be a peak that was lost again: what the best trial that was trained to its end has come to. */
+function Finished({ experiment, onSelect }: { experiment: Experiment; onSelect: (number: number) => void }) {
+  const finished = experiment.best?.finished;
+  if (finished) {
+    return (
+      <p className={classes.dimmed}>
+        Best finished: <b>{number(finished.value)}</b> by{" "}
+        <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>trial {finished.trial_number}</button>, trained to iteration {finished.iteration}
+      </p>
+    );
+  }
+  if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
+  return <p className={classes.dimmed}>No trial was trained to its end, so the best value may not last.</p>;
 }
 
 interface TrialDrawerProps {

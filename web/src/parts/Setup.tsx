@@ -23,6 +23,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
             ["Samples", experiment.num_samples ?? "as many as the time allows"],
             ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
+            ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],
             ["Created", moment(experiment.created_at)],
             ["Id", <code>{experiment.id}</code>],

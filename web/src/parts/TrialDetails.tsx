@@ -4,7 +4,7 @@ import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, TrialWithSegments } from "../api/types";
-import { bytes, config, duration, elapsed, moment, number, param } from "../format";
+import { bytes, config, duration, elapsed, moment, number, param, readable } from "../format";
 import { hasEnded } from "../live/events";
 import { keys } from "../live/useExperiment";
 import { StopTrial } from "./Actions";
@@ -19,7 +19,7 @@ import classes from "./TrialDetails.module.css";
 
 interface TrialDetailsProps {
   id: string;
-  experiment: Pick<Experiment, "metric" | "mode" | "time_attr">;
+  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "labels">;
   rank: number | undefined;
   of: number;
   onSelect: (number: number) => void;
@@ -111,12 +111,13 @@ function Overview({ trial, experiment, rank, of }: OverviewProps) {
   return (
     <div className={classes.overview}>
       <h3>Parameters</h3>
-      <Facts items={Object.entries(trial.params).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
+      <Facts items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
       <h3>Result</h3>
       <Facts
         items={[
           [`Best ${experiment.metric}`, <><b>{number(trial.best_value)}</b>{trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}{rank !== undefined && `, rank ${rank} of ${of}`}</>],
           ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, number(value)]),
+          ...(trial.feasible === null ? [] : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
           ["Iteration", String(trial.iteration)],
           ["Trained for", duration(trial.running_s)],
           ["Started", moment(trial.started_at)],

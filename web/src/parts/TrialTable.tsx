@@ -137,6 +137,8 @@ function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Colum
       return <span title={trial.reason}><StateBadge state={trial.state} /></span>;
     case "best":
       return <><i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />{number(trial.best_value)}</>;
+    case "feasible":
+      return param(column.value(trial) ?? "–");
     case "last":
       return number(trial.last_value);
     case "running_s":

@@ -160,7 +160,7 @@ describe("the set-up", () => {
   const asked = { space: {}, search: { type: "auto" }, scheduler: { type: "auto" }, scaling: {}, limits: {}, max_t: null } as unknown as Experiment;
 
   it("shows what auto stands for", () => {
-    show(<Setup experiment={{ ...asked, resolved: { scheduler: { type: "freeze_thaw", max_t: 27, budget: 10 }, search: null } }} />);
+    show(<Setup experiment={{ ...asked, resolved: { scheduler: { type: "freeze_thaw", max_t: 27, budget: 10 }, search: null, constraints: {}, budget: null } }} />);
     const section = screen.getByRole("heading", { name: "Scheduler (auto)" }).parentElement!;
     expect(section.textContent).toContain("freeze_thaw");
     expect(section.textContent).toContain("budget10");

@@ -13,6 +13,13 @@ describe("the columns of the trial table", () => {
     ]);
   });
 
+  it("says which trials keep within the constraints, if there are any", () => {
+    expect(COLUMNS.map((column) => column.id)).not.toContain("feasible");
+    const judged = [{ ...TRIALS[0]!, feasible: true }, { ...TRIALS[1]!, feasible: false }, TRIALS[2]!];
+    const column = columnsOf(judged, "accuracy", "training_iteration").find(({ id }) => id === "feasible")!;
+    expect(judged.map(column.value)).toEqual(["yes", "no", null]);
+  });
+
   it.each([true, false])("sorts by value, what has none last (descending: %s)", (descending) => {
     const sorted = sortTrials(TRIALS, COLUMNS, { column: "best", descending });
     const values = sorted.map((trial) => trial.best_value);

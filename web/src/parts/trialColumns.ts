@@ -25,6 +25,9 @@ export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: st
     { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
     { id: "best", label: `Best ${metric}`, numeric: true, value: (trial) => trial.best_value },
+    ...(trials.some((trial) => trial.feasible !== null)
+      ? [{ id: "feasible", label: "Feasible", numeric: false, value: (trial: Trial) => (trial.feasible === null ? null : trial.feasible ? "yes" : "no") }]
+      : []),
     { id: "last", label: "Last", numeric: true, value: (trial) => trial.last_value },
     { id: "iteration", label: timeAttr === "training_iteration" ? "Iteration" : "Reports", numeric: true, value: (trial) => trial.iteration },
     ...[...params].map((name): Column => ({

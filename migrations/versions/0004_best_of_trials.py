@@ -1,0 +1,23 @@
+"""The configuration that reached a trial's best value, and whether its result keeps within the constraints
+
+Revision ID: 0004
+Revises: 0003
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("trial", sa.Column("best_params", sa.Text(), nullable=True))
+    op.add_column("trial", sa.Column("feasible", sa.Boolean(), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("trial", "feasible")
+    op.drop_column("trial", "best_params")

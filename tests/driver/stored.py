@@ -1,0 +1,24 @@
+"""What a hand-fed core has decided, in a store: for tests of what people read there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from tests.driver.bench import Bench
+from tuner.domain.batch import Batch
+from tuner.search.constraints import as_option
+from tuner.store import ExperimentRecord, Store
+
+
+def stored(bench: Bench, store: Store) -> ExperimentRecord:
+    """Commit everything that the bench has logged as one experiment."""
+    core = bench.core
+    constraints = core.searcher.metric_constraints()
+    resolved = {"scheduler": core.scheduler.resolved(), "search": core.searcher.to_json()}
+    spec = replace(bench.spec, resolved={**resolved, "constraints": as_option(constraints)})
+    made = store.create_experiment(spec)
+    epoch = store.claim(made.id, "test", 60.0, time.time())
+    batch = Batch(log=bench.log, trials=list(core.trials), state=core.state, summary=core.summary())
+    store.commit(made.id, epoch, batch, time.time())
+    return store.get_experiment(made.public_id)

@@ -1,0 +1,170 @@
+"""Which trial is the best: with its own configuration, within the constraints, and trained to its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.driver.bench import Bench
+from tuner.domain import events as e
+from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Trial
+from tuner.driver.virtual import Simulation
+from tuner.search import TPESearch
+
+CONSTRAINED = {"search": {"type": "tpe", "constraints": {"size": {"max": 0.25}}}}
+
+
+def searched(seed: int, **options: Any) -> Simulation:
+    """PBT over a rate that is good for ten reports, and too large from then on."""
+
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
+        done = checkpoint or 0.0
+        while True:
+            done += 1
+            loss = (done - 10) ** 2 * 0.01 + abs(config["lr"] - 0.3)
+            yield tuner.Step(metrics={"loss": loss}, seconds=1 + config["lr"] / 10, checkpoint=done)
+
+    return tuner.simulate(
+        evaluate,
+        {"lr": tuner.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        num_samples=6,
+        max_t=30,
+        scheduler=tuner.PopulationBasedTraining(perturbation_interval=5),
+        max_concurrent_trials=6,
+        seed=seed,
+        **options,
+    )
+
+
+def held_at_its_best(found: Simulation, trial: Trial) -> dict[str, Any]:
+    """The configuration of the segment that first reported the trial's best value, from the log."""
+    for _, entry in found.log:
+        if isinstance(entry, e.Reported) and entry.trial == trial.number and entry.metrics["loss"] == trial.best_value:
+            return dict(trial.segments[entry.segment - 1].params)
+    raise AssertionError("nobody reported it")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_configuration_is_the_one_that_reached_the_best_value(seed: int) -> None:
+    found = searched(seed)
+    assert found.best_trial is not None
+    held = held_at_its_best(found, found.best_trial)
+    assert held != found.best_trial.params, "a later exploit has changed it"
+    assert found.best_config == held
+
+
+def last_params(bench: Bench) -> Any:
+    best: Any = bench.core.summary()["best"]
+    return best["params"]
+
+
+def exploit(bench: Bench) -> None:
+    """Trial 0 reports its best value and then takes over another configuration."""
+    bench.started(0)
+    bench.reported(0, 0.1)
+    bench.core.trials[0].segments.append(
+        type(bench.core.trials[0].segments[0])(2, "exploit", {"x": 0.9}, 1, None, open=True)
+    )
+    bench.core.trials[0].params = {"x": 0.9}
+
+
+def test_with_scope_last_it_is_the_configuration_of_the_last_value() -> None:
+    for scope, now in (("all", False), ("last", True)):
+        bench = Bench(scope=scope)
+        exploit(bench)
+        bench.reported(0, 0.2)
+        assert (last_params(bench) == {"x": 0.9}) is now
+
+
+def test_only_reports_within_the_constraints_count() -> None:
+    bench = Bench(**CONSTRAINED)
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, 0.1, size=1.0, checkpoint=True)
+    assert bench.core.best_trial() is None
+    assert bench.core.summary()["best"] == {
+        "why": "no trial keeps within the constraints (size at most 0.25): the nearest, trial 0, has size = 1"
+    }
+    bench.reported(1, 0.5, size=0.2, checkpoint=True)
+    bench.reported(1, 0.4, size=0.3, checkpoint=True)
+    bench.reported(0, 0.7, size=0.2, checkpoint=True)
+    best: Any = bench.core.summary()["best"]
+    assert (best["trial_number"], best["value"], best["iteration"]) == (1, 0.5, 1)
+    assert best["checkpoint_id"] == "ckp_1_1_1", "the checkpoint of the report that counts"
+    assert [trial.feasible for trial in bench.core.trials][:2] == [True, True]
+    assert bench.core.trials[0].best_value == 0.1, "searchers learn from all reports"
+    assert bench.successor().core.summary() == bench.core.summary()
+
+
+def test_with_scope_last_the_last_report_must_keep_within_the_constraints() -> None:
+    bench = Bench(scope="last", **CONSTRAINED)
+    bench.started(0)
+    bench.reported(0, 0.5, size=0.2)
+    assert bench.core.best_trial() is bench.core.trials[0]
+    bench.reported(0, 0.1, size=0.3)
+    assert bench.core.best_trial() is None
+    assert bench.core.trials[0].feasible is False
+
+
+def test_a_constraint_may_be_reported_at_another_report_than_the_objective() -> None:
+    bench = Bench(**CONSTRAINED)
+    bench.started(0)
+    bench.reported(0, 0.5)
+    assert "has not reported 'size'" in str(bench.core.summary()["best"])
+    segment = bench.core.trials[0].segments[-1]
+    bench.feed(e.Reported(time=bench.tick(), trial=0, segment=1, report_no=2, iteration=2, metrics={"size": 0.1}))
+    assert segment.report_no == 2
+    best: Any = bench.core.summary()["best"]
+    assert (best["value"], best["iteration"]) == (0.5, 1)
+
+
+def test_the_best_finished_trial_has_the_best_last_value_of_those_that_came_to_their_end() -> None:
+    bench = Bench(max_t=2, limits={"max_concurrent_trials": 3})
+    for number in range(3):
+        bench.started(number)
+    bench.reported(0, 0.1)
+    bench.reported(0, 0.6)
+    bench.reported(1, 0.4)
+    bench.reported(1, 0.5)
+    bench.reported(2, 0.05)
+    best: Any = bench.core.summary()["best"]
+    assert (best["trial_number"], best["value"]) == (2, 0.05)
+    assert (best["finished"]["trial_number"], best["finished"]["value"], best["finished"]["iteration"]) == (1, 0.5, 2)
+    assert bench.successor().core.summary() == bench.core.summary()
+
+
+def test_nothing_is_finished_where_every_trial_was_stopped_early() -> None:
+    bench = Bench(max_t=9)
+    bench.started(0)
+    bench.reported(0, 0.1)
+    best: Any = bench.core.summary()["best"]
+    assert best["finished"] is None
+
+
+def nothing_but(value: float, **options: Any) -> Simulation:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
+        while True:
+            yield tuner.Step(metrics={"loss": value, "size": 0.3 + config["x"]})
+
+    space = {"x": tuner.uniform(0, 1)}
+    return tuner.simulate(evaluate, space, metric="loss", mode="min", num_samples=4, max_t=3, **options)
+
+
+def test_a_search_of_nothing_but_nan_says_so() -> None:
+    found = nothing_but(math.nan, scheduler="fifo")
+    assert (found.state, found.best_trial) == (ExperimentState.COMPLETED, None)
+    assert found.error == ("no trial reported a finite 'loss': 4 trials reported NaN or infinity, first at iteration 1")
+
+
+def test_a_search_that_keeps_within_no_constraint_says_so() -> None:
+    found = nothing_but(1.0, scheduler="fifo", search_alg=TPESearch(constraints={"size": {"max": 0.25}}))
+    assert (found.best_trial, found.best_value, found.best_config, found.best_finished) == (None, None, None, None)
+    assert found.error is not None
+    assert found.error.startswith("no trial keeps within the constraints (size at most 0.25): the nearest, trial ")

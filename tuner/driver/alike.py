@@ -1,0 +1,48 @@
+"""Telling that every trial fails of the same mistake, before all of them have tried."""
+
+from __future__ import annotations
+
+import re
+
+from tuner.domain.events import Failure
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population
+
+ALIKE = 3
+"""So many trials that fail alike, before any trial has reported, end the search."""
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_MEMORY = ("MemoryError", "OutOfMemoryError")
+"""Another configuration may need less."""
+
+
+def place_of(failure: Failure | None) -> tuple[str, str] | None:
+    """(type of the exception, "line 12 of train.py") of an exception in the user's code; None for any other failure.
+
+    A node that was lost, a process that was killed and a lack of memory say nothing about the next trial.
+    """
+    if failure is None or failure.kind != "user" or failure.cause != "exception":
+        return None
+    kind = failure.message.partition(":")[0]
+    frames = _FRAME.findall(failure.traceback)
+    if not frames or kind.rpartition(".")[2] in _MEMORY or "out of memory" in failure.message.lower():
+        return None
+    file, line, _ = frames[-1]
+    return kind, f"line {line} of {file}"
+
+
+def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
+    """Say so if, with the trial that fails now, the first ALIKE trials to end failed with the same exception at the same line.
+
+    None if any trial has ever reported, or has ended otherwise. Trials that will be tried again have not failed.
+    """
+    place = place_of(failure)
+    if place is None or any(trial.reports for trial in trials):
+        return None
+    ended = [trial for trial in trials if trial.state.ended and trial.number != failing]
+    if len(ended) < ALIKE - 1:
+        return None
+    if any(trial.state is not TrialState.FAILED or place_of(trial.failure) != place for trial in ended):
+        return None
+    kind, where = place
+    return f"the first {len(ended) + 1} trials all failed with {kind} at {where}, before any of them had reported"

@@ -1,0 +1,136 @@
+"""Which trial is the best one: of all reports, and of the trials that were trained to their end.
+
+Only reports within the constraints count. A report is judged by the newest value of each metric, since not every report
+has all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.domain.experiment import Spec
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Mark, Population, Trial
+from tuner.search.constraints import Constraint, in_words
+
+
+class Standing:
+    """Follows the reports of one experiment. `Fold` tells it about each one, live and after a restart alike."""
+
+    def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
+        self.constraints = tuple(constraints)
+        self.best: tuple[float, int] | None = None  # (score, trial) of the best report
+        self.finite = False  # a trial has reported a finite objective
+        self._objective = spec.objective
+        self._by_last = spec.scope == "last"
+        self._finished: tuple[float, int] | None = None  # (score, trial) of the best one trained to its end
+        self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
+        self._nearest: tuple[float, int, str, float] | None = None  # (excess, trial, metric, its value)
+
+    def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
+        """Take in a report that has been folded into its trial."""
+        value = metrics.get(self._objective.metric)
+        if value is not None and not math.isfinite(value):
+            self._not_finite.setdefault(trial.number, trial.iteration)
+            return
+        mark = trial.last_mark
+        if mark is None or (value is None and not any(c.metric in metrics for c in self.constraints)):
+            return
+        self.finite = True
+        if self.constraints:
+            self._judge(trial, mark)
+        if (trial.feasible_best == mark or not self.constraints) and self._is_better(mark):
+            self.best = (self._objective.score(mark.value), trial.number)
+        if trial.state is TrialState.COMPLETED:
+            self.completed(trial)
+
+    def _judge(self, trial: Trial, mark: Mark) -> None:
+        broken = [(c.excess(trial.last), c.metric) for c in self.constraints if c.excess(trial.last) > 0]
+        if broken:
+            excess, metric = max(broken)
+            if self._nearest is None or excess < self._nearest[0]:
+                self._nearest = (excess, trial.number, metric, trial.last.get(metric, math.nan))
+        elif trial.feasible_best is None or self._score(mark) > self._score(trial.feasible_best):
+            trial.feasible_best = mark
+        trial.feasible_now = not broken
+        trial.feasible = not broken if self._by_last else trial.feasible_best is not None
+
+    def completed(self, trial: Trial) -> None:
+        """A trial has come to its end by itself: it reached max_t, its function returned, or `stop` was met."""
+        if not self._counts_at_its_end(trial):
+            return
+        assert trial.last_mark is not None
+        score = self._score(trial.last_mark)
+        if self._finished is None or score > self._finished[0] or self._finished[1] == trial.number:
+            self._finished = (score, trial.number)
+
+    def of(self, trial: Trial) -> Mark | None:
+        """The report that this trial is judged by, as `scope` says; None if it has none within the constraints."""
+        if self._by_last:
+            return trial.last_mark if trial.feasible is not False else None
+        return trial.best_mark if trial.feasible is not False else None
+
+    def best_trial(self, trials: Population) -> Trial | None:
+        """The trial with the best report or, with scope="last", the best last one. None if there is none to compare."""
+        if not self._by_last:
+            return trials[self.best[1]] if self.best is not None else None
+        marks = [(mark, trial) for trial in trials if (mark := self.of(trial)) is not None]
+        return max(marks, key=lambda pair: (self._score(pair[0]), -pair[1].number))[1] if marks else None
+
+    def best_finished(self, trials: Population) -> Trial | None:
+        """The completed trial whose last value is the best; None if no trial has completed with a usable one."""
+        return None if self._finished is None else trials[self._finished[1]]
+
+    def summary(self, trials: Population) -> dict[str, Any] | None:
+        """For the experiment's row: the best trial and the best finished one, or why there is none."""
+        trial = self.best_trial(trials)
+        if trial is None:
+            why = self.why_none()
+            return {"why": why} if why else None
+        mark = self.of(trial)
+        assert mark is not None
+        checkpoint = trial.checkpoint if self._by_last else trial.best_checkpoint(self._objective)
+        found = _shown(trial, mark, checkpoint.id if checkpoint else None)
+        finished = self.best_finished(trials)
+        if finished is None or finished.last_mark is None:
+            return {**found, "finished": None}
+        newest = finished.checkpoint.id if finished.checkpoint else None
+        return {**found, "finished": _shown(finished, finished.last_mark, newest)}
+
+    def why_none(self) -> str | None:
+        """Why no trial is the best although some have reported; None if one is, or if none has reported."""
+        if self.finite and self._nearest is not None and self.best is None:
+            _, number, metric, value = self._nearest
+            said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"
+            wanted = ", ".join(in_words(c) for c in self.constraints)
+            return f"no trial keeps within the constraints ({wanted}): the nearest, trial {number}, {said}"
+        if not self.finite and self._not_finite:
+            count, first = len(self._not_finite), min(self._not_finite.values())
+            name = self._objective.metric
+            trials = f"{count} trial{'s' if count != 1 else ''}"
+            return f"no trial reported a finite {name!r}: {trials} reported NaN or infinity, first at iteration {first}"
+        return None
+
+    def _counts_at_its_end(self, trial: Trial) -> bool:
+        if trial.last_mark is None or trial.diverged:
+            return False
+        return all(c.excess(trial.last) <= 0 for c in self.constraints)
+
+    def _is_better(self, mark: Mark) -> bool:
+        return self.best is None or self._score(mark) > self.best[0]
+
+    def _score(self, mark: Mark) -> float:
+        return self._objective.score(mark.value)
+
+
+def _shown(trial: Trial, mark: Mark, checkpoint: str | None) -> dict[str, Any]:
+    return {
+        "trial_number": trial.number,
+        "value": mark.value,
+        "iteration": mark.iteration,
+        "segment": mark.segment,
+        "params": dict(trial.params_at(mark)),
+        "checkpoint_id": checkpoint,
+    }
