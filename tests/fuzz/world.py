@@ -7,6 +7,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from optuna.distributions import FloatDistribution, distribution_to_json
+
 import tuner
 from tests.fuzz import invariants
 from tuner.domain import decisions as d
@@ -38,6 +40,7 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
 SEARCHERS: list[dict[str, Any]] = [
     {"type": name} for name in ("random", "random", "qmc", "tpe", "cmaes", "nsgaii", "gp")
 ]
+X = distribution_to_json(FloatDistribution(0.0, 1.0))
 MAX_STEPS = 4_000
 CHAOS = 600
 """Steps after which users and the cluster leave the search alone, so that it must come to its end."""
@@ -108,15 +111,21 @@ class World:
             {"x": tuner.uniform(0, 1), "y": tuner.loguniform(1e-3, 1), "c": tuner.choice(["a", "b"])}
         )
         proposes = self.kind == "freeze_thaw"
+        search = {"type": "auto"} if proposes else rng.choice(SEARCHERS)
+        samples = rng.choice([4, 7, 9])
+        if self.kind in ("fifo", "asha", "asha_promotion", "median") and (dice := rng.random()) < 0.2:
+            search = {"type": "grid"} if dice < 0.1 else {"type": "define_by_run"}
+            self.space = self.space if dice < 0.1 else Space({})
+            samples = 3 if dice < 0.1 else samples
         self.spec = Spec(
             name="fuzz",
             space=self.space.to_json(),
             objectives=(Objective("loss", rng.choice(["min", "max"])),),
             seed=seed,
-            num_samples=rng.choice([4, 7, 9]),
+            num_samples=samples,
             max_t=None if self.by_tokens or max_t is None else max_t,
             time_attr="tokens" if self.by_tokens else "training_iteration",
-            search={"type": "auto"} if proposes else rng.choice(SEARCHERS),
+            search=search,
             scheduler=({**options, "max_t": 100 * max_t} if self.by_tokens and "max_t" in options else options),
             stop={"loss": -0.5} if rng.random() < 0.1 else {},
             limits=Limits(max_concurrent_trials=rng.choice([1, 2, 3, 4]), max_failures=100, max_system_failures=1000),
@@ -413,6 +422,9 @@ class World:
         if self.chaotic and rng.random() < 0.03:
             self.fail(run)
             return
+        if self.spec.search["type"] == "define_by_run" and rng.random() < 0.3:
+            self.draw(run)
+            return
         if run.buffer and rng.random() < 0.4:
             self.deliver(run)
             return
@@ -420,6 +432,16 @@ class World:
             self.returns(run)
             return
         self.report(run)
+
+    def draw(self, run: Running) -> None:
+        """The training code comes to a parameter that it may have come to before; as the driver host does it."""
+        name = self.rng.choice(["x", "y"])
+        core = self.core
+        value, state = core.searcher.draw(run.trial, name, X, core.trials)  # type: ignore[attr-defined]
+        if name not in core.trials[run.trial].params:
+            self.feed(
+                e.Drawn(time=self.tick(), trial=run.trial, segment=run.ordinal, name=name, value=value, state=state)
+            )
 
     def start(self, run: Running) -> None:
         saved = self.saved.get(run.source or "")
