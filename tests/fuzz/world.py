@@ -161,6 +161,11 @@ class World:
         if not self.core.ended:
             states = [str(trial.state) for trial in self.core.trials]
             self.found(f"no end after {MAX_STEPS} steps: {self.core.state}, {states}, {self.core._waits_for}")
+        while deletions := [action for action in self.pending if isinstance(action, DeleteCheckpoint)]:
+            self.pending.remove(deletions[0])
+            self.serve(deletions[0])
+        if self.core.checkpoints.deleting:
+            self.found(f"never deleted: {list(self.core.checkpoints.deleting)}")
         for problem in (*invariants.of_log(self.log, None if self.by_tokens else self.max_t), *invariants.of_end(self)):
             self.found(problem)
         return self.core.state
