@@ -101,7 +101,17 @@ NO_ARGUMENT = {
 """Arguments of Ray Tune's and Optuna's that nothing here has, and what there is instead."""
 
 OF_THE_EXPERIMENT = frozenset(
-    {"max_concurrent_trials", "metric", "mode", "num_samples", "points_to_evaluate", "seed", "space", "time_budget_s"}
+    {
+        "budget",
+        "max_concurrent_trials",
+        "metric",
+        "mode",
+        "num_samples",
+        "points_to_evaluate",
+        "seed",
+        "space",
+        "time_budget_s",
+    }
 )
 """What people give to a scheduler or a searcher, as elsewhere, and what is the experiment's here."""
 

@@ -73,7 +73,9 @@ async def test_what_auto_stands_for_is_said_with_its_reason(client: httpx.AsyncC
     assert found["search"]["type"] != "auto"
     assert found["num_samples"] == 100
     assert found["notes"][0] == "neither num_samples nor a time budget is set: at most 100 trials are started"
-    assert len(found["notes"]) == 2
+    assert found["notes"][1].startswith("scheduler auto: freeze_thaw")
+    assert found["notes"][2].startswith("budget: 20 full trainings' worth (540 iterations), all trials together")
+    assert len(found["notes"]) == 3
 
 
 async def test_options_that_follow_from_the_experiment_are_shown(

@@ -76,7 +76,7 @@ def test_a_process_whose_function_raised_before_any_report_is_used_again(bench: 
 
 def test_a_process_whose_function_raised_after_a_report_is_not(bench: Bench) -> None:
     first = metrics(bench, bench.launch(draws))
-    assert bench.run(bench.launch(raises, config={"late": True})).failure is not None
+    assert bench.run(bench.launch(raises, params={"late": True})).failure is not None
     assert metrics(bench, bench.launch(draws))["pid"] != first["pid"]
 
 

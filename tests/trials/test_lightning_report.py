@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -377,12 +378,15 @@ def test_after_restore_is_called_with_the_new_hyperparameters_in_force() -> None
     assert seen == [0.02]
 
 
-def test_a_restore_that_did_not_happen_is_an_error() -> None:
+def test_a_restore_from_elsewhere_is_an_error(tmp_path: Path) -> None:
+    other = trainer(FLAVOURS[0], max_epochs=1)
+    other.fit(module(FLAVOURS[0], CONFIG, plain), *loaders())
+    other.save_checkpoint(tmp_path / "other.ckpt")
     with trial(1) as first:
         fit(FLAVOURS[0], plain, CONFIG)
     made = trainer(FLAVOURS[0], max_epochs=2, callbacks=[tuner.lightning.ReportCallback()])
-    with trial(checkpoint=first.saved), pytest.raises(CheckpointError, match="prepare_trainer"):
-        made.fit(module(FLAVOURS[0], CONFIG, plain), *loaders())
+    with trial(checkpoint=first.saved), pytest.raises(CheckpointError, match="pass no ckpt_path to fit"):
+        made.fit(module(FLAVOURS[0], CONFIG, plain), *loaders(), ckpt_path=tmp_path / "other.ckpt")
 
 
 def test_a_test_after_fit_does_not_load_the_checkpoint_again() -> None:

@@ -94,7 +94,7 @@ class ReportCallback(Flavoured):
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Let this `fit` restore the trial's checkpoint, unless it was given one: by `ckpt_path` or `prepare_trainer`.
+        """Let this `fit` restore the trial's checkpoint, unless it was given a path: by `ckpt_path` or `prepare_trainer`.
 
         Lightning has chosen its path before it calls any hook, and loads the file after `setup`.
         """
@@ -256,8 +256,8 @@ class ReportCallback(Flavoured):
             return
         if running.count == 0:
             raise CheckpointError(
-                f"this trial goes on from {running.checkpoint}, but Lightning was told to start elsewhere: pass the Trainer "
-                "through tuner.lightning.prepare_trainer(trainer), and no ckpt_path to fit"
+                f"this trial goes on from {running.checkpoint}, but Lightning was told to start elsewhere: "
+                "pass no ckpt_path to fit"
             )
 
     def __getstate__(self) -> dict[str, Any]:
