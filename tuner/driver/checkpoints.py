@@ -201,6 +201,8 @@ class CheckpointLedger:
         if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
             return
         del self._borrowers[borrowed.id][trial.number]
+        if not self._borrowers[borrowed.id]:
+            del self._borrowers[borrowed.id]
         if (owner := self._owner.get(borrowed.id)) is not None:
             self.tidy(self._trials[owner])
 
