@@ -23,7 +23,11 @@ ROOT = Path(__file__).parents[2]
         ("/experiments", "page_sise", "unknown parameter; did you mean page_size?"),
         ("/experiments/{id}/curves", "max_point", "unknown parameter; did you mean max_points?"),
         ("/experiments/{id}/curves", "Metric", "unknown parameter; did you mean metric?"),
-        ("/experiments/{id}/curves", "zzz", "unknown parameter; there are metric, x, max_points"),
+        (
+            "/experiments/{id}/curves",
+            "zzz",
+            "unknown parameter; there are metric, x, points, from, to, trial, limit, max_points",
+        ),
         ("/experiments/{id}", "zzz", "unknown parameter; this takes none"),
         ("/experiments/{id}/events", "afer", "unknown parameter; did you mean after?"),
         ("/trials/{trial}/logs", "tali", "unknown parameter; did you mean tail?"),

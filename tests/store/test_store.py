@@ -299,7 +299,7 @@ class TestLog:
             1 / 3,
             math.inf,
         ]
-        [curve] = store.curves(made.id, "nan")
+        [curve] = store.curves(made.id, "nan").curves
         assert curve.segments[0].y == [None]
 
     def test_a_report_of_a_segment_that_nobody_opened_is_refused_whole(self, store: Store) -> None:
@@ -583,15 +583,15 @@ class TestViews:
             (8, dataclasses.replace(a_report(0, 1, segment=2, accuracy=0.9), iteration=3)),
         ]
         store.commit(made.id, epoch, Batch(log=log, trials=[trial, other]), T0)
-        [curve] = store.curves(made.id, "accuracy")
+        [curve] = store.curves(made.id, "accuracy").curves
         assert curve.trial == 0
         assert [(s.ordinal, s.cause, s.x, s.y) for s in curve.segments] == [
             (1, "start", [1, 2], [0.01, 0.02]),
             (2, "resume", [3], [0.9]),
         ]
-        [curve] = store.curves(made.id, "accuracy", x="time")
+        [curve] = store.curves(made.id, "accuracy", x="time").curves
         assert curve.segments[0].x == [1.0, 2.0]
-        assert store.curves(made.id, "nothing") == []
+        assert store.curves(made.id, "nothing").curves == ()
         assert store.metric_names(made.id) == ["accuracy", "loss"]
         with pytest.raises(SpecError):
             store.curves(made.id, "accuracy", x="steps")

@@ -25,13 +25,25 @@ SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description"
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
 
 
-def answer(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """The model as JSON, with an ETag: a client that asks again with If-None-Match gets a 304 where nothing has changed."""
+def answer(
+    model: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, tag: str | None = None
+) -> Response:
+    """Return the model as JSON with an ETag, by default made from the body. A client that asks again with If-None-Match gets a
+    304 if nothing has changed.
+    """
     body = model.model_dump_json().encode()
-    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-    return Response(
-        body, status, {"ETag": f'"{tag}"', "Cache-Control": "no-cache", **(headers or {})}, "application/json"
-    )
+    head = {"ETag": tag or etag(body), "Cache-Control": "no-cache", **(headers or {})}
+    return Response(body, status, head, "application/json")
+
+
+def etag(of: bytes) -> str:
+    return f'"{hashlib.blake2b(of, digest_size=12).hexdigest()}"'
+
+
+def knows(request: Request, tag: str) -> bool:
+    """Return whether the client has the answer with this ETag already."""
+    known = request.headers.get("if-none-match", "").split(",")
+    return tag in {one.strip().removeprefix("W/") for one in known}
 
 
 async def only_known_parameters(request: Request) -> None:

@@ -25,6 +25,7 @@ from tuner.store import (
     StreamItem,
     TrialRecord,
 )
+from tuner.store import Curves as CurvesRecord
 from tuner.store import UsageSeries as UsageRecord
 
 T = TypeVar("T")
@@ -335,7 +336,7 @@ class Trial(Model):
 
 
 class TrialPage(PageOf[Trial]):
-    pass
+    total: Annotated[int, Field(description="how many trials fit, on all pages together")]
 
 
 class TrialDetail(Trial):
@@ -412,10 +413,19 @@ class BestSoFar(Model):
     y: list[float]
 
 
+class BestSoFarOf(BestSoFar):
+    metric: str
+    mode: Literal["min", "max"]
+
+
 class Curves(Model):
     metric: str
     mode: Literal["min", "max"]
     x: Literal["step", "time"]
+    width: Annotated[
+        int, Field(description="of every so many reports the lowest and the highest are there; 1: all reports are")
+    ]
+    left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
     series: list[Series]
     best_so_far: BestSoFar
 
@@ -425,14 +435,17 @@ class Curves(Model):
         experiment: ExperimentRecord,
         metric: str,
         x: Literal["step", "time"],
-        curves: list[Curve],
+        found: CurvesRecord,
+        left_out: int,
         best: tuple[list[float], list[float]],
     ) -> Curves:
         return cls(
             metric=metric,
             mode=mode_of(experiment, metric),
             x=x,
-            series=[_series(experiment, curve) for curve in curves],
+            width=found.width,
+            left_out=left_out,
+            series=[_series(experiment, curve) for curve in found.curves],
             best_so_far=BestSoFar(x=best[0], y=best[1]),
         )
 

@@ -174,6 +174,14 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """The curves of some trials. Of every `width` reports the lowest and the highest are there; 1 is every report."""
+
+    width: int
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """A piece of what one rank wrote. `chunk_no`, from 0 per (segment, rank, stream), makes a repeat harmless."""
 

@@ -22,15 +22,15 @@ from sqlalchemy import Connection, Engine, select
 
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.experiment import Spec
-from tuner.errors import NotFound, StoreError
-from tuner.store import history, statements, views
+from tuner.errors import NotFound, SpecError, StoreError
+from tuner.store import columns, curves, history, statements, views
 from tuner.store.connect import Synchronous, connect, translated
 from tuner.store.migrate import HEAD, migrate, revision
 from tuner.store.records import (
     CheckpointRecord,
     CodeRecord,
     CommandRecord,
-    Curve,
+    Curves,
     DecisionRecord,
     ExperimentRecord,
     LogChunk,
@@ -53,6 +53,7 @@ class Store:
         self._lock = threading.Lock()
         self._write_connection: Any = None
         self._writers: dict[int, Writer] = {}
+        self._sorter = columns.Sorter()
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:
@@ -138,6 +139,33 @@ class Store:
         with self._read() as connection:
             return views.trials(connection, experiment_id, state, page_size, page_token)
 
+    def sorted_trials(
+        self,
+        experiment_id: int,
+        *,
+        sort: str = "number",
+        where: Sequence[str] = (),
+        state: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
+    ) -> tuple[Page[TrialRecord], int]:
+        """A page of the trials that fit, without segments, and how many fit altogether.
+
+        sort: a column, descending with a minus before it: `number`, `state`, `best_value`, `params.NAME`, `last.METRIC`, ...
+        Equal ones come by number, those without a value last. where: conditions such as ``best_value>=0.5`` that all have to
+        hold; ``~`` looks for a part of a text. SpecError if a name or a condition is wrong.
+        """
+        conditions = columns.parsed(where, state)
+        with self._cursor() as (cursor, connection):
+            numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
+            return Page(views.trials_numbered(connection, experiment_id, numbers), token), total
+
+    def best_trials(self, experiment_id: int, mode: str, count: int) -> list[int]:
+        """The numbers of so many trials with the best values, those that have none last."""
+        sort = "-best_value" if mode == "max" else "best_value"
+        with self._cursor() as (cursor, _):
+            return self._sorter.page(cursor, experiment_id, sort, (), count, None)[0]
+
     def newest_trials(self, experiment_id: int, count: int) -> list[TrialRecord]:
         """The last `count` trials by number, without segments."""
         with self._read() as connection:
@@ -189,19 +217,37 @@ class Store:
         with self._read() as connection:
             return views.metric_names(connection, experiment_ids)
 
-    def curves(self, experiment_id: int, metric: str, *, x: str = "step", max_points: int = 1000) -> list[Curve]:
-        """One curve a trial; `x` is "step" (the iteration) or "time" (seconds since the experiment's start).
+    def curves(
+        self,
+        experiment_id: int,
+        metric: str,
+        *,
+        x: str = "step",
+        points: int = 1000,
+        low: float | None = None,
+        high: float | None = None,
+        trials: Sequence[int] | None = None,
+    ) -> Curves:
+        """The curves of these trials, by default of all, by number. `x` is "step" (the iteration) or "time" (seconds since the
+        experiment's start).
 
-        A segment with more than `max_points` points is thinned to at most that many: the lowest and the highest of each
-        bucket stay, and so do the first and the last.
+        `low`, `high`: the part of the axis that is wanted. A curve that reaches over all of it has about `points` points, the
+        others proportionally fewer: of every so many reports the lowest and the highest, and of every segment the
+        first and the last.
         """
-        with self._read() as connection:
-            return views.curves(connection, experiment_id, metric, x, max_points)
+        if x not in ("step", "time"):
+            raise SpecError(f"expected step or time, got {x!r}", "/x")
+        with self._cursor() as (cursor, connection):
+            span = curves.Span(x, views.begin(connection, experiment_id), low, high)  # type: ignore[arg-type]
+            return curves.read(cursor, experiment_id, metric, span, points, trials)
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """(seconds since the experiment's start, best value by then), a point for each improvement."""
-        with self._read() as connection:
-            return views.best_so_far(connection, experiment_id, metric, mode)
+        """(seconds since the experiment's start, best value by then), a point for each improvement. Of a metric that is no
+        objective, or with another mode, some improvements may be missing where there are very many points.
+        """
+        with self._cursor() as (cursor, connection):
+            begin = views.begin(connection, experiment_id)
+            return curves.best_so_far(cursor, experiment_id, metric, mode, begin)
 
     # -- code and logs -------------------------------------------------------------------------------------------------
 
@@ -329,6 +375,12 @@ class Store:
     def _read(self) -> Iterator[Connection]:
         with translated(self.backend), self._engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def _cursor(self) -> Iterator[tuple[Cursor, Connection]]:
+        """A transaction that only reads, and a plain cursor in it, for queries with very many rows."""
+        with self._read() as connection, connection.begin():
+            yield Cursor(connection.connection.cursor(), self.backend), connection
 
     @contextmanager
     def _write(self) -> Iterator[Cursor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, or_, select
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -13,8 +13,6 @@ from tuner.errors import NotFound, SpecError
 from tuner.store.records import (
     CheckpointRecord,
     CommandRecord,
-    Curve,
-    CurveSegment,
     DecisionRecord,
     ExperimentRecord,
     LogChunk,
@@ -31,12 +29,10 @@ from tuner.store.tables import (
     experiment,
     log_chunk,
     metric_key,
-    metric_point,
     rank_usage,
     segment,
     trial,
 )
-from tuner.store.thinning import thin
 
 T = TypeVar("T")
 
@@ -112,6 +108,13 @@ def trials(
     return _page(connection, query, size, _trial, lambda record: record.number)
 
 
+def trials_numbered(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> tuple[TrialRecord, ...]:
+    """In the order of `numbers`."""
+    query = _trials().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
+    found = {row["number"]: _trial(row) for row in connection.execute(query).mappings()}
+    return tuple(found[number] for number in numbers if number in found)
+
+
 def newest_trials(connection: Connection, experiment_id: int, count: int) -> list[TrialRecord]:
     query = _trials().where(trial.c.experiment_id == experiment_id).order_by(trial.c.number.desc()).limit(count)
     return [_trial(row) for row in connection.execute(query).mappings()][::-1]
@@ -170,67 +173,6 @@ def metric_names(connection: Connection, experiment_ids: Sequence[int]) -> dict[
     return found
 
 
-def curves(connection: Connection, experiment_id: int, metric: str, x: str, max_points: int) -> list[Curve]:
-    if x not in ("step", "time"):
-        raise SpecError(f"expected step or time, got {x!r}", "/x")
-    begin = _begin(connection, experiment_id)
-    across: ColumnElement[Any] = metric_point.c.step if x == "step" else metric_point.c.time - begin
-    points = (
-        select(metric_point.c.segment_id, across, metric_point.c.value)
-        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
-        .join(segment, segment.c.id == metric_point.c.segment_id)
-        .join(trial, trial.c.id == segment.c.trial_id)
-        .where(
-            trial.c.experiment_id == experiment_id,
-            metric_key.c.experiment_id == experiment_id,
-            metric_key.c.name == metric,
-        )
-        .order_by(trial.c.number, segment.c.ordinal, metric_point.c.report_no)
-    )
-    by_segment: dict[int, tuple[list[float], list[float | None]]] = {}
-    for row_id, at, value in connection.execute(points):
-        xs, ys = by_segment.setdefault(row_id, ([], []))
-        xs.append(at)
-        ys.append(value)
-    owners = (
-        select(trial.c.number, trial.c.state, trial.c.best_value, segment.c.id, segment.c.ordinal, segment.c.cause)
-        .join(segment, segment.c.trial_id == trial.c.id)
-        .where(trial.c.experiment_id == experiment_id)
-        .order_by(trial.c.number, segment.c.ordinal)
-    )
-    found: dict[int, Curve] = {}
-    pieces: dict[int, list[CurveSegment]] = {}
-    for number, state, best, row_id, ordinal, cause in connection.execute(owners):
-        if row_id not in by_segment:
-            continue
-        xs, ys = thin(*by_segment[row_id], max_points)
-        pieces.setdefault(number, []).append(CurveSegment(ordinal=ordinal, cause=cause, x=xs, y=ys))
-        found[number] = Curve(trial=number, state=state, best_value=best, segments=pieces[number])
-    return list(found.values())
-
-
-def best_so_far(connection: Connection, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-    value = metric_point.c.value if mode == "max" else -metric_point.c.value
-    order = (metric_point.c.time, metric_point.c.segment_id, metric_point.c.report_no)
-    # A window function sees each point beside the best before it, so only the improvements leave the database.
-    before = func.max(value).over(order_by=order, rows=(None, -1)).label("before")
-    points = (
-        select(metric_point.c.time, metric_point.c.value, value.label("score"), before)
-        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
-        .join(segment, segment.c.id == metric_point.c.segment_id)
-        .join(trial, trial.c.id == segment.c.trial_id)
-        .where(trial.c.experiment_id == experiment_id, metric_key.c.experiment_id == experiment_id)
-        .where(metric_key.c.name == metric, metric_point.c.value.is_not(None))
-        .subquery()
-    )
-    better = points.c.before.is_(None) | (points.c.score > points.c.before)
-    rows = connection.execute(
-        select(points.c.time, points.c.value).where(better).order_by(points.c.time, points.c.score)
-    ).all()
-    begin = _begin(connection, experiment_id)
-    return [time - begin for time, _ in rows], [value for _, value in rows]
-
-
 def logs(
     connection: Connection, public_id: str, rank: int | None, ordinal: int | None, tail: int | None
 ) -> list[LogChunk]:
@@ -281,12 +223,12 @@ def usage(connection: Connection, public_id: str, rank: int | None, ordinal: int
     found: dict[tuple[int, int], list[Any]] = {}
     for row in connection.execute(query):
         found.setdefault((row.ordinal, row.rank), []).append(row)
-    begin = _begin(connection, owner)
+    zero = begin(connection, owner)
     return [
         UsageSeries(
             segment=of,
             rank=by,
-            x=[row.time - begin for row in rows],
+            x=[row.time - zero for row in rows],
             cpu_percent=_cpu_percent(rows),
             rss_bytes=[row.rss_bytes for row in rows],
             gpu_bytes=[row.gpu_bytes for row in rows],
@@ -331,7 +273,7 @@ def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:
     return tails
 
 
-def _begin(connection: Connection, experiment_id: int) -> float:
+def begin(connection: Connection, experiment_id: int) -> float:
     row = connection.execute(
         select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
     ).first()

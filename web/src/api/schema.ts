@@ -34,6 +34,23 @@ export interface components {
             /** Y */
             y: number[];
         };
+        /** BestSoFarOf */
+        BestSoFarOf: {
+            /**
+             * X
+             * @description seconds since the experiment's start
+             */
+            x: number[];
+            /** Y */
+            y: number[];
+            /** Metric */
+            metric: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "min" | "max";
+        };
         /** Change */
         Change: {
             /** Before */
@@ -140,6 +157,16 @@ export interface components {
              * @enum {string}
              */
             x: "step" | "time";
+            /**
+             * Width
+             * @description of every so many reports the lowest and the highest are there; 1: all reports are
+             */
+            width: number;
+            /**
+             * Left Out
+             * @description trials of the experiment that are not among these
+             */
+            left_out: number;
             /** Series */
             series: components["schemas"]["Series"][];
             best_so_far: components["schemas"]["BestSoFar"];
@@ -779,6 +806,11 @@ export interface components {
              * @description of the next page; null on the last one
              */
             next_page_token: string | null;
+            /**
+             * Total
+             * @description how many trials fit, on all pages together
+             */
+            total: number;
         };
         /** Usage */
         Usage: {
