@@ -76,7 +76,7 @@ def test_the_page_asks_for_nothing_unknown(app: FastAPI) -> None:
     asked: set[str] = set(re.findall(r"\?(\w+)=", text))
     for fields in re.findall(r"query: \{([^}]*)\}", text) + re.findall(r"`, \{([^}]*)\}", text):
         asked |= {re.split(r"[?:]", field.strip())[0] for field in re.split("[;,]", fields) if field.strip()}
-    assert {"page_size", "page_token", "metric", "x", "max_points", "after", "tail"} <= asked <= known
+    assert {"page_size", "page_token", "metric", "x", "points", "after", "tail"} <= asked <= known
 
 
 def test_the_documents_table_has_every_parameter(app: FastAPI) -> None:

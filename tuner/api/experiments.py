@@ -228,7 +228,7 @@ def events(
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
         after = max(after, int(last_event_id))
     return StreamingResponse(
-        follow(here.store, record, after, here.ending),
+        follow(here.store, here.tail, record, after, here.ending),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

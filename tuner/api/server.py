@@ -15,6 +15,14 @@ class Server(uvicorn.Server):
         super().__init__(uvicorn.Config(app, log_level=log_level, timeout_graceful_shutdown=grace_s))
         self._ending = app.state.context.ending
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in sockets or ():
+            # Accepted connections inherit it. asyncio sets it by itself only if the socket was made with IPPROTO_TCP; without it
+            # the body of an answer waits up to 40 ms for the client to acknowledge the head.
+            if listening.family in (socket.AF_INET, socket.AF_INET6):
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._ending.set()
         await super().shutdown(sockets)

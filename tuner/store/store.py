@@ -120,6 +120,13 @@ class Store:
         with self._read() as connection:
             return views.progress(connection, experiment_id)
 
+    def progress_of(self, experiment_ids: Sequence[int]) -> dict[int, Progress]:
+        """As `progress`, of several experiments in one query; those that are gone are left out."""
+        if not experiment_ids:
+            return {}
+        with self._read() as connection:
+            return views.progress_of(connection, experiment_ids)
+
     def experiments_named(self, name: str) -> list[ExperimentRecord]:
         """All that are called exactly so, newest first; empty where there is none."""
         with self._read() as connection:

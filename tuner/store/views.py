@@ -51,13 +51,20 @@ def experiment_by(connection: Connection, where: ColumnElement[bool], shown: str
 
 
 def progress(connection: Connection, experiment_id: int) -> Progress:
-    query = select(*experiment.c["last_event_seq", "state", "reason", "error"]).where(experiment.c.id == experiment_id)
-    row = connection.execute(query).first()
-    if row is None:
+    found = progress_of(connection, [experiment_id])
+    if not found:
         raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return Progress(
-        last_event_seq=row.last_event_seq, state=ExperimentState(row.state), reason=row.reason, error=row.error
-    )
+    return found[experiment_id]
+
+
+def progress_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, Progress]:
+    query = select(*experiment.c["id", "last_event_seq", "state", "reason", "error"])
+    return {
+        row.id: Progress(
+            last_event_seq=row.last_event_seq, state=ExperimentState(row.state), reason=row.reason, error=row.error
+        )
+        for row in connection.execute(query.where(experiment.c.id.in_(experiment_ids)))
+    }
 
 
 def claimable(connection: Connection, now: float) -> list[ExperimentRecord]:
