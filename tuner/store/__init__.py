@@ -15,6 +15,7 @@ from tuner.store.records import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    TrialSegment,
     UsageSample,
     UsageSeries,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "StoreUnavailable",
     "StreamItem",
     "TrialRecord",
+    "TrialSegment",
     "UsageSample",
     "UsageSeries",
 ]

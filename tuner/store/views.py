@@ -22,6 +22,7 @@ from tuner.store.records import (
     Progress,
     SegmentRecord,
     TrialRecord,
+    TrialSegment,
     UsageSeries,
 )
 from tuner.store.tables import (
@@ -139,12 +140,22 @@ def checkpoint_by(connection: Connection, public_id: str) -> CheckpointRecord:
 
 
 def decisions(
-    connection: Connection, experiment_id: int, number: int | None, size: int, token: str | None
+    connection: Connection,
+    experiment_id: int,
+    number: int | None,
+    kinds: Sequence[str],
+    text: str | None,
+    size: int,
+    token: str | None,
 ) -> Page[DecisionRecord]:
     columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
     query = select(*columns).where(decision.c.experiment_id == experiment_id).order_by(decision.c.event_seq.desc())
     if number is not None:
         query = query.where(decision.c.trial_number == number)
+    if kinds:
+        query = query.where(decision.c.kind.in_(kinds))
+    if text:
+        query = query.where(decision.c.reason.icontains(text, autoescape=True))
     if token is not None:
         query = query.where(decision.c.event_seq < _number(token))
     return _page(connection, query, size, _decision, lambda record: record.seq)
@@ -207,6 +218,39 @@ def curves(connection: Connection, experiment_id: int, metric: str, x: str, max_
         pieces.setdefault(number, []).append(CurveSegment(ordinal=ordinal, cause=cause, x=xs, y=ys))
         found[number] = Curve(trial=number, state=state, best_value=best, segments=pieces[number])
     return list(found.values())
+
+
+def trial_curves(
+    connection: Connection, public_id: str, x: str, max_points: int
+) -> list[tuple[str, list[CurveSegment]]]:
+    if x not in ("step", "time"):
+        raise SpecError(f"expected step or time, got {x!r}", "/x")
+    row = connection.execute(select(trial.c.id, trial.c.experiment_id).where(trial.c.public_id == public_id)).first()
+    if row is None:
+        raise NotFound(f"no trial {public_id}")
+    begin = _begin(connection, row.experiment_id)
+    across: ColumnElement[Any] = metric_point.c.step if x == "step" else metric_point.c.time - begin
+    points = (
+        select(metric_key.c.id, metric_key.c.name, segment.c.ordinal, segment.c.cause, across, metric_point.c.value)
+        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
+        .join(segment, segment.c.id == metric_point.c.segment_id)
+        .where(segment.c.trial_id == row.id)
+        .order_by(metric_key.c.id, segment.c.ordinal, metric_point.c.report_no)
+    )
+    found: dict[str, dict[tuple[int, str], tuple[list[float], list[float | None]]]] = {}
+    for _, name, ordinal, cause, at, value in connection.execute(points):
+        xs, ys = found.setdefault(name, {}).setdefault((ordinal, cause), ([], []))
+        xs.append(at)
+        ys.append(value)
+    return [
+        (name, [_thinned(ordinal, cause, *pieces[ordinal, cause], max_points) for ordinal, cause in pieces])
+        for name, pieces in found.items()
+    ]
+
+
+def _thinned(ordinal: int, cause: str, xs: list[float], ys: list[float | None], max_points: int) -> CurveSegment:
+    x, y = thin(xs, ys, max_points)
+    return CurveSegment(ordinal=ordinal, cause=cause, x=x, y=y)
 
 
 def best_so_far(connection: Connection, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
@@ -362,6 +406,19 @@ def segments(connection: Connection, experiment_id: int) -> dict[int, tuple[Segm
     for row in connection.execute(_segment_rows().where(trial.c.experiment_id == experiment_id)).mappings():
         found.setdefault(row["number"], []).append(_segment(row))
     return {number: tuple(records) for number, records in found.items()}
+
+
+def segment_page(
+    connection: Connection, experiment_id: int, causes: Sequence[str], size: int, token: str | None
+) -> Page[TrialSegment]:
+    query = _segment_rows().order_by(None).order_by(segment.c.id).where(trial.c.experiment_id == experiment_id)
+    if causes:
+        query = query.where(segment.c.cause.in_(causes))
+    if token is not None:
+        query = query.where(segment.c.id > _number(token))
+    return _page(
+        connection, query, size, lambda row: TrialSegment(row["number"], _segment(row)), lambda item: item.segment.id
+    )
 
 
 def _segments(connection: Connection, trial_row: int) -> tuple[SegmentRecord, ...]:
