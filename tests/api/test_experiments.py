@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.conftest import Poked
 from tests.store.examples import T0, a_report, a_spec, begin
+from tests.web.searches import bred
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import CheckpointInfo
@@ -234,6 +235,51 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
         "seq": 8, "time": "", "kind": "stop", "trial_number": 0, "trial_id": first, "reason": "stopped at iteration 2",
         "state": "done", "payload": {"trial": 0},
     }  # fmt: skip
+
+
+async def test_decisions_can_be_filtered_by_kind_and_by_words_of_the_reason(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    made, epoch, trials = begin(sqlite_store, 2)
+    log = [(6, Stop(reason="below the cut", trial=0)), (7, Finish(reason="all done"))]
+    sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+
+    async def found(**params: Any) -> list[int]:
+        answer = await client.get(f"{API}/{made.public_id}/decisions", params=params)
+        return [one["seq"] for one in answer.json()["items"]]
+
+    assert await found(kind=["stop", "finish"]) == [7, 6]
+    assert await found(text="The Cut") == [6]
+    assert await found(kind=["start"], trial=1) == [4]
+    refused = await client.get(f"{API}/{made.public_id}/decisions", params={"kind": "explode"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind/0")
+
+
+async def test_segments_say_whose_weights_they_went_on_from(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    search = bred(sqlite_store)
+    items = [
+        segment
+        for number in range(len(search.core.trials))
+        for segment in (await client.get(f"/api/v1/trials/{trial_id(search.public_id, number)}")).json()["segments"]
+    ]
+    listed: list[dict[str, Any]] = []
+    token = ""
+    while token is not None:
+        page = await client.get(
+            f"{API}/{search.public_id}/segments", params={"page_size": 3, "page_token": token or "0"}
+        )
+        listed += page.json()["items"]
+        token = page.json()["next_page_token"]
+    assert len(listed) == len(items)
+    taken = [one for one in listed if one["cause"] == "exploit"]
+    assert taken
+    for one in taken:
+        donor = search.core.trials[one["source_trial_number"]]
+        assert donor.number != one["trial_number"]
+        assert donor.segments[one["source_ordinal"] - 1].start_iteration <= one["start_iteration"]
+    only = await client.get(f"{API}/{search.public_id}/segments", params={"cause": "exploit", "page_size": 1000})
+    assert only.json()["items"] == taken
+    assert (await client.get(f"{API}/exp_x/segments")).status_code == 404
 
 
 async def test_an_answer_that_the_client_has_is_not_sent_again(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -492,6 +492,10 @@ class TestViews:
         assert [(d.seq, d.kind, d.trial) for d in rest.items] == [(4, "start", 1), (2, "start", 0)]
         assert [d.seq for d in store.decisions(made.id, trial=1).items] == [7, 4]
         assert page.items[1].payload["trial"] == 1
+        assert [d.seq for d in store.decisions(made.id, kinds=["stop", "finish"]).items] == [8, 6]
+        assert [d.seq for d in store.decisions(made.id, text="ALL d").items] == [8]
+        assert [d.seq for d in store.decisions(made.id, kinds=["stop"], text="rest").items] == []
+        assert [d.seq for d in store.decisions(made.id, text="%").items] == []
 
     def test_warnings_are_notes_that_say_so(self, store: Store) -> None:
         made, epoch, trials = begin(store)

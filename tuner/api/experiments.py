@@ -201,13 +201,38 @@ def decisions(
     here: Here,
     experiment_id: str,
     trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    kind: Annotated[
+        list[schemas.DecisionKind] | None, Query(description="of these kinds only; may be repeated")
+    ] = None,
+    text: Annotated[str | None, Query(max_length=200, description="any part of the reason")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.decisions(record.id, trial=trial, page_size=page_size, page_token=page_token)
+    page = here.store.decisions(
+        record.id, trial=trial, kinds=kind or (), text=_text(text), page_size=page_size, page_token=page_token
+    )
     items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
     return answer(schemas.DecisionPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/segments",
+    response_model=schemas.SegmentPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="The segments of all trials, oldest first, each with where its weights come from",
+)
+def segments(
+    here: Here,
+    experiment_id: str,
+    cause: Annotated[list[schemas.Cause] | None, Query(description="of these causes only; may be repeated")] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = _find(here.store, experiment_id)
+    page = here.store.list_segments(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
+    items = [schemas.SegmentItem.of(item) for item in page.items]
+    return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
 
 
 @router.get(

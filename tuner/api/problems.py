@@ -64,7 +64,7 @@ def _ours(_: Request, error: Exception) -> Response:
 
 def _query(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [(f"/{item['loc'][-1]}", _worded(item)) for item in error.errors()]
+    errors = [("/" + "/".join(str(part) for part in item["loc"][1:]), _worded(item)) for item in error.errors()]
     detail = "; ".join(f"{pointer[1:]}: {message}" for pointer, message in errors)
     return problem_response(422, detail, errors)
 

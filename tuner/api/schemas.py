@@ -6,7 +6,7 @@ Times are RFC 3339 in UTC; NaN and infinities are null.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -24,8 +24,10 @@ from tuner.store import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    TrialSegment,
 )
 from tuner.store import Curves as CurvesRecord
+from tuner.store import CurveSegment as CurveSegmentRecord
 from tuner.store import UsageSeries as UsageRecord
 
 T = TypeVar("T")
@@ -309,6 +311,47 @@ class Segment(Model):
         )
 
 
+class SegmentItem(Model):
+    """A segment in the list of all segments of an experiment."""
+
+    trial_number: int
+    ordinal: int
+    cause: Cause
+    start_iteration: int
+    source_trial_number: Annotated[int | None, Field(description="whose checkpoint it went on from, if from any")]
+    source_ordinal: Annotated[int | None, Field(description="of the segment that saved that checkpoint")]
+    params: Json
+    warm: bool | None
+    startup_s: float | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    outcome: str | None
+
+    @classmethod
+    def of(cls, item: TrialSegment) -> SegmentItem:
+        record = item.segment
+        return cls(
+            trial_number=item.trial,
+            ordinal=record.ordinal,
+            cause=record.cause,  # type: ignore[arg-type]
+            start_iteration=record.start_iteration,
+            source_trial_number=record.source_trial,
+            source_ordinal=record.source_ordinal,
+            params=dict(record.params),
+            warm=record.warm,
+            startup_s=record.startup_s,
+            created_at=rfc3339(record.created_at),
+            started_at=_time(record.started_at),
+            ended_at=_time(record.ended_at),
+            outcome=record.outcome,
+        )
+
+
+class SegmentPage(PageOf[SegmentItem]):
+    pass
+
+
 class Trial(Model):
     id: str
     experiment_id: str
@@ -398,6 +441,22 @@ class CurveSegment(Model):
     cause: Cause
     x: list[float]
     y: list[Number]
+
+
+class MetricCurve(Model):
+    metric: str
+    segments: list[CurveSegment]
+
+
+class TrialCurves(Model):
+    """The curves of one trial, one for every metric that it has reported."""
+
+    x: Literal["step", "time"]
+    items: Annotated[list[MetricCurve], Field(description="in the order in which they were first reported")]
+
+    @classmethod
+    def of(cls, x: Literal["step", "time"], found: list[tuple[str, list[CurveSegmentRecord]]]) -> TrialCurves:
+        return cls(x=x, items=[MetricCurve(metric=name, segments=_pieces(segments)) for name, segments in found])
 
 
 class Series(Model):
@@ -642,11 +701,14 @@ def _link(experiment: str, link: Link) -> LineageSegment:
 
 
 def _series(experiment: ExperimentRecord, curve: Curve) -> Series:
-    segments = [CurveSegment(ordinal=s.ordinal, cause=s.cause, x=list(s.x), y=list(s.y)) for s in curve.segments]  # type: ignore[arg-type]
     return Series(
         trial_id=trial_id(experiment.public_id, curve.trial),
         number=curve.trial,
         state=curve.state,  # type: ignore[arg-type]
         best_value=curve.best_value,
-        segments=segments,
+        segments=_pieces(curve.segments),
     )
+
+
+def _pieces(segments: Sequence[CurveSegmentRecord]) -> list[CurveSegment]:
+    return [CurveSegment(ordinal=s.ordinal, cause=s.cause, x=list(s.x), y=list(s.y)) for s in segments]  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from tuner.store.records import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    TrialSegment,
     UsageSample,
     UsageSeries,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "StoreUnavailable",
     "StreamItem",
     "TrialRecord",
+    "TrialSegment",
     "UsageSample",
     "UsageSeries",
 ]

@@ -81,6 +81,14 @@ class SegmentRecord:
     outcome: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class TrialSegment:
+    """A segment with the number of its trial."""
+
+    trial: int
+    segment: SegmentRecord
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     id: int

@@ -31,6 +31,7 @@ from tuner.store.records import (
     CodeRecord,
     CommandRecord,
     Curves,
+    CurveSegment,
     DecisionRecord,
     ExperimentRecord,
     LogChunk,
@@ -39,6 +40,7 @@ from tuner.store.records import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    TrialSegment,
     UsageSample,
     UsageSeries,
 )
@@ -199,11 +201,25 @@ class Store:
             return views.checkpoint_by(connection, public_id)
 
     def decisions(
-        self, experiment_id: int, *, trial: int | None = None, page_size: int = 100, page_token: str | None = None
+        self,
+        experiment_id: int,
+        *,
+        trial: int | None = None,
+        kinds: Sequence[str] = (),
+        text: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
     ) -> Page[DecisionRecord]:
-        """Newest first."""
+        """Return decisions, newest first: of one trial, of these kinds, with `text` in their reasons, where given."""
         with self._read() as connection:
-            return views.decisions(connection, experiment_id, trial, page_size, page_token)
+            return views.decisions(connection, experiment_id, trial, kinds, text, page_size, page_token)
+
+    def list_segments(
+        self, experiment_id: int, *, causes: Sequence[str] = (), page_size: int = 100, page_token: str | None = None
+    ) -> Page[TrialSegment]:
+        """Return the segments of all trials in the order in which they were created, those of some causes if given."""
+        with self._read() as connection:
+            return views.segment_page(connection, experiment_id, causes, page_size, page_token)
 
     def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
         """Notes behind this event_seq that warn of what looks like a mistake, oldest first."""
@@ -247,6 +263,20 @@ class Store:
         with self._cursor() as (cursor, connection):
             span = curves.Span(x, views.begin(connection, experiment_id), low, high)  # type: ignore[arg-type]
             return curves.read(cursor, experiment_id, metric, span, points, trials)
+
+    def trial_curves(
+        self, trial_id: str, *, x: str = "step", max_points: int = 1000
+    ) -> list[tuple[str, list[CurveSegment]]]:
+        """Return the curve of every metric that this trial has reported, in the order in which they were first reported.
+
+        `x` is that of `curves`; a curve has about `max_points` points at most.
+        """
+        trial = self.get_trial(trial_id)
+        found = []
+        for name in self.metric_names(trial.experiment_id):
+            for curve in self.curves(trial.experiment_id, name, x=x, points=max_points, trials=[trial.number]).curves:
+                found.append((name, list(curve.segments)))
+        return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
         """(seconds since the experiment's start, best value by then), a point for each improvement. Of a metric that is no

@@ -20,6 +20,7 @@ from tuner.store.records import (
     Progress,
     SegmentRecord,
     TrialRecord,
+    TrialSegment,
     UsageSeries,
 )
 from tuner.store.tables import (
@@ -149,12 +150,22 @@ def checkpoint_by(connection: Connection, public_id: str) -> CheckpointRecord:
 
 
 def decisions(
-    connection: Connection, experiment_id: int, number: int | None, size: int, token: str | None
+    connection: Connection,
+    experiment_id: int,
+    number: int | None,
+    kinds: Sequence[str],
+    text: str | None,
+    size: int,
+    token: str | None,
 ) -> Page[DecisionRecord]:
     columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
     query = select(*columns).where(decision.c.experiment_id == experiment_id).order_by(decision.c.event_seq.desc())
     if number is not None:
         query = query.where(decision.c.trial_number == number)
+    if kinds:
+        query = query.where(decision.c.kind.in_(kinds))
+    if text:
+        query = query.where(decision.c.reason.icontains(text, autoescape=True))
     if token is not None:
         query = query.where(decision.c.event_seq < _number(token))
     return _page(connection, query, size, _decision, lambda record: record.seq)
@@ -311,6 +322,19 @@ def segments(connection: Connection, experiment_id: int) -> dict[int, tuple[Segm
     for row in connection.execute(_segment_rows().where(trial.c.experiment_id == experiment_id)).mappings():
         found.setdefault(row["number"], []).append(_segment(row))
     return {number: tuple(records) for number, records in found.items()}
+
+
+def segment_page(
+    connection: Connection, experiment_id: int, causes: Sequence[str], size: int, token: str | None
+) -> Page[TrialSegment]:
+    query = _segment_rows().order_by(None).order_by(segment.c.id).where(trial.c.experiment_id == experiment_id)
+    if causes:
+        query = query.where(segment.c.cause.in_(causes))
+    if token is not None:
+        query = query.where(segment.c.id > _number(token))
+    return _page(
+        connection, query, size, lambda row: TrialSegment(row["number"], _segment(row)), lambda item: item.segment.id
+    )
 
 
 def _segments(connection: Connection, trial_row: int) -> tuple[SegmentRecord, ...]:

@@ -548,6 +548,13 @@ export interface components {
             /** Items */
             items: components["schemas"]["LogItem"][];
         };
+        /** MetricCurve */
+        MetricCurve: {
+            /** Metric */
+            metric: string;
+            /** Segments */
+            segments: components["schemas"]["CurveSegment"][];
+        };
         /** Objective */
         Objective: {
             /** Metric */
@@ -674,6 +681,59 @@ export interface components {
             /** Outcome */
             outcome: string | null;
         };
+        /**
+         * SegmentItem
+         * @description A segment in the list of all segments of an experiment.
+         */
+        SegmentItem: {
+            /** Trial Number */
+            trial_number: number;
+            /** Ordinal */
+            ordinal: number;
+            /**
+             * Cause
+             * @enum {string}
+             */
+            cause: "start" | "retry" | "resume" | "exploit";
+            /** Start Iteration */
+            start_iteration: number;
+            /**
+             * Source Trial Number
+             * @description whose checkpoint it went on from, if from any
+             */
+            source_trial_number: number | null;
+            /**
+             * Source Ordinal
+             * @description of the segment that saved that checkpoint
+             */
+            source_ordinal: number | null;
+            /** Params */
+            params: {
+                [key: string]: unknown;
+            };
+            /** Warm */
+            warm: boolean | null;
+            /** Startup S */
+            startup_s: number | null;
+            /** Created At */
+            created_at: string;
+            /** Started At */
+            started_at: string | null;
+            /** Ended At */
+            ended_at: string | null;
+            /** Outcome */
+            outcome: string | null;
+        };
+        /** SegmentPage */
+        SegmentPage: {
+            /** Items */
+            items: components["schemas"]["SegmentItem"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
         /** Series */
         Series: {
             /** Trial Id */
@@ -745,6 +805,22 @@ export interface components {
             started_at: string | null;
             /** Ended At */
             ended_at: string | null;
+        };
+        /**
+         * TrialCurves
+         * @description The curves of one trial, one for every metric that it has reported.
+         */
+        TrialCurves: {
+            /**
+             * X
+             * @enum {string}
+             */
+            x: "step" | "time";
+            /**
+             * Items
+             * @description in the order in which they were first reported
+             */
+            items: components["schemas"]["MetricCurve"][];
         };
         /** TrialDetail */
         TrialDetail: {
