@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from tuner import preview, usecases
+from tuner import usecases
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
 from tuner.api.context import Here
@@ -188,7 +188,7 @@ def best_so_far(
 )
 def importance(here: Here, experiment_id: str) -> Response:
     record = _find(here.store, experiment_id)
-    return answer(schemas.Importances.of(preview.importance(here.store, record)))
+    return answer(schemas.Importances.of(here.importances.of(record)))
 
 
 @router.get(

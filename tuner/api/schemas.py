@@ -240,11 +240,14 @@ class Importances(Model):
     items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
     trials: Annotated[int, Field(description="ended trials with a result")]
     needed: Annotated[int, Field(description="how many of them there have to be")]
+    left_out: Annotated[
+        int, Field(description="ended trials that were not looked at: at most 5,000 are, evenly spaced")
+    ]
 
     @classmethod
     def of(cls, found: Importance) -> Importances:
         items = [Share(parameter=name, share=share) for name, share in found.shares.items()]
-        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed)
+        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed, left_out=found.left_out)
 
 
 class ExperimentPage(PageOf[Experiment]):

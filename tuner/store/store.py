@@ -169,6 +169,18 @@ class Store:
             numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
             return Page(views.trials_numbered(connection, experiment_id, numbers), token), total
 
+    def ended_trials(self, experiment_id: int) -> list[int]:
+        """The numbers of the trials that have ended, in order. Reads an index alone."""
+        with self._read() as connection:
+            return views.ended_trials(connection, experiment_id)
+
+    def results(
+        self, experiment_id: int, trials: Sequence[int], *, best: bool
+    ) -> list[tuple[Mapping[str, Any], float]]:
+        """(flat params, best or last value) of those of these trials that have one, by number."""
+        with self._read() as connection:
+            return views.results(connection, experiment_id, trials, best)
+
     def best_trials(self, experiment_id: int, mode: str, count: int) -> list[int]:
         """The numbers of so many trials with the best values, those that have none last."""
         sort = "-best_value" if mode == "max" else "best_value"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, or_, select
@@ -121,6 +121,24 @@ def trials_numbered(connection: Connection, experiment_id: int, numbers: Sequenc
     query = _trials().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
     found = {row["number"]: _trial(row) for row in connection.execute(query).mappings()}
     return tuple(found[number] for number in numbers if number in found)
+
+
+def ended_trials(connection: Connection, experiment_id: int) -> list[int]:
+    ended = [state for state in TrialState if state.ended]
+    query = select(trial.c.number).where(trial.c.experiment_id == experiment_id, trial.c.state.in_(ended))
+    return sorted(connection.execute(query).scalars())
+
+
+def results(
+    connection: Connection, experiment_id: int, numbers: Sequence[int], best: bool
+) -> list[tuple[Mapping[str, Any], float]]:
+    value = trial.c.best_value if best else trial.c.last_value
+    query = select(trial.c.params, value).where(trial.c.experiment_id == experiment_id, value.is_not(None))
+    found: list[tuple[Mapping[str, Any], float]] = []
+    for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
+        part = query.where(trial.c.number.in_(numbers[at : at + 1000])).order_by(trial.c.number)
+        found += [(params, float(result)) for params, result in connection.execute(part)]
+    return found
 
 
 def newest_trials(connection: Connection, experiment_id: int, count: int) -> list[TrialRecord]:

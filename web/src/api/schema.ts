@@ -421,6 +421,11 @@ export interface components {
              * @description how many of them there have to be
              */
             needed: number;
+            /**
+             * Left Out
+             * @description ended trials that were not looked at: at most 5,000 are, evenly spaced
+             */
+            left_out: number;
         };
         /** Limits */
         Limits: {
