@@ -62,7 +62,7 @@ def digits(name: str = "digits", trials: int = 27, **fields: Any) -> Spec:
         "limits": Limits(max_concurrent_trials=4, max_failures=1),
         **fields,
     }
-    return Spec(name=name, objectives=(Objective("accuracy", "max"),), **parts)
+    return Spec(name=name, **{"objectives": (Objective("accuracy", "max"),), **parts})
 
 
 class Search:
@@ -254,3 +254,37 @@ def steady(number: int, ordinal: int, params: Mapping[str, Any], iteration: int)
     found = learning(0, ordinal, {**params, "lr": min(0.08, float(params["lr"]))}, iteration)
     assert found is not None
     return found
+
+
+def bred(store: Store, trials: int = 8, start: float = 1.7e9) -> Search:
+    """A finished search by PBT: in every few intervals the worst members take over the weights of the best."""
+    pbt = {
+        "type": "pbt",
+        "perturbation_interval": 4,
+        "hyperparam_mutations": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}},
+    }
+    limits = Limits(max_concurrent_trials=trials)
+    search = Search(store, digits("bred", trials, scheduler=pbt, max_t=30, limits=limits), start=start, curve=steady)
+    search.advance(at_once=20)
+    return search
+
+
+def two_objectives(store: Store, trials: int = 40, start: float = 1.7e9) -> Search:
+    """A finished search for high accuracy and low latency, with one report a trial."""
+
+    def curve(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        width, rate = int(params["width"]), float(params["lr"])
+        noise = keyed_random(1, "noise", number).random()
+        accuracy = 0.97 - 0.9 / width - 0.03 * abs(math.log10(rate) + 2.2)
+        return {"accuracy": accuracy, "latency": 0.2 + width / 20 * (1 + noise), "loss": 1 - accuracy}
+
+    spec = digits(
+        "two objectives",
+        trials,
+        scheduler={"type": "fifo"},
+        max_t=1,
+        objectives=(Objective("accuracy", "max"), Objective("latency", "min")),
+    )
+    search = Search(store, spec, start=start, curve=curve)
+    search.advance(at_once=20)
+    return search

@@ -68,7 +68,7 @@ export const api = {
   experiment: (id: string, signal?: AbortSignal) => call<Experiment>("GET", `/experiments/${id}`, {}, signal),
   trials: (id: string, signal?: AbortSignal) => all<Trial>(`/experiments/${id}/trials`, { page_size: 1000 }, signal),
   curves: (id: string, metric: string, x: XAxis, signal?: AbortSignal) =>
-    call<Curves>("GET", `/experiments/${id}/curves`, { metric, x, max_points: 400 }, signal),
+    call<Curves>("GET", `/experiments/${id}/curves`, { metric, x, points: 400 }, signal),
   decisions: (id: string, query: { trial?: number; page_size?: number; page_token?: string }, signal?: AbortSignal) =>
     call<Page<Decision>>("GET", `/experiments/${id}/decisions`, query, signal),
   trial: (id: string, signal?: AbortSignal) => call<TrialWithSegments>("GET", `/trials/${id}`, {}, signal),

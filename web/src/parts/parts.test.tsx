@@ -136,14 +136,14 @@ describe("a lineage", () => {
 
 describe("the importance of parameters", () => {
   it("has a bar for each, the longest for the most important", () => {
-    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 12, items: [{ parameter: "lr", share: 0.8 }, { parameter: "width", share: 0.2 }] }} />);
+    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 12, left_out: 0, items: [{ parameter: "lr", share: 0.8 }, { parameter: "width", share: 0.2 }] }} />);
     const list = screen.getByLabelText("Importance of parameters for accuracy");
     expect([...list.querySelectorAll("dd")].map((one) => one.textContent)).toEqual(["80 %", "20 %"]);
     expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["100%", "25%"]);
   });
 
   it("says that it is no more than a hint where values changed on the way", () => {
-    const found = { metric: "accuracy", needed: 10, trials: 12, items: [{ parameter: "lr", share: 1 }] };
+    const found = { metric: "accuracy", needed: 10, trials: 12, left_out: 0, items: [{ parameter: "lr", share: 1 }] };
     show(<Shares found={found} />);
     expect(screen.queryByText(/PBT/)).toBeNull();
     show(<Shares found={found} changing />);
@@ -151,7 +151,7 @@ describe("the importance of parameters", () => {
   });
 
   it("says when it will be known", () => {
-    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, items: [] }} />);
+    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, left_out: 0, items: [] }} />);
     expect(screen.getByText("Known once 10 trials have ended with a result; 1 has.")).toBeTruthy();
   });
 });
