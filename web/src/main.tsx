@@ -1,4 +1,4 @@
-import "@mantine/core/styles.css";
+import "./styles";
 import "./main.css";
 
 import { MantineProvider } from "@mantine/core";
