@@ -301,7 +301,7 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     exploited = [t for t in search.core.trials if t.segments[-1].cause == "exploit"]
     assert exploited
     page = visit(f"/experiments/{search.public_id}?trial={exploited[0].number}")
-    expect(page.get_by_text("exploit", exact=True).first).to_be_visible()
+    expect(page.get_by_text("took over another trial's weights")).to_be_visible()
     page.get_by_role("dialog").get_by_role("tab", name="Lineage").click()
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")

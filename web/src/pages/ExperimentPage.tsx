@@ -4,7 +4,7 @@ import { lazy, Suspense, useCallback, useMemo, useState } from "react";
 import { useParams } from "react-router";
 import type { Decision, Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
-import { chosenWords, dimensionsOf, matches } from "../charts/dimensions";
+import { chosenWords, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
 import { frontOf, pointsOf } from "../charts/pareto";
 import { ranks } from "../curves/colours";
 import { duration, elapsed, metric, moment } from "../format";
@@ -13,7 +13,6 @@ import { Actions } from "../parts/Actions";
 import { BestPanel } from "../parts/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/CurvesPanel";
 import { DecisionLog } from "../parts/DecisionLog";
-import { DecisionsTab } from "../parts/DecisionsTab";
 import { FailureNotice } from "../parts/FailureNotice";
 import { LiveMark } from "../parts/LiveMark";
 import { Panel } from "../parts/Panel";
@@ -32,8 +31,10 @@ import { useAddress, type Address } from "./useAddress";
 
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
+const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 
+const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
 const NO_DECISIONS: readonly Decision[] = [];
 const STATES: readonly TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
@@ -71,8 +72,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const asked = address.get("tab");
   const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0]![0]!;
 
-  const dimensions = useMemo(() => dimensionsOf(trials, experiment), [trials, experiment.metric, experiment.space]);
   const brushText = address.get("brush");
+  // Not for every report where nobody looks at them.
+  const wanted = tab === "parameters" || brushText !== null;
+  const dimensions = useMemo(() => (wanted ? dimensionsOf(trials, experiment) : NO_DIMENSIONS), [wanted, trials, experiment.metric, experiment.space]);
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;
   const filtered = state !== null || dimensions.some((dimension) => brushes[dimension.id]);

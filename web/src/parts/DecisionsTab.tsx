@@ -1,4 +1,4 @@
-import { Button, NumberInput, Skeleton, TextInput } from "@mantine/core";
+import { Button, Skeleton, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -20,7 +20,7 @@ export function parseKinds(text: string | null): DecisionKind[] {
 }
 
 /** Every decision with its reason and its numbers, filtered by the service. */
-export function DecisionsTab({ experiment, address, onSelect }: { experiment: Experiment; address: Address; onSelect: (number: number) => void }) {
+export default function DecisionsTab({ experiment, address, onSelect }: { experiment: Experiment; address: Address; onSelect: (number: number) => void }) {
   const kinds = parseKinds(address.get("kind"));
   const text = address.get("q") ?? "";
   const of = address.get("of");
@@ -61,9 +61,9 @@ export function DecisionsTab({ experiment, address, onSelect }: { experiment: Ex
               <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>{kind}</button>
             ))}
           </div>
-          <NumberInput
-            size="xs" w={92} min={0} allowDecimal={false} allowNegative={false} hideControls placeholder="Trial" aria-label="Filter by trial" value={trial ?? ""}
-            onChange={(value) => address.set({ of: value === "" ? null : String(value) })}
+          <TextInput
+            size="xs" w={92} inputMode="numeric" placeholder="Trial" aria-label="Filter by trial" value={trial ?? ""}
+            onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
           />
           <TextInput
             size="xs" w={190} placeholder="Search the reasons" aria-label="Search the reasons" value={typed}
