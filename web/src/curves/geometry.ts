@@ -212,52 +212,45 @@ const SAMPLE = 8192;
 /**
  * The view that shows all curves; null while there is no point. With `trim`, values far off on the worse side of that mode (more
  * than four interquartile ranges from the middle half) stay outside, since a few diverged ones would press all others into one line.
- * The quartiles of more than 8,192 points are those of an evenly spaced sample.
+ * The quartiles of more than 8,192 points are those of an evenly spaced sample. Only curves that have changed are looked through.
  */
-export function extent(series: readonly Series[], { log, logX, trim }: View): Extent | null {
+export function extent(series: readonly Series[], view: View): Extent | null {
+  const { log, logX, trim } = view;
+  const bounds = series.map((one) => boundsOf(one, view));
   let [n, minX, maxX, minY, maxY] = [0, Infinity, -Infinity, Infinity, -Infinity];
-  const each = (visit: (value: number, x: number) => void) => {
-    for (const one of series) {
-      for (const { x, y } of one.segments) {
-        for (let k = 0; k < x.length; k++) {
-          const value = y[k];
-          if (value === null || value === undefined || (log && value <= 0) || (logX && x[k]! <= 0)) continue;
-          visit(value, x[k]!);
-        }
-      }
-    }
-  };
-  each((value, x) => {
-    n++;
-    if (x < minX) minX = x;
-    if (x > maxX) maxX = x;
-    if (value < minY) minY = value;
-    if (value > maxY) maxY = value;
-  });
+  for (const one of bounds) {
+    n += one.count;
+    minX = Math.min(minX, one.minX);
+    maxX = Math.max(maxX, one.maxX);
+    minY = Math.min(minY, one.minY);
+    maxY = Math.max(maxY, one.maxY);
+  }
   if (n === 0) return null;
   let [low, high, outside] = [minY, maxY, 0];
   if (trim !== null && !log) {
-    const stride = Math.ceil(n / SAMPLE);
-    const sample = new Float64Array(Math.ceil(n / stride));
-    let i = 0;
-    each((value) => {
-      if (i % stride === 0) sample[i / stride] = value;
-      i++;
-    });
-    sample.sort();
+    const sample = sampleOf(series, Math.ceil(n / SAMPLE), view);
     const [q1, q3] = [quantile(sample, 0.25), quantile(sample, 0.75)];
     const reach = 4 * (q3 - q1);
     const from = reach > 0 && trim !== "min" ? q1 - reach : -Infinity;
     const to = reach > 0 && trim !== "max" ? q3 + reach : Infinity;
     if (minY < from || maxY > to) {
       [low, high] = [Infinity, -Infinity];
-      each((value) => {
-        if (value < from || value > to) {
-          outside++;
+      const take = (value: number) => {
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      };
+      series.forEach((one, i) => {
+        const own = bounds[i]!;
+        if (own.count === 0) return;
+        if (own.minY >= from && own.maxY <= to) {
+          take(own.minY);
+          take(own.maxY);
           return;
         }
-        if (value < low) low = value;
-        if (value > high) high = value;
+        each(one, view, (value) => {
+          if (value < from || value > to) outside++;
+          else take(value);
+        });
       });
     }
     // Not for a little: only where it makes what is left at least twice as high.
@@ -265,6 +258,63 @@ export function extent(series: readonly Series[], { log, logX, trim }: View): Ex
   }
   const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };
   return { x: padded(points.x, logX, 0.01), y: padded(points.y, log, 0.04), outside, points };
+}
+
+/** Visit the points of a series that the axes can show. */
+function each({ segments }: Series, { log, logX }: View, visit: (value: number, x: number) => void): void {
+  for (const { x, y } of segments) {
+    for (let k = 0; k < x.length; k++) {
+      const value = y[k];
+      if (value === null || value === undefined || (log && value <= 0) || (logX && x[k]! <= 0)) continue;
+      visit(value, x[k]!);
+    }
+  }
+}
+
+interface Bounds {
+  count: number;
+  minX: number;
+  maxX: number;
+  minY: number;
+  maxY: number;
+}
+
+/** By log and logX; a series is replaced by another object when it changes, so that what is known of it stays true. */
+const known = [0, 1, 2, 3].map(() => new WeakMap<Series, Bounds>());
+
+function boundsOf(series: Series, view: View): Bounds {
+  const cache = known[Number(view.log) + 2 * Number(view.logX)]!;
+  let found = cache.get(series);
+  if (!found) {
+    found = { count: 0, minX: Infinity, maxX: -Infinity, minY: Infinity, maxY: -Infinity };
+    const bounds = found;
+    each(series, view, (value, x) => {
+      bounds.count++;
+      if (x < bounds.minX) bounds.minX = x;
+      if (x > bounds.maxX) bounds.maxX = x;
+      if (value < bounds.minY) bounds.minY = value;
+      if (value > bounds.maxY) bounds.maxY = value;
+    });
+    cache.set(series, found);
+  }
+  return found;
+}
+
+/** Return every `stride`th value of all curves taken one after the other, sorted. */
+function sampleOf(series: readonly Series[], stride: number, { log, logX }: View): Float64Array {
+  const values: number[] = [];
+  let skip = 0;
+  for (const one of series) {
+    for (const { x, y } of one.segments) {
+      let k = skip;
+      for (; k < x.length; k += stride) {
+        const value = y[k];
+        if (value !== null && value !== undefined && !(log && value <= 0) && !(logX && x[k]! <= 0)) values.push(value);
+      }
+      skip = k - x.length;
+    }
+  }
+  return Float64Array.from(values).sort();
 }
 
 /** Return whether `shown` can stay as it is: it holds all points, and is not much longer than what would be chosen anew. */
