@@ -115,13 +115,19 @@ def run_missing(missing: list[Key], rows: dict[Key, Row], args: argparse.Namespa
     begin = time.monotonic()
     with ProcessPoolExecutor(args.jobs) as pool:
         pending = {pool.submit(one, key, args.curves): key for key in missing}
-        for done, future in enumerate(as_completed(pending), 1):
-            row = rows[pending[future]] = future.result()
-            if args.results is not None:
-                with args.results.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-            if done % 50 == 0:
-                print(f"{done} of {len(pending)} runs, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+        try:
+            for done, future in enumerate(as_completed(pending), 1):
+                row = rows[pending[future]] = future.result()
+                if args.results is not None:
+                    with args.results.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                if done % 50 == 0:
+                    print(
+                        f"{done} of {len(pending)} runs, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True
+                    )
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 @cache
