@@ -33,7 +33,7 @@ TOP_RESULTS = 180  # in so many results besides their newest
 MAX_STARTED = 150  # started trials that a decision weighs one by one
 RIVAL = 10  # a new trial that promises so many times the improvement of every started one is not put off for them
 HOPELESS = math.log(1e-3)  # no question is a horizon within which no started trial is likelier to pass the goal
-SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 150, 20, 6, 10
+SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
 FEW = 30  # uniform points, where that is all there is to choose from
 STEPS = (0.1, 0.05, 0.025, 0.012)  # of the climbs
 
