@@ -30,6 +30,7 @@ import statistics
 import sys
 import time
 import zlib
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -57,14 +58,15 @@ def main() -> None:
     methods = args.methods or contenders.names(args.curves)
     wanted = [row_key(*t, args) for t in itertools.product(range(args.runs), chosen, methods)]
     rows = read(args.results)
-    run_missing([key for key in wanted if key not in rows], rows, args)
+    if not args.stored:
+        run_missing([key for key in wanted if key not in rows], rows, args)
 
-    mine = {key: rows[key] for key in wanted}
-    families = list(dict.fromkeys(name.split("/")[0] for name in chosen))
+    mine = complete(wanted, rows, len(methods))
+    families = list(dict.fromkeys(key[0].split("/")[0] for key in mine))
     table = {family: summary(family, methods, mine, args) for family in families}
     show(table, args)
     if args.by_problem:
-        show({name: summary(name, methods, mine, args) for name in chosen}, args)
+        show({name: summary(name, methods, mine, args) for name in dict.fromkeys(key[0] for key in mine)}, args)
     print(json.dumps({"budgets": args.budgets, "workers": args.workers, "startup": args.startup, "families": table}))
 
 
@@ -80,6 +82,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--results", type=Path, help="a file of JSON lines, which is gone on with")
+    parser.add_argument("--stored", action="store_true", help="run nothing: tables of what --results has so far")
     parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
     args = parser.parse_args()
     for method in args.methods:
@@ -109,6 +112,13 @@ def read(file: Path | None) -> dict[Key, Row]:
         key = (row["problem"], row["run"], row["method"], row["workers"], row["startup"], tuple(row["budgets"]))
         rows[key] = row
     return rows
+
+
+def complete(wanted: list[Key], rows: dict[Key, Row], methods: int) -> dict[Key, Row]:
+    """The wanted rows of those runs that every method has, so that all means are over the same runs."""
+    there = [key for key in wanted if key in rows]
+    count = Counter(key[:2] for key in there)
+    return {key: rows[key] for key in there if count[key[:2]] == methods}
 
 
 def run_missing(missing: list[Key], rows: dict[Key, Row], args: argparse.Namespace) -> None:

@@ -92,6 +92,13 @@ def test_what_a_file_has_is_read_again_but_for_a_line_that_was_cut_off(tmp_path:
     assert list(quality.read(file)) == [quality.row_key(0, "made/up", "a", args)]
 
 
+def test_a_run_counts_only_if_every_method_has_it() -> None:
+    args = Namespace(workers=4, startup=0.0, budgets=[1, 2])
+    wanted = [quality.row_key(run, "made/up", method, args) for run in range(3) for method in "ab"]
+    rows = {key: row(key[2], key[1], [0.5, 0.4]) for key in wanted if (key[1], key[2]) != (1, "b")}
+    assert [key[1:3] for key in quality.complete(wanted, rows, 2)] == [(0, "a"), (0, "b"), (2, "a"), (2, "b")]
+
+
 def test_differences_are_taken_run_by_run() -> None:
     args = Namespace(baseline="", budgets=[1.0, 2.0], workers=4, startup=0.0)
     listed = [row("a", k, [0.1 * k, 0.1 * k]) for k in range(4)] + [
