@@ -2,7 +2,7 @@ import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useMemo, useState } from "react";
 import { useParams } from "react-router";
-import type { Decision, Experiment, Trial, TrialState } from "../api/types";
+import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { chosenWords, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
 import { frontOf, pointsOf } from "../charts/pareto";
@@ -36,7 +36,6 @@ const LineageTab = lazy(() => import("../parts/LineageTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
-const NO_DECISIONS: readonly Decision[] = [];
 const STATES: readonly TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
 export default function ExperimentPage() {
@@ -105,7 +104,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     <>
       {live.trials.isError && !live.trials.data && <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />}
       <TrialTable
-        experiment={experiment} trials={trials} shown={shown} rank={rank} theme={theme} selected={selected} onSelect={select} onPoint={setPointed}
+        experiment={experiment} trials={trials} loading={live.trials.isLoading} shown={shown} rank={rank} theme={theme} selected={selected} onSelect={select} onPoint={setPointed}
         state={state} onState={(next) => set({ state: next })} sort={sort} onSort={(next) => set({ sort: formatSort(next, best) })} chips={chips}
       />
     </>
@@ -228,7 +227,7 @@ function LatestDecisions({ experiment, live, onSelect, onAll }: LatestDecisionsP
   const { data } = live.decisions;
   return (
     <Panel title="Latest decisions" flush fill aside={<button type="button" className={classes.link} onClick={onAll}>all, with filters</button>}>
-      <DecisionLog decisions={data?.items ?? NO_DECISIONS} onSelect={onSelect} narrow {...(data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})} />
+      <DecisionLog decisions={data?.items} onSelect={onSelect} narrow {...(data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})} />
     </Panel>
   );
 }

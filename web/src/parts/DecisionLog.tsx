@@ -6,7 +6,8 @@ import { clock, config, moment, param } from "../format";
 import classes from "./DecisionLog.module.css";
 
 interface DecisionLogProps {
-  decisions: readonly Decision[];
+  /** Undefined while they are being read. */
+  decisions: readonly Decision[] | undefined;
   onSelect: (number: number) => void;
   /** Of the scrolling box; without it, its own parent scrolls. */
   height?: number;
@@ -20,15 +21,18 @@ interface DecisionLogProps {
   onOlder?: () => Promise<void>;
 }
 
+const NO_DECISIONS: readonly Decision[] = [];
+
 /** What was decided, newest first, each with its reason. */
-export function DecisionLog({ decisions, onSelect, height, tall = false, narrow = false, details = false, onOlder }: DecisionLogProps) {
+export function DecisionLog({ decisions: read, onSelect, height, tall = false, narrow = false, details = false, onOlder }: DecisionLogProps) {
+  const decisions = read ?? NO_DECISIONS;
   const scroll = useRef<HTMLDivElement>(null);
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
   const virtual = useVirtualizer({
     count: decisions.length, getScrollElement: () => scroll.current, estimateSize: () => (narrow ? 48 : 30), overscan: 10,
     getItemKey: (index) => decisions[index]!.seq,
   });
-  if (decisions.length === 0) return <p className={classes.none}>Nothing has been decided yet.</p>;
+  if (decisions.length === 0) return <p className={classes.none}>{read ? "Nothing has been decided yet." : "Reading the decisions…"}</p>;
   const toggle = (seq: number) =>
     setOpen((old) => {
       const next = new Set(old);

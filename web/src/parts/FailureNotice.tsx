@@ -22,7 +22,7 @@ export function FailureNotice({ experiment, trials, onSelect, onShowFailed }: Fa
   );
   if (experiment.state === "failed") {
     return (
-      <Alert className={classes.notice!} color="red" variant="light" role="alert" title="The experiment failed">
+      <Alert className={classes.wholeRow!} color="red" variant="light" role="alert" title="The experiment failed">
         <p className={classes.noticeText}>{experiment.error || experiment.reason || "No reason was recorded."}</p>
         <span className={classes.noticeLinks}>{links}</span>
       </Alert>

@@ -8,7 +8,7 @@ export function MissingPage({ error, what, retry }: { error: unknown; what: stri
   return (
     <section style={{ maxWidth: 640, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 12px" }}>{missing ? `There is no such ${what}` : `The ${what} could not be read`}</h1>
-      <ProblemBox error={error} what={what} retry={retry} />
+      {missing ? <p>{error.message}</p> : <ProblemBox error={error} what={what} retry={retry} />}
       <p><Anchor component={Link} to="/experiments">All experiments</Anchor></p>
     </section>
   );

@@ -12,6 +12,8 @@ import { columnsOf, sortTrials, type Column, type Sort } from "./trialColumns";
 interface TrialTableProps {
   experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives">;
   trials: readonly Trial[];
+  /** They have not been read yet. */
+  loading?: boolean;
   /** Those of them that pass every filter. */
   shown: readonly Trial[];
   rank: ReadonlyMap<number, number>;
@@ -31,7 +33,7 @@ const ROW = 31;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
 export function TrialTable(props: TrialTableProps) {
-  const { experiment, trials, shown, rank, theme, state, onState, sort, onSort, chips, selected, onSelect, onPoint } = props;
+  const { experiment, trials, loading = false, shown, rank, theme, state, onState, sort, onSort, chips, selected, onSelect, onPoint } = props;
   const scroll = useRef<HTMLDivElement>(null);
 
   const found = useMemo(() => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives), [trials, experiment.metric, experiment.time_attr, experiment.objectives]);
@@ -90,7 +92,7 @@ export function TrialTable(props: TrialTableProps) {
             {after > 0 && <tr aria-hidden style={{ height: after }} />}
           </tbody>
         </table>
-        {rows.length === 0 && <p className={classes.none}>{trials.length ? (state && chips.length === 0 ? `No trial is ${state}.` : "No trial passes these filters.") : "No trial has been started yet."}</p>}
+        {rows.length === 0 && <p className={classes.none}>{loading ? "Reading the trials…" : trials.length ? (state && chips.length === 0 ? `No trial is ${state}.` : "No trial passes these filters.") : "No trial has been started yet."}</p>}
       </div>
     </Panel>
   );
