@@ -154,9 +154,9 @@ class Service:
         self._process.join()
 
 
-def timed(call: Callable[[], httpx.Response], repeats: int) -> dict[str, float]:
-    """Milliseconds of the first call and of the others."""
-    took, size = [], 0
+def timed(service: Service, call: Callable[[], httpx.Response], repeats: int) -> dict[str, float]:
+    """Milliseconds of the first call and of the others, and of the service's CPU time for one."""
+    took, size, cpu = [], 0, service.cpu_s()
     for _ in range(repeats + 1):
         begin = time.perf_counter()
         response = call()
@@ -168,6 +168,7 @@ def timed(call: Callable[[], httpx.Response], repeats: int) -> dict[str, float]:
         "first_ms": took[0],
         "p50_ms": statistics.median(rest),
         "p95_ms": rest[max(math.ceil(0.95 * len(rest)) - 1, 0)],
+        "cpu_ms": (service.cpu_s() - cpu) / len(took) * 1e3,
         "kb": size / 1024,
     }
 
@@ -180,11 +181,11 @@ def show(benchmark: str, **row: Any) -> None:
 def curves(service: Service, record: ExperimentRecord, trials: int, reports: int, repeats: int) -> None:
     path = f"/api/v1/experiments/{record.public_id}/curves"
     before = service.memory_mb()
-    whole = timed(lambda: service.client.get(path, params={"points": 400}), repeats)
+    whole = timed(service, lambda: service.client.get(path, params={"points": 400}), repeats)
     size = {"trials": trials, "reports": reports}
     show("curves", **size, **whole, memory_mb=service.memory_mb() - before)
     part = {"points": 400, "from": reports // 2, "to": reports // 2 + reports // 20}
-    show("part of the curves", **size, **timed(lambda: service.client.get(path, params=part), repeats))
+    show("part of the curves", **size, **timed(service, lambda: service.client.get(path, params=part), repeats))
 
 
 def tables(service: Service, record: ExperimentRecord, trials: int, repeats: int) -> None:
@@ -199,19 +200,19 @@ def tables(service: Service, record: ExperimentRecord, trials: int, repeats: int
         {"sort": "-iteration", "where": ["best_value>0.5", "params.width<100"]},
     ]
     for query in choices:
-        found = timed(lambda query=query: service.client.get(path, params=query), repeats)  # type: ignore[misc]
+        found = timed(service, lambda query=query: service.client.get(path, params=query), repeats)  # type: ignore[misc]
         show("trials", trials=trials, query=query, **found)
     show("trials", trials=trials, memory_mb=service.memory_mb() - before)
     cpu = service.cpu_s()
-    found = timed(lambda: service.client.get(f"/api/v1/experiments/{record.public_id}/importance"), 5)
+    found = timed(service, lambda: service.client.get(f"/api/v1/experiments/{record.public_id}/importance"), 5)
     show("importance", trials=trials, **found, cpu_s=service.cpu_s() - cpu)
     some = path.replace("trials", "curves")
-    found = timed(lambda: service.client.get(some, params={"points": 400}), repeats)
+    found = timed(service, lambda: service.client.get(some, params={"points": 400}), repeats)
     show("curves of the best of many", trials=trials, **found)
 
 
 def alive(service: Service) -> None:
-    show("kept-alive GET", **timed(lambda: service.client.get("/healthz"), 200))
+    show("kept-alive GET", **timed(service, lambda: service.client.get("/healthz"), 200))
 
 
 def stream(service: Service, store: Store, clients: int, seconds: float, rate: float) -> None:

@@ -23,7 +23,7 @@ from tuner.store.writer import NAN, Cursor
 
 MAX_ROWS = 60_000  # points that are read as they are
 MAX_BUCKETS = 400_000  # buckets that are read
-MAX_POINTS = 200_000  # points that are answered
+MAX_POINTS = 100_000  # points that are answered
 MAX_LOOKUPS = 20_000  # own steps that are looked up at once
 
 Floats = NDArray[np.float64]
@@ -38,23 +38,24 @@ _WANTED = {
 }
 _OWNERS = """
 SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
-  (SELECT MAX(p.report_no) FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ?)
+  (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
 FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
 ORDER BY t.number, s.ordinal"""
+# A range has one lower bound: of two, SQLite looks only one up in the index and checks the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
-WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi {behind}"""
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no > {from_} AND p.report_no <= w.hi"""
 _USER_STEPS = """
 SELECT p.segment_id, p.report_no, p.user_step FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_step IS NOT NULL"""
-_BEHIND = """AND p.report_no > COALESCE((SELECT b.last_no FROM metric_bucket b
-  WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = 1 ORDER BY b.chunk DESC LIMIT 1), 0)"""
+_BEHIND_ROWS = """{greatest}(w.lo - 1, COALESCE((SELECT b.last_no FROM metric_bucket b
+  WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = 1 ORDER BY b.chunk DESC LIMIT 1), 0))"""
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
-WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo - 1) / ? AND b.chunk <= (w.hi - 1) / ? {behind}"""
-# What the level above has already.
-_ABOVE = """AND b.chunk >= 8 * COALESCE((SELECT MAX(u.chunk) + 1 FROM metric_bucket u
-  WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ?), 0)"""
+WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= {from_} AND b.chunk <= (w.hi - 1) / ?"""
+# What the level above has already is left out.
+_BEHIND_ABOVE = """{greatest}((w.lo - 1) / ?, 8 * COALESCE((SELECT u.chunk + 1 FROM metric_bucket u
+  WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ? ORDER BY u.chunk DESC LIMIT 1), 0))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +194,32 @@ def _records(
     """
     found, owners = [], []
     table, parameters = _as_table(cursor, wanted)
+    greatest = "MAX" if cursor.backend == "sqlite" else "GREATEST"
     for at in range(level, 0, -1):
         reports = pyramid.reports_per_row(at)
         above = (key, at + 1) if at < level else ()
-        sql = _ROWS.format(wanted=table, behind=_ABOVE if above else "")
-        rows = cursor.rows(sql, (*parameters, key, at, reports, reports, *above))
+        from_ = _BEHIND_ABOVE.format(greatest=greatest) if above else "(w.lo - 1) / ?"
+        sql = _ROWS.format(wanted=table, from_=from_)
+        rows = cursor.rows(sql, (*parameters, key, at, reports, *above, reports))
+        if not rows:
+            continue
         found.append(np.frombuffer(b"".join(map(itemgetter(1), rows)), _RECORD))
         sizes = np.fromiter((len(row[1]) for row in rows), np.int64, len(rows)) // _RECORD.itemsize
         owners.append(np.repeat(np.fromiter(map(itemgetter(0), rows), np.int64, len(rows)), sizes))
-    sql = _POINTS.format(wanted=table, behind=_BEHIND if level else "")
+    from_ = _BEHIND_ROWS.format(greatest=greatest) if level else "w.lo - 1"
+    sql = _POINTS.format(wanted=table, from_=from_)
     points = cursor.rows(sql, (*parameters, key, key) if level else (*parameters, key))
-    found.append(_of_points(points))
-    owners.append(np.fromiter(map(itemgetter(0), points), np.int64, len(points)))
-    records, segments = np.concatenate(found), np.concatenate(owners)
-    order = np.lexsort((records["first_no"], segments))
-    return records[order], segments[order]
+    if points or not found:
+        found.append(_of_points(points))
+        owners.append(np.fromiter(map(itemgetter(0), points), np.int64, len(points)))
+    records = found[0] if len(found) == 1 else np.concatenate(found)
+    segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
+    numbers = records["first_no"].astype(np.int64)
+    steps = np.diff(segments)
+    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # most often they come in order
+        order = np.lexsort((numbers, segments))
+        return records[order], segments[order]
+    return records, segments
 
 
 def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[str, tuple[Any, ...]]:
