@@ -351,7 +351,9 @@ class FunctionStopper(Stopper):
         self.function = import_function("function", function) if isinstance(function, str) else function
         if not callable(self.function):
             raise SpecError(f"expected a function, got {function!r}", "/function")
-        self._answers: dict[int, tuple[tuple[int, int], Mapping[str, Any]]] = {}  # trial -> (segment, iteration), answer
+        self._answers: dict[
+            int, tuple[tuple[int, int], Mapping[str, Any]]
+        ] = {}  # trial -> (segment, iteration), answer
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the function apart, so that whoever unpickles the stopper need not load it."""
