@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "getting_started.md").read_text()
-BLOCKS: dict[str, str] = {
-    name: code for name, code in re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)
-}
+BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL))
 
 
 def test_every_block_is_one_that_is_run() -> None:
