@@ -31,6 +31,7 @@ OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
         ("pruner", "; did you mean 'scheduler'?"),
         ("max_resource", "; did you mean 'max_t'?"),
         ("load_if_exists", "; tuner.resume(experiment_id) goes on with an earlier search"),
+        ("constraints", "; a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}"),
         ("zzzz", ""),
     ],
 )
