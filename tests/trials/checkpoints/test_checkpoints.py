@@ -13,9 +13,9 @@ import pytest
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
-from tuner.trials import checkpoints
-from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.storage import Place, join, place
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.storage import Place, join, place
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -221,7 +221,7 @@ def test_a_download_whose_reader_was_killed_is_removed_by_the_next_one(s3: str, 
     save(uri, tmp_path / "made", FILES)
     save(other, tmp_path / "made", FILES)
     script = (
-        "import os, signal, sys; from tuner.trials.checkpoints import Checkpoint\n"
+        "import os, signal, sys; from tuner.trials.checkpoints.checkpoints import Checkpoint\n"
         f"with Checkpoint({uri!r}).as_directory() as folder:\n"
         "    print(folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -13,9 +13,9 @@ import pytest
 
 from tuner.errors import EntrypointError, TunerError
 from tuner.pickling import dumps
-from tuner.trials import objects
-from tuner.trials.forms import as_function
-from tuner.trials.objects import Parameterized, Stored, store, with_parameters
+from tuner.trials.checkpoints import objects
+from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_parameters
+from tuner.trials.compat.forms import as_function
 
 
 def train(config: dict[str, Any], data: Any, factor: int = 2) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import SpecError
-from tuner.trials.packages import ship
+from tuner.trials.checkpoints.packages import ship
 
 
 @pytest.fixture

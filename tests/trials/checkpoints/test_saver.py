@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.test_channel import star
+from tests.trials.messages.test_channel import star
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
-from tuner.trials import checkpoints
-from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.saver import Saver, answer_notes, take_over
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.saver import Saver, answer_notes, take_over
 
 
 def alone(storage: Path, committed: list[CheckpointInfo]) -> Saver:

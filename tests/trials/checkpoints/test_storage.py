@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.trials import checkpoints, storage
-from tuner.trials.storage import private_folder
+from tuner.trials.checkpoints import checkpoints, storage
+from tuner.trials.checkpoints.storage import private_folder
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.trials.on_import import on_import
+from tuner.trials.compat.on_import import on_import
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import EntrypointError, TunerError
-from tuner.trials import desk, session
-from tuner.trials.launch import ReportMsg, Verdict
-from tuner.trials.optuna_compat import Objective, Trial
-from tuner.trials.session import Context, LeaveTrial, OutsideTrial, Session
+from tuner.trials.compat.optuna_compat import Objective, Trial
+from tuner.trials.messages.launch import ReportMsg, Verdict
+from tuner.trials.training import driver_calls, session
+from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
 
 
 class Driver:
@@ -70,7 +70,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         local_world_size=1,
         node_rank=0,
     )
-    monkeypatch.setattr(desk, "_here", driver)
+    monkeypatch.setattr(driver_calls, "_here", driver)
     session.activate(Session(context, reports=driver, peers=None, saver=driver))
     yield driver
     session.activate(None)

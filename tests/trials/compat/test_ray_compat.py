@@ -19,13 +19,13 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import TunerError
-from tuner.trials import datasets, ray_compat
-from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.class_form import ClassForm
-from tuner.trials.datasets import Shards
-from tuner.trials.launch import ReportMsg, Verdict
-from tuner.trials.ray_compat import Finished, NotHere
-from tuner.trials.session import Context, LeaveTrial, Session, activate
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.compat import datasets, ray_compat
+from tuner.trials.compat.class_form import ClassForm
+from tuner.trials.compat.datasets import Shards
+from tuner.trials.compat.ray_compat import Finished, NotHere
+from tuner.trials.messages.launch import ReportMsg, Verdict
+from tuner.trials.training.session import Context, LeaveTrial, Session, activate
 
 PACKAGE = Path(ray_compat.__file__).resolve().parents[1]
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import ray
 
-from tuner.trials.failures import Findings, from_death, from_error, uneven
-from tuner.trials.launch import Placed
-from tuner.trials.protocol import RankError, RankResult
+from tuner.trials.groups.failures import Findings, from_death, from_error, uneven
+from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.protocol import RankError, RankResult
 
 PLACE = Placed(rank=3, node="abc", host="gpu-7", ip="10.0.0.7", pid=4242)
 CRASH = "The actor is dead because its worker process has died. Worker unexpectedly exits with a connection error."

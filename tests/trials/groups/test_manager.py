@@ -12,8 +12,8 @@ import pytest
 import ray
 
 from tests.trials.conftest import Bench
-from tuner.trials import apart
-from tuner.trials.launch import Verdict
+from tuner.trials.messages.launch import Verdict
+from tuner.trials.runtime import apart
 
 pytestmark = pytest.mark.ray
 
@@ -22,7 +22,7 @@ def ddp(config: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     context = get_context()
     ranks = torch.tensor([float(context.world_rank + 1)])
@@ -32,14 +32,14 @@ def ddp(config: dict[str, Any]) -> None:
 
 
 def count(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     for step in range(config["reports"]):
         report({"step": step})
 
 
 def forever(config: dict[str, Any]) -> None:
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     for step in range(100_000):
         time.sleep(0.001 * (1 + get_context().world_rank))
@@ -134,7 +134,7 @@ def test_a_cancel_ends_a_group_whose_import_hangs(bench: Bench, tmp_path: Path) 
 
 
 def _one_report_then_sleep(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     report({"a": 1})
     time.sleep(1000)
@@ -205,7 +205,7 @@ def test_environment_is_torchruns(bench: Bench, tmp_path: Path) -> None:
 def _environment(config: dict[str, Any]) -> None:
     import torch.distributed as dist
 
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     assert "LEFT_BEHIND" not in os.environ
     os.environ["LEFT_BEHIND"] = "1"
@@ -233,7 +233,7 @@ def _talk(config: dict[str, Any]) -> None:
     import subprocess
     import sys
 
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     rank = get_context().world_rank
     print(f"hello from {rank}")
@@ -261,7 +261,7 @@ def test_logs_stacks_and_figures_of_a_running_segment(bench: Bench) -> None:
 
 
 def _chatty(config: dict[str, Any]) -> None:
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     print("line one")
     until = time.process_time() + 0.25
@@ -316,8 +316,8 @@ def _shares(config: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from tuner.trials.session import report
-    from tuner.trials.torch import prepare_model
+    from tuner.trials.training.session import report
+    from tuner.trials.training.torch import prepare_model
 
     how, model = config["how"], torch.nn.Linear(4, 1)
     group = dist.new_group() if how == "own group" else None
@@ -347,7 +347,7 @@ def test_a_rank_alone_has_no_torch_unless_its_code_imports_it(bench: Bench) -> N
 def _no_torch(config: dict[str, Any]) -> None:
     import sys
 
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     assert "torch" not in sys.modules
     report({"ok": 1})
@@ -357,7 +357,7 @@ def _late_torch(config: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     one = torch.ones(1)
     dist.all_reduce(one)

@@ -13,9 +13,9 @@ import pytest
 import ray
 
 from tests.trials.conftest import Bench
-from tuner.trials import checkpoints
-from tuner.trials.launch import Launch, Verdict
-from tuner.trials.storage import join
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.storage import join
+from tuner.trials.messages.launch import Launch, Verdict
 
 pytestmark = pytest.mark.ray
 
@@ -26,7 +26,7 @@ def trains(config: dict[str, Any]) -> None:
     """A model whose weight counts its steps; each rank knows its own part of the state."""
     import torch
 
-    import tuner.trials.session as tuner
+    import tuner.trials.training.session as tuner
 
     rank, world = tuner.get_context().world_rank, tuner.get_context().world_size
     weight, step = torch.zeros(1), 0
@@ -162,7 +162,7 @@ def test_a_rank_that_is_killed_while_it_saves_leaves_nothing_to_restore(bench: B
 def _dies_while_saving(config: dict[str, Any]) -> None:
     import signal
 
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     def save(folder: str) -> None:
         Path(folder, f"part{get_context().world_rank}").write_bytes(b"x" * 1000)
@@ -200,7 +200,7 @@ def test_taking_over_does_not_wait_for_the_upload(bench: Bench, tmp_path: Path) 
 def _times_its_reports(config: dict[str, Any]) -> None:
     import hashlib
 
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     content = os.urandom(1 << 20) * config["megabytes"]
     begun = time.perf_counter()
@@ -231,7 +231,7 @@ def _dcp(config: dict[str, Any]) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    import tuner.trials.session as tuner
+    import tuner.trials.training.session as tuner
 
     mesh = init_device_mesh("cpu", (2,))
     state: dict[str, Any] = {"weight": distribute_tensor(torch.zeros(8), mesh, [Shard(0)]), "step": 0}

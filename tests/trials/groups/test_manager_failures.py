@@ -15,19 +15,19 @@ import ray
 
 from tests.trials.conftest import Bench, listening, remains
 from tuner.domain.events import Failure
-from tuner.trials.launch import Launch, Verdict
+from tuner.trials.messages.launch import Launch, Verdict
 
 pytestmark = pytest.mark.ray
 
 
 def _rank() -> int:
-    from tuner.trials.session import get_context
+    from tuner.trials.training.session import get_context
 
     return get_context().world_rank
 
 
 def _report(**metrics: float) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     report(metrics)
 
@@ -114,7 +114,7 @@ def never_reports(config: dict[str, Any]) -> None:
 
 
 def reports_a_list(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     report({"val": {"losses": [1, 2]}})  # type: ignore[dict-item]
 

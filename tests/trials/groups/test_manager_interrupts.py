@@ -9,10 +9,10 @@ from typing import Any
 
 import ray
 
-from tests.trials.test_session import make
-from tuner.trials.groups import GroupManager, _Running
-from tuner.trials.launch import CodeRef, Launch, Verdict
-from tuner.trials.session import LeaveTrial
+from tests.trials.training.test_session import make
+from tuner.trials.groups.manager import GroupManager, _Running
+from tuner.trials.messages.launch import CodeRef, Launch, Verdict
+from tuner.trials.training.session import LeaveTrial
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 

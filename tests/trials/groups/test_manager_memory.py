@@ -15,7 +15,7 @@ import ray
 
 from tests.trials.conftest import Bench, remains
 from tuner.domain.events import Failure
-from tuner.trials.launch import Launch
+from tuner.trials.messages.launch import Launch
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -60,7 +60,7 @@ def fills_its_cgroup(config: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     report({"a": 1})
     if get_context().world_rank == 1:
@@ -70,7 +70,7 @@ def fills_its_cgroup(config: dict[str, Any]) -> None:
 
 
 def fills_its_node(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     report({"a": 1})
     _fill()

@@ -16,8 +16,8 @@ from ray.cluster_utils import Cluster
 from tests.test_result import won_by
 from tests.trials.conftest import Bench, remains
 from tuner.store import Store
-from tuner.trials import checkpoints
-from tuner.trials.launch import Verdict
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.messages.launch import Verdict
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def where(config: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from tuner.trials.session import get_context, report
+    from tuner.trials.training.session import get_context, report
 
     context = get_context()
     total = torch.tensor([1.0])
@@ -92,7 +92,7 @@ def shard_of_ray(config: dict[str, Any]) -> None:
 
 
 def waits(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     report({"a": 1}, checkpoint=lambda folder: None)
     time.sleep(1000)
@@ -170,7 +170,7 @@ def on(name: str) -> dict[str, Any]:
 
 def counts_up(config: dict[str, Any]) -> None:
     """Every rank saves a shard and finds the shards of all ranks again."""
-    from tuner.trials.session import get_checkpoint, get_context, report
+    from tuner.trials.training.session import get_checkpoint, get_context, report
 
     context, count, shards = get_context(), 0, 0
     if (checkpoint := get_checkpoint()) is not None:

@@ -22,13 +22,13 @@ def draws(config: dict[str, Any]) -> None:
     import numpy as np
     import torch
 
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     report({"python": random.random(), "numpy": np.random.rand(), "torch": torch.rand(1)[0], "pid": os.getpid()})
 
 
 def leaves_a_thread(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     threading.Thread(target=threading.Event().wait, name="prefetcher", daemon=True).start()
     report({"pid": os.getpid()})
@@ -58,7 +58,7 @@ def test_a_dirty_process_is_replaced_and_nobody_notices(bench: Bench) -> None:
 
 
 def raises(config: dict[str, Any]) -> None:
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     big = bytearray(64 << 20)
     if config.get("late"):
@@ -82,7 +82,7 @@ def test_a_process_whose_function_raised_after_a_report_is_not(bench: Bench) -> 
 
 def test_a_module_that_has_changed_is_not_used_from_memory(bench: Bench) -> None:
     source = bench.folder / "my_training.py"
-    text = "from tuner.trials.session import report\ndef train(config):\n    report({{'version': {}}})\n"
+    text = "from tuner.trials.training.session import report\ndef train(config):\n    report({{'version': {}}})\n"
     source.write_text(text.format(1))
     assert metrics(bench, bench.launch("my_training:train", experiment_id="exp_1"))["version"] == 1
     source.write_text(text.format(2) + "# edited\n")
@@ -95,7 +95,8 @@ def test_a_module_that_has_changed_is_not_used_from_memory(bench: Bench) -> None
 def test_a_changed_module_is_seen_that_the_training_function_imported(bench: Bench) -> None:
     """By one trial alone: no other has come to this process in between."""
     (bench.folder / "outer.py").write_text(
-        "from tuner.trials.session import report\ndef train(config):\n    import inner\n    report({'version': inner.version})\n"
+        "from tuner.trials.training.session import report\n"
+        "def train(config):\n    import inner\n    report({'version': inner.version})\n"
     )
     inner = bench.folder / "inner.py"
     inner.write_text("version = 1\n")
@@ -122,7 +123,7 @@ def ends_with_a_look(config: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from tuner.trials.session import report
+    from tuner.trials.training.session import report
 
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 10))
     model(torch.randn(4, 10)).sum().backward()

@@ -4,9 +4,9 @@ import pytest
 import ray.exceptions as r
 
 from tuner.domain.experiment import Scaling
-from tuner.trials.placement import seats, unmet
-from tuner.trials.pool import LostAtStart, start_error
-from tuner.trials.protocol import Member
+from tuner.trials.groups.placement import seats, unmet
+from tuner.trials.groups.pool import LostAtStart, start_error
+from tuner.trials.messages.protocol import Member
 
 
 def member(node: str, *gpus: str) -> Member:

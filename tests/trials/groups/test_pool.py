@@ -14,8 +14,8 @@ from ray.util.placement_group import placement_group_table
 
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import PlacementError
-from tuner.trials.launch import CodeRef, Launch
-from tuner.trials.pool import Group, LostAtStart, NoRoom, Pool, _Waiter, group_key
+from tuner.trials.groups.pool import Group, LostAtStart, NoRoom, Pool, _Waiter, group_key
+from tuner.trials.messages.launch import CodeRef, Launch
 
 pytestmark = pytest.mark.ray
 

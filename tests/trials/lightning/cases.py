@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tuner.trials import session
-from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.launch import ReportMsg, Verdict
-from tuner.trials.session import Context, LeaveTrial, Session
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.messages.launch import ReportMsg, Verdict
+from tuner.trials.training import session
+from tuner.trials.training.session import Context, LeaveTrial, Session
 
 FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.trials.lightning_cases import FLAVOURS, trainer, trial
+from tests.trials.lightning.cases import FLAVOURS, trainer, trial
 from tuner.errors import SpecError
 from tuner.trials.lightning.flavour import flavour_of
 

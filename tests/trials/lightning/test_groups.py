@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trials.conftest import Bench
-from tuner.trials.launch import Verdict
+from tuner.trials.messages.launch import Verdict
 
 pytestmark = pytest.mark.ray
 
@@ -22,7 +22,7 @@ def train(config: dict[str, Any]) -> None:
     from torch.utils.data import DataLoader
 
     import tuner
-    from tests.trials.lightning_cases import data
+    from tests.trials.lightning.cases import data
 
     warnings.simplefilter("ignore")
 

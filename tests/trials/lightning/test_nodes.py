@@ -9,8 +9,8 @@ import pytest
 import ray
 import torch
 
-from tests.trials.lightning_cases import FLAVOURS
-from tests.trials.test_lightning_ray_strategy import batches, define, strategy, trainer
+from tests.trials.lightning.cases import FLAVOURS
+from tests.trials.lightning.test_ray_strategy import batches, define, strategy, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

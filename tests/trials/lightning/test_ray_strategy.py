@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import tuner
-from tests.trials.lightning_cases import FLAVOURS, data
+from tests.trials.lightning.cases import FLAVOURS, data
 from tuner.domain.experiment import Scaling
 from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
 from tuner.trials.lightning import workers

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import tuner
-from tests.trials.lightning_cases import FLAVOURS, data, loaders, module, trainer, trial
+from tests.trials.lightning.cases import FLAVOURS, data, loaders, module, trainer, trial
 from tuner.errors import CheckpointError, SpecError
-from tuner.trials.checkpoints import Checkpoint
+from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trials.lightning_cases import FLAVOURS, loaders, module, trainer
+from tests.trials.lightning.cases import FLAVOURS, loaders, module, trainer
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks
 
 pytestmark = [

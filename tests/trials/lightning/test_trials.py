@@ -66,7 +66,7 @@ def population(config: dict[str, Any]) -> None:
     from torch import nn
     from torch.utils.data import DataLoader
 
-    from tests.trials.lightning_cases import data
+    from tests.trials.lightning.cases import data
 
     class Net(pl.LightningModule):
         def __init__(self) -> None:
@@ -123,7 +123,7 @@ def alone(config: dict[str, Any]) -> None:
     """With `ReportCallback` among the Trainer's callbacks, and no word of `prepare_trainer`."""
     import pytorch_lightning as pl
 
-    from tests.trials.lightning_cases import loaders, module
+    from tests.trials.lightning.cases import loaders, module
 
     def sgd(net: Any, _: Any) -> Any:
         import torch

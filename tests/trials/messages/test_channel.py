@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tuner.trials.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.channel import Hub, PeerLost, Spoke
 
 TOKEN = b"0123456789abcdef"
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tuner.domain.events import CheckpointInfo
-from tuner.trials.launch import ReportMsg, Resend, Verdict
-from tuner.trials.line import Address, Exchange, Line
+from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+from tuner.trials.messages.report_socket import Address, Exchange, Line
 
 
 class Driver:

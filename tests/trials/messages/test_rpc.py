@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from tuner.errors import DriverSilent
-from tuner.trials.asking import ask
+from tuner.trials.messages.rpc import ask
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 
@@ -29,7 +29,7 @@ class Driver:
 
 @pytest.fixture
 def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.trials.asking.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("tuner.trials.messages.rpc.time.sleep", lambda seconds: None)
 
 
 @pytest.mark.usefixtures("no_sleep")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from tuner.trials.calling import call
-from tuner.trials.launch import CodeRef, Launch, ReportMsg, Verdict
-from tuner.trials.ray_compat import Finished
-from tuner.trials.session import Context, Session
+from tuner.trials.compat.ray_compat import Finished
+from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Verdict
+from tuner.trials.runtime.calling import call
+from tuner.trials.training.session import Context, Session
 
 LAUNCH = Launch(
     experiment_id="e",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tuner.domain.experiment import Scaling
-from tuner.trials.directories import enter, explain_missing
-from tuner.trials.launch import CodeRef, Launch
+from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.trials.runtime.directories import enter, explain_missing
 
 
 def launch(folder: Path, **changes: object) -> Launch:

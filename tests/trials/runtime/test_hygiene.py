@@ -15,7 +15,7 @@ def after(trial: str, check: str = "", before: str = "") -> str:
     code = (
         "import os, sys, threading, subprocess, logging, warnings, random\n"
         f"{textwrap.dedent(before)}\n"
-        "from tuner.trials.hygiene import Baseline\n"
+        "from tuner.trials.runtime.hygiene import Baseline\n"
         "baseline = Baseline()\nbaseline.remember_torch()\n"
         f"{textwrap.dedent(trial)}\n"
         "print(baseline.restore(), flush=True)\n"

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from tuner.errors import DriverSilent, ReportsLost
-from tuner.trials.launch import ReportMsg, Resend, Verdict
-from tuner.trials.outbox import Outbox
+from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+from tuner.trials.runtime.outbox import Outbox
 
 
 class Driver:

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.trials import figures
+from tuner.trials.runtime import process_stats
 
 BUSY = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass\nprint('done', flush=True); input()"
 
 
 def test_a_process_tells_its_memory_threads_and_time() -> None:
     before = time.time()
-    found = figures.usage()
+    found = process_stats.usage()
     assert before <= found["time"] <= time.time()
     assert found["rss_bytes"] > 1e7
     assert found["threads"] >= 1
@@ -25,17 +25,17 @@ def test_a_process_tells_its_memory_threads_and_time() -> None:
 
 
 def test_cpu_time_counts_from_where_it_is_told_and_includes_children_dead_or_alive() -> None:
-    before = figures.cpu_s()
-    assert figures.usage(before)["cpu_s"] < 0.3
+    before = process_stats.cpu_s()
+    assert process_stats.usage(before)["cpu_s"] < 0.3
     child = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     try:
         child.stdout.readline()
-        alive = figures.usage(before)["cpu_s"]
+        alive = process_stats.usage(before)["cpu_s"]
     finally:
         child.communicate(b"\n")
     assert alive >= 0.45
-    assert figures.usage(before)["cpu_s"] >= alive - 0.05
+    assert process_stats.usage(before)["cpu_s"] >= alive - 0.05
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -54,7 +54,7 @@ def test_gpus_in_use_are_told_together(monkeypatch: pytest.MonkeyPatch, told: bo
         utilization=utilization,
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    found = figures.usage()
+    found = process_stats.usage()
     assert (found["gpu_bytes"], found["gpu_reserved_bytes"]) == (100.0, 160.0), "the third GPU is not used"
     assert found.get("gpu_percent") == (70.0 if told else None)
 
@@ -62,5 +62,5 @@ def test_gpus_in_use_are_told_together(monkeypatch: pytest.MonkeyPatch, told: bo
 def test_a_process_that_has_ended_has_no_children() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert figures._children_cpu_s(gone.pid) == 0.0
-    assert figures._children_cpu_s(os.getpid()) >= 0.0
+    assert process_stats._children_cpu_s(gone.pid) == 0.0
+    assert process_stats._children_cpu_s(os.getpid()) >= 0.0

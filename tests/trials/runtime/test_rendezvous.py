@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tuner.errors import TunerError
-from tuner.trials import rendezvous
-from tuner.trials.protocol import Seat
+from tuner.trials.messages.protocol import Seat
+from tuner.trials.runtime import rendezvous
 
 
 def test_a_gpu_that_torch_does_not_find_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,9 +33,9 @@ def test_a_gpu_that_torch_does_not_find_is_said_in_words(monkeypatch: pytest.Mon
 
 
 OF_ONE_RANK = """
-from tuner.trials import rendezvous
-from tuner.trials.protocol import Seat
-from tuner.trials.worker import Rank
+from tuner.trials.runtime import rendezvous
+from tuner.trials.messages.protocol import Seat
+from tuner.trials.runtime.worker import Rank
 
 Rank(None, wants_torch=False)
 from torch.distributed import HashStore, get_world_size, init_process_group  # as a module of the user's

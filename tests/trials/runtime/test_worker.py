@@ -11,10 +11,10 @@ import pytest
 import ray
 
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable, DriverSilent, ReportsLost
-from tuner.trials.failures import from_error
-from tuner.trials.launch import Placed
-from tuner.trials.protocol import RankResult
-from tuner.trials.worker import Rank, _not_saved, describe
+from tuner.trials.groups.failures import from_error
+from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.protocol import RankResult
+from tuner.trials.runtime.worker import Rank, _not_saved, describe
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 

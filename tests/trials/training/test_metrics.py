@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.trials.metrics import Oddities, flatten, numbers
+from tuner.trials.training.metrics import Oddities, flatten, numbers
 
 
 def test_numbers_of_every_kind() -> None:

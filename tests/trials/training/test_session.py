@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.trials import session
-from tuner.trials.channel import Hub, Spoke
-from tuner.trials.checkpoints import Source
-from tuner.trials.launch import Launch, ReportMsg, Verdict
-from tuner.trials.ray_compat import TrainContext
-from tuner.trials.session import Context, LeaveTrial, OutsideTrial, Session
+from tuner.trials.checkpoints.checkpoints import Source
+from tuner.trials.compat.ray_compat import TrainContext
+from tuner.trials.messages.channel import Hub, Spoke
+from tuner.trials.messages.launch import Launch, ReportMsg, Verdict
+from tuner.trials.training import session
+from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
 
 
 class Memory:
@@ -389,8 +389,8 @@ def test_inside_a_trial() -> None:
 
 
 def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
-    from tuner.trials.launch import CodeRef
-    from tuner.trials.worker import _Star
+    from tuner.trials.messages.launch import CodeRef
+    from tuner.trials.runtime.worker import _Star
 
     launch = Launch(
         experiment_id="e",

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 import tuner
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.torch import _Dealt, _rebuilt
+from tuner.trials.training.torch import _Dealt, _rebuilt
 
 
 def numbers(count: int) -> TensorDataset:

@@ -26,7 +26,7 @@ import xxhash
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
-from tuner.trials.storage import Place, difference, place, private_folder, sync_tree, walk
+from tuner.trials.checkpoints.storage import Place, difference, place, private_folder, sync_tree, walk
 
 _MANIFEST = ".manifest.json"
 _MARKER = ".committed"

@@ -18,7 +18,7 @@ from typing import Any
 
 from tuner.errors import EntrypointError, TunerError
 from tuner.pickling import dumps
-from tuner.trials.storage import join, place
+from tuner.trials.checkpoints.storage import join, place
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import SpecError
-from tuner.trials.storage import join, place
+from tuner.trials.checkpoints.storage import join, place
 
 _SKIPPED = (".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _LIMIT = 500 << 20

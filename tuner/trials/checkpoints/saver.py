@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
 from tuner.errors import CheckpointError
-from tuner.trials import checkpoints
-from tuner.trials.channel import Hub, PeerLost, Spoke
-from tuner.trials.checkpoints import Checkpoint, Source
-from tuner.trials.storage import Place, join, move_into, place, private_folder, walk
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
+from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, walk
+from tuner.trials.messages.channel import Hub, PeerLost, Spoke
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]

@@ -18,8 +18,9 @@ from typing import Any
 import ray
 
 from tuner.errors import CheckpointLost, CheckpointUnreachable
-from tuner.trials import checkpoints, nodes
-from tuner.trials.storage import place
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.storage import place
+from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: st
 async def delete(uri: str, node: str) -> None:
     """Delete a checkpoint from the disk of that node; nothing happens where the node is gone."""
     try:
-        await asyncio.wait_for(_answer(nodes.on_node(node, checkpoints.delete, uri)), _DELETE_S)
+        await asyncio.wait_for(_answer(on_node(node, checkpoints.delete, uri)), _DELETE_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
         log.info("the checkpoint at %s could not be deleted on node %s: %s", uri, node[:8], error)
 
@@ -89,7 +90,7 @@ def _fetch_files(uri: str, folder: str, node: str, files: Mapping[str, tuple[int
         Path(path).touch()
         for offset in range(0, size, _PART):
             origin = os.path.join(folder, name)
-            parts.append((path, offset, nodes.on_node(node, read_part, origin, offset, _PART, retries=_RETRIES)))
+            parts.append((path, offset, on_node(node, read_part, origin, offset, _PART, retries=_RETRIES)))
             if len(parts) >= _WINDOW:
                 _take(uri, node, parts)
     while parts:
@@ -105,7 +106,7 @@ def _take(uri: str, node: str, parts: deque[tuple[str, int, Any]]) -> None:
 
 
 def _ask(uri: str, node: str, function: Any, *arguments: Any) -> Any:
-    return _wait(uri, node, nodes.on_node(node, function, *arguments, retries=_RETRIES))
+    return _wait(uri, node, on_node(node, function, *arguments, retries=_RETRIES))
 
 
 def _wait(uri: str, node: str, reference: Any) -> Any:

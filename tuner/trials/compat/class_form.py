@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.errors import EntrypointError
-from tuner.trials import ray_compat, session
+from tuner.trials.compat import ray_compat
+from tuner.trials.training import session
 
 
 class Steps(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tuner.errors import TunerError
-from tuner.trials import session
+from tuner.trials.training import session
 
 
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:

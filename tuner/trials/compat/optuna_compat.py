@@ -22,10 +22,10 @@ from optuna.distributions import (
 )
 
 from tuner.errors import EntrypointError, TunerError
-from tuner.trials import desk, session
-from tuner.trials.checkpoints import Source
-from tuner.trials.on_import import on_import
-from tuner.trials.session import LeaveTrial, Session
+from tuner.trials.checkpoints.checkpoints import Source
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.training import driver_calls, session
+from tuner.trials.training.session import LeaveTrial, Session
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Objective:
         except optuna.TrialPruned as pruned:
             trial.leave_if_told()
             if here.context.world_rank == 0:
-                desk.here().end(f"pruned by the objective{f': {pruned}' if str(pruned) else ''}")
+                driver_calls.here().end(f"pruned by the objective{f': {pruned}' if str(pruned) else ''}")
             return
         finally:
             cancel()
@@ -158,7 +158,7 @@ class Trial(optuna.trial.Trial):
                     raise ValueError(f"{name} is {given!r} in this trial, which is outside of {distribution}")
                 self._params[name] = given
             else:
-                self._params[name] = desk.here().draw(name, distribution_to_json(distribution))
+                self._params[name] = driver_calls.here().draw(name, distribution_to_json(distribution))
         self._distributions[name] = distribution
         return self._params[name]
 
@@ -196,7 +196,7 @@ class Trial(optuna.trial.Trial):
     def note(self, key: str, value: Any) -> None:
         """Keep it with the trial, among the `notes` of its result. TypeError where it is no JSON."""
         if self._session.context.world_rank == 0:
-            desk.here().note({key: _as_json(key, value)})
+            driver_calls.here().note({key: _as_json(key, value)})
 
     def set_constraint(self, key: str, value: float) -> None:
         self._constraints[key] = float(value)

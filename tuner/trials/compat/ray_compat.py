@@ -23,11 +23,12 @@ from types import FunctionType
 from typing import Any
 
 from tuner.errors import TunerError
-from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.datasets import Shards
-from tuner.trials.metrics import numbers
-from tuner.trials.on_import import on_import
-from tuner.trials.session import Session
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.compat.datasets import Shards
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.compat.train_loop import TrainLoop
+from tuner.trials.training.metrics import numbers
+from tuner.trials.training.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -168,8 +169,6 @@ def _fit(trainer: Any, trial: Trial) -> Any:
     Its `checkpoint` is None: what was reported is the trial's. NotHere where the trainer asks for other workers than there are.
     """
     from ray.train import Result
-
-    from tuner.trials.forms import TrainLoop
 
     wanted, there = trainer.scaling_config, trial.context.world_size
     if wanted.num_workers != there:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.domain.events import Failure, FailureKind
-from tuner.trials.launch import Placed
-from tuner.trials.logs import EXIT_NOTE
-from tuner.trials.protocol import RankError, RankResult
+from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.protocol import RankError, RankResult
+from tuner.trials.runtime.logs import EXIT_NOTE
 
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,

@@ -6,19 +6,14 @@ Each is a plain function that the group manager runs itself on its own node, and
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import time
 from collections.abc import Sequence
-from typing import Any
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from tuner.trials import logs
-from tuner.trials.failures import Findings
-from tuner.trials.figures import oom_kills
+from tuner.trials.groups.failures import Findings
+from tuner.trials.runtime import logs
+from tuner.trials.runtime.process_stats import oom_kills
 
 _GONE_S = 30.0  # a process with much memory takes a while to go
 _POLL_S = 0.02
@@ -55,18 +50,6 @@ def read_log(path: str, offset: int, limit: int) -> bytes:
         file.seek(offset)
         return file.read(limit)
     return b""
-
-
-def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
-    """Run a function that can be imported there on that node: a Ray reference to its result."""
-    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return _as_task(function).options(scheduling_strategy=strategy, max_retries=retries).remote(*args)
-
-
-@functools.cache
-def _as_task(function: Any) -> Any:
-    """Made once: Ray keeps each until the job ends."""
-    return ray.remote(num_cpus=0)(function)
 
 
 def _alive(pid: int) -> bool:

@@ -8,7 +8,7 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.names import nearest, resource_meant
-from tuner.trials.protocol import Member, Seat
+from tuner.trials.messages.protocol import Member, Seat
 
 
 def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[Seat]]:

@@ -25,12 +25,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError
-from tuner.trials import nodes
-from tuner.trials.launch import Launch, Placed
-from tuner.trials.line import Address
-from tuner.trials.placement import lacking, seats
-from tuner.trials.protocol import Member, Seat
-from tuner.trials.worker import Rank
+from tuner.trials.groups import nodes
+from tuner.trials.groups.placement import lacking, seats
+from tuner.trials.messages.launch import Launch, Placed
+from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.messages.report_socket import Address
+from tuner.trials.messages.tasks import on_node
+from tuner.trials.runtime.worker import Rank
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +272,7 @@ class Pool:
         """Run one of the functions of `nodes` on a machine of the cluster."""
         if node == self._node:
             return await self.blocking(function, *args)
-        return await nodes.on_node(node, function, *args)
+        return await on_node(node, function, *args)
 
     # Forming
 

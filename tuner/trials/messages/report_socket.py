@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.events import CheckpointInfo
-from tuner.trials.channel import Link, PeerLost
-from tuner.trials.launch import Action, ReportMsg, Resend, Verdict
+from tuner.trials.messages.channel import Link, PeerLost
+from tuner.trials.messages.launch import Action, ReportMsg, Resend, Verdict
 
 log = logging.getLogger(__name__)
 

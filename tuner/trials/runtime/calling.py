@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
 
-from tuner.trials.directories import explain_missing
-from tuner.trials.forms import with_metrics
-from tuner.trials.launch import Launch
-from tuner.trials.metrics import flatten, numbers
-from tuner.trials.ray_compat import Finished
-from tuner.trials.session import Session
+from tuner.trials.compat.forms import with_metrics
+from tuner.trials.compat.ray_compat import Finished
+from tuner.trials.messages.launch import Launch
+from tuner.trials.runtime.directories import explain_missing
+from tuner.trials.training.metrics import flatten, numbers
+from tuner.trials.training.session import Session
 
 
 def call(function: Callable[[Any], Any], config: dict[str, Any], session: Session, launch: Launch) -> None:

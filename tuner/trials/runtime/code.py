@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tuner.errors import EntrypointError
-from tuner.trials.forms import as_function
-from tuner.trials.launch import CodeRef, Launch
+from tuner.trials.compat.forms import as_function
+from tuner.trials.messages.launch import CodeRef, Launch
 
 
 def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:

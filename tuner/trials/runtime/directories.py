@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tuner.trials.launch import Launch
+from tuner.trials.messages.launch import Launch
 
 
 def enter(launch: Launch, rank: int) -> str:

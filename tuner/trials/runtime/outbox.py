@@ -8,7 +8,7 @@ import time
 from typing import Protocol
 
 from tuner.errors import ReportsLost, Retryable
-from tuner.trials.launch import ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
 
 _BATCHING_S = 0.2  # a page follows live, and sending costs rank 0 a percent of a core
 _PATIENCE_S = 120.0

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from tuner.errors import TunerError
-from tuner.trials.channel import Hub, Spoke
-from tuner.trials.protocol import Seat
+from tuner.trials.messages.channel import Hub, Spoke
+from tuner.trials.messages.protocol import Seat
 
 _TIMEOUT = timedelta(minutes=30)
 _JOIN_S = 120.0

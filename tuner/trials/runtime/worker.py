@@ -23,25 +23,27 @@ import ray
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
-from tuner.trials import directories, rendezvous, session, travel
-from tuner.trials.apart import Apart
-from tuner.trials.asking import ask
-from tuner.trials.calling import call
-from tuner.trials.channel import Hub, PeerLost, Spoke
-from tuner.trials.checkpoints import Checkpoint
-from tuner.trials.code import load, resolve
-from tuner.trials.desk import equip
-from tuner.trials.figures import cpu_s, oom_kills, usage
-from tuner.trials.hygiene import Baseline
-from tuner.trials.launch import Launch, ReportMsg, Resend, Verdict
-from tuner.trials.line import Address, Line
-from tuner.trials.logs import Capture, note_exits
-from tuner.trials.modules import Modules
-from tuner.trials.on_import import on_import
-from tuner.trials.outbox import Outbox
-from tuner.trials.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
-from tuner.trials.saver import Saver, answer_notes
-from tuner.trials.session import Context, LeaveTrial, Session
+from tuner.trials.checkpoints import transfer
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.saver import Saver, answer_notes
+from tuner.trials.compat import ray_compat
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
+from tuner.trials.messages.report_socket import Address, Line
+from tuner.trials.messages.rpc import ask
+from tuner.trials.runtime import directories, rendezvous
+from tuner.trials.runtime.apart import Apart
+from tuner.trials.runtime.calling import call
+from tuner.trials.runtime.code import load, resolve
+from tuner.trials.runtime.hygiene import Baseline
+from tuner.trials.runtime.logs import Capture, note_exits
+from tuner.trials.runtime.modules import Modules
+from tuner.trials.runtime.outbox import Outbox
+from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.training import driver_calls, session
+from tuner.trials.training.session import Context, LeaveTrial, Session
 
 _JOIN_TIMEOUT_S = 120.0
 _LAST_SAVE_S = 2.0  # how long a rank that failed waits for checkpoints under way
@@ -306,7 +308,7 @@ class Rank:
             world_size=seat.world_size,
             hub=self._hub,
             node=_node(),
-            bring=travel.bring,
+            bring=transfer.bring,
             durable=launch.durable,
             committed=lambda info: self._committed(launch, outbox, info),
         )
@@ -371,7 +373,8 @@ class Rank:
 
     def _main(self, segment: _Segment) -> None:
         session.activate(segment.session)
-        self._undo.append(equip(segment.session, self._driver))
+        self._undo.append(driver_calls.open_for(self._driver, segment.launch.segment_id))
+        self._undo.append(ray_compat.install(segment.session))
         result = RankResult(kind="failed", error=RankError(type="RuntimeError", message="ended in an unknown way"))
         try:
             result = self._run(segment)
@@ -460,7 +463,7 @@ def _checkpoint(info: CheckpointInfo) -> Checkpoint:
     node = info.node
     if node is None or node == _node():
         return Checkpoint(info.uri, info=info)
-    return Checkpoint(info.uri, info=info, fetch=functools.partial(travel.fetch, info.uri, node))
+    return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, node))
 
 
 def _node() -> str:

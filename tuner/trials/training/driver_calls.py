@@ -1,18 +1,18 @@
-"""What training code may ask of the driver beside reporting, and what is made ready in a process for its sake."""
+"""What training code may ask the driver for, apart from reporting."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.trials import objects, ray_compat
-from tuner.trials.asking import ask
-from tuner.trials.objects import Stored
-from tuner.trials.session import OutsideTrial, Session
+from tuner.trials.checkpoints import objects
+from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.messages.rpc import ask
+from tuner.trials.training.session import OutsideTrial
 
 
-class Desk:
-    """One rank's questions about one segment. Every rank may ask the same; all get the same answer."""
+class DriverCalls:
+    """The calls that one rank makes to the driver about its segment. All ranks that ask the same get the same answer."""
 
     def __init__(self, driver: Any, segment_id: str) -> None:
         self._driver, self._segment = driver, segment_id
@@ -44,27 +44,25 @@ class Desk:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
-_here: Desk | None = None
+_here: DriverCalls | None = None
 
 
-def here() -> Desk:
-    """The desk of the trial that runs in this process."""
+def here() -> DriverCalls:
+    """Return the calls of the trial that runs in this process. OutsideTrial if there is none."""
     if _here is None:
         raise OutsideTrial("this only means something inside a trial")
     return _here
 
 
-def equip(session: Session, driver: Any) -> Callable[[], None]:
-    """Make the process ready for user code: Ray's functions answer, objects come, questions are taken. Returns the undoing."""
+def open_for(driver: Any, segment_id: str) -> Callable[[], None]:
+    """Let the training code in this process ask `driver` about this segment. Returns a function that ends this."""
     global _here
-    _here = Desk(driver, session.context.segment_id)
+    _here = DriverCalls(driver, segment_id)
     objects.fetch_by(_here.object)
-    leave_ray = ray_compat.install(session)
 
-    def undo() -> None:
+    def close() -> None:
         global _here
-        leave_ray()
         objects.fetch_by(None)
         _here = None
 
-    return undo
+    return close

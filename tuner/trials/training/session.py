@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import TunerError
-from tuner.trials.checkpoints import Checkpoint, Source
-from tuner.trials.launch import ReportMsg, Verdict
-from tuner.trials.metrics import Oddities, flatten
+from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
+from tuner.trials.messages.launch import ReportMsg, Verdict
+from tuner.trials.training.metrics import Oddities, flatten
 
 
 class LeaveTrial(BaseException):

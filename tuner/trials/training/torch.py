@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from tuner.trials import session
+from tuner.trials.training import session
 
 __all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
 
