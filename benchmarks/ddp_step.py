@@ -53,7 +53,7 @@ def step_times(steps: int, every: int) -> list[float]:
 
 def tell(loss: float) -> None:
     """Report it; under torchrun there is nobody to report to."""
-    from tuner.trials import session
+    from tuner.trials.training import session
 
     if session.current() is not None:
         session.report({"loss": loss})

@@ -20,10 +20,10 @@ import tuner
 from tuner.adapt import adapted
 from tuner.errors import EntrypointError, SpecError
 from tuner.search import DefineByRunSearch
-from tuner.trials.class_form import ClassForm
-from tuner.trials.forms import TrainLoop, is_objective
-from tuner.trials.objects import Parameterized, Stored
-from tuner.trials.optuna_compat import Objective
+from tuner.trials.checkpoints.objects import Parameterized, Stored
+from tuner.trials.compat.class_form import ClassForm
+from tuner.trials.compat.forms import TrainLoop, is_objective
+from tuner.trials.compat.optuna_compat import Objective
 
 
 def run(

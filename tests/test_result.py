@@ -20,7 +20,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
 from tuner.result import Result
 from tuner.store import Store
-from tuner.trials import travel
+from tuner.trials.checkpoints import transfer
 
 NODE = "5f" * 28
 
@@ -51,7 +51,7 @@ def test_a_best_checkpoint_on_the_disk_of_another_node_is_fetched(
         Path(target).mkdir(parents=True, exist_ok=True)
         Path(target, "from").write_text(f"{uri} {node}")
 
-    monkeypatch.setattr(travel, "fetch", fetch)
+    monkeypatch.setattr(transfer, "fetch", fetch)
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     with result.best_checkpoint.as_directory() as folder:
         assert Path(folder, "from").read_text() == f"{info.uri} {NODE}"
@@ -139,5 +139,5 @@ def test_a_search_without_any_finite_value_says_why_it_has_no_result(sqlite_stor
 
 
 def test_reading_results_needs_no_ray() -> None:
-    check = "import sys; import tuner.result, tuner.trials.checkpoints; assert 'ray' not in sys.modules"
+    check = "import sys; import tuner.result, tuner.trials.checkpoints.checkpoints; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)

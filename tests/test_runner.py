@@ -309,7 +309,7 @@ class TestRun:
         def train(config: dict[str, Any]) -> None:
             import socket
 
-            from tuner.trials.session import current
+            from tuner.trials.training.session import current
 
             for step in range(1, 21):
                 tuner.report({"loss": 1.0 / step})

@@ -13,10 +13,10 @@ import pytest
 
 from tuner.errors import EntrypointError
 from tuner.trainable import by_value, check_signature, pickle_function
-from tuner.trials import code
-from tuner.trials.class_form import ClassForm
-from tuner.trials.launch import CodeRef
-from tuner.trials.objects import with_parameters
+from tuner.trials.checkpoints.objects import with_parameters
+from tuner.trials.compat.class_form import ClassForm
+from tuner.trials.messages.launch import CodeRef
+from tuner.trials.runtime import code
 
 LOCK = threading.Lock()
 

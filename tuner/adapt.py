@@ -17,11 +17,12 @@ from typing import Any
 from tuner.errors import SpecError
 from tuner.schedulers.from_ray import objective_of
 from tuner.settings import Settings
-from tuner.trials import ray_compat
-from tuner.trials.forms import LOOP_CONFIG, as_function, is_objective, is_trainer, with_metrics
-from tuner.trials.objects import Parameterized, Stored, store, with_parameters
-from tuner.trials.packages import ship
-from tuner.trials.storage import absolute
+from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_parameters
+from tuner.trials.checkpoints.packages import ship
+from tuner.trials.checkpoints.storage import absolute
+from tuner.trials.compat import ray_compat
+from tuner.trials.compat.forms import as_function, is_objective, is_trainer, with_metrics
+from tuner.trials.compat.train_loop import LOOP_CONFIG
 
 _ENDLESS = 2**31 - 1  # Ray's max_failures=-1
 

@@ -20,7 +20,7 @@ from tuner.store.records import TrialRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tuner.trials.checkpoints import Checkpoint
+    from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
 
 
 def _opened(info: CheckpointInfo) -> Checkpoint:
-    from tuner.trials.checkpoints import Checkpoint
+    from tuner.trials.checkpoints.checkpoints import Checkpoint
 
     return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
 
@@ -261,9 +261,9 @@ def _fetch(uri: str, node: str, target: str) -> None:
             f"there is no committed checkpoint at {uri} on this machine: it lies on the disk of node {node[:8]}, which only a "
             "process connected to that Ray can read"
         )
-    from tuner.trials import travel
+    from tuner.trials.checkpoints import transfer
 
-    travel.fetch(uri, node, target)
+    transfer.fetch(uri, node, target)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -26,7 +26,7 @@ from tuner.space import Space
 from tuner.spec import mistakes_beside
 from tuner.store import CodeRecord, Store
 from tuner.trainable import by_value
-from tuner.trials.storage import absolute
+from tuner.trials.checkpoints.storage import absolute
 from tuner.usecases import create_from_python, id_of, never_driven
 
 if TYPE_CHECKING:

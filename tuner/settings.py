@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import SpecError
-from tuner.trials.storage import absolute
+from tuner.trials.checkpoints.storage import absolute
 
 
 def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
 from tuner.names import elsewhere, option_meant, resource_meant
-from tuner.trials.storage import is_relative
+from tuner.trials.checkpoints.storage import is_relative
 
 if TYPE_CHECKING:
     from tuner.driver.assemble import Parts

@@ -1,4 +1,4 @@
-"""`from tuner.torch import ...`; see `tuner.trials.torch`."""
+"""`from tuner.torch import ...`; see `tuner.trials.training.torch`."""
 
-from tuner.trials.torch import *  # noqa: F403
-from tuner.trials.torch import __all__ as __all__
+from tuner.trials.training.torch import *  # noqa: F403
+from tuner.trials.training.torch import __all__ as __all__

@@ -18,7 +18,7 @@ from tuner.driver import cluster
 from tuner.errors import ClusterUnreachable, SpecError
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.trials import ray_compat
+from tuner.trials.compat import ray_compat
 
 
 @pytest.fixture

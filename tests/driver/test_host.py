@@ -27,8 +27,8 @@ from tuner.driver.judge import Judge
 from tuner.pickling import dumps
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord
-from tuner.trials import objects
-from tuner.trials.launch import ReportMsg, Resend
+from tuner.trials.checkpoints import objects
+from tuner.trials.messages.launch import ReportMsg, Resend
 
 
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(

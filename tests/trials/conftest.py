@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.trials.host import Host
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Limits, Scaling
-from tuner.trials.launch import CodeRef, Launch, Outcome, ReportMsg, Verdict
+from tuner.trials.messages.launch import CodeRef, Launch, Outcome, ReportMsg, Verdict
 
 ROOT = str(Path(__file__).resolve().parents[2])
 _numbers = itertools.count(1)

@@ -10,8 +10,8 @@ from typing import Any
 import ray
 
 from tuner.domain.events import CheckpointInfo
-from tuner.trials.groups import GroupManager
-from tuner.trials.launch import Launch, Outcome, ReportMsg, Verdict
+from tuner.trials.groups.manager import GroupManager
+from tuner.trials.messages.launch import Launch, Outcome, ReportMsg, Verdict
 
 
 class _Inbox:

@@ -22,8 +22,8 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from tuner.domain.experiment import Scaling
 from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
-from tuner.trials.placement import unmet
-from tuner.trials.ray_compat import this_machine
+from tuner.trials.compat.ray_compat import this_machine
+from tuner.trials.groups.placement import unmet
 
 log = logging.getLogger(__name__)
 

@@ -50,12 +50,12 @@ from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials import checkpoints, objects, travel
-from tuner.trials.groups import GroupManager
-from tuner.trials.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
-from tuner.trials.line import Address, Exchange
-from tuner.trials.objects import Stored
-from tuner.trials.storage import join
+from tuner.trials.checkpoints import checkpoints, objects, transfer
+from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.checkpoints.storage import join
+from tuner.trials.groups.manager import GroupManager
+from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.report_socket import Address, Exchange
 from tuner.usecases import how_to_go_on
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class Driven:
         if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
         else:
-            await travel.delete(info.uri, info.node)
+            await transfer.delete(info.uri, info.node)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await ray.remote(num_cpus=0)(function).remote(*args)

@@ -20,7 +20,7 @@ from tuner.trials.lightning.flavour import FLAVOURS, Flavoured, flavour_of
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
 from tuner.trials.lightning.switches import Switches
 from tuner.trials.lightning.trial import Ranks, take_seat
-from tuner.trials.protocol import Seat
+from tuner.trials.messages.protocol import Seat
 
 
 class RayStrategy(Flavoured):

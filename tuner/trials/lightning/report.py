@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from tuner.errors import CheckpointError, SpecError
-from tuner.trials import session
 from tuner.trials.lightning import hyperparameters
 from tuner.trials.lightning.flavour import Flavoured
+from tuner.trials.training import session
 
 FILE = "checkpoint.ckpt"
 On = Literal["validation_end", "train_epoch_end", "train_batch_end"]

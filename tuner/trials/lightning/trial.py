@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from tuner.errors import TunerError
-from tuner.trials import session
 from tuner.trials.lightning.flavour import Flavoured, flavour_of
 from tuner.trials.lightning.report import FILE, On, ReportCallback
+from tuner.trials.training import session
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy as _Strategy

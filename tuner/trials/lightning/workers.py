@@ -24,11 +24,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
-from tuner.trials import rendezvous
-from tuner.trials.figures import oom_kills
-from tuner.trials.modules import Modules
-from tuner.trials.placement import lacking, seats
-from tuner.trials.protocol import Member, Seat
+from tuner.trials.groups.placement import lacking, seats
+from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.modules import Modules
+from tuner.trials.runtime.process_stats import oom_kills
 
 log = logging.getLogger(__name__)
 

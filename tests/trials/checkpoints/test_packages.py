@@ -1,0 +1,64 @@
+"""Directories of this machine in a runtime_env."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import SpecError
+from tuner.trials.checkpoints.packages import ship
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name in ("train.py", "data/a.csv", "data/b.bin", ".git/config", "pkg/__pycache__/x.pyc", "pkg/m.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return root
+
+
+def names(uri: str) -> list[str]:
+    with zipfile.ZipFile(uri.removeprefix("file://")) as archive:
+        return sorted(archive.namelist())
+
+
+def test_directories_become_packages_and_the_rest_stays(project: Path, tmp_path: Path) -> None:
+    storage = str(tmp_path / "storage")
+    environment = {
+        "env_vars": {"A": "1"},
+        "pip": ["x"],
+        "working_dir": str(project),
+        "excludes": ["*.bin"],
+        "py_modules": [],
+    }
+    shipped = ship(environment, storage)
+    assert {k: v for k, v in shipped.items() if k != "working_dir"} == {
+        "env_vars": {"A": "1"},
+        "pip": ["x"],
+        "py_modules": [],
+    }
+    assert names(shipped["working_dir"]) == ["package/data/a.csv", "package/pkg/m.py", "package/train.py"]
+    assert ship(shipped, storage) == shipped
+
+
+def test_a_module_keeps_its_name(project: Path, tmp_path: Path) -> None:
+    shipped = ship({"py_modules": [str(project / "pkg"), "s3://bucket/x.zip"]}, str(tmp_path / "storage"))
+    assert names(shipped["py_modules"][0]) == ["package/pkg/m.py"]
+    assert shipped["py_modules"][1] == "s3://bucket/x.zip"
+
+
+def test_equal_content_has_one_name_and_other_content_another(project: Path, tmp_path: Path) -> None:
+    first = ship({"working_dir": str(project)}, str(tmp_path / "storage"))
+    assert ship({"working_dir": project}, str(tmp_path / "storage")) == first
+    (project / "train.py").write_text("changed")
+    assert ship({"working_dir": str(project)}, str(tmp_path / "storage")) != first
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"runtime_env.working_dir: there is no directory.*nowhere"):
+        ship({"working_dir": str(tmp_path / "nowhere")}, str(tmp_path))
+    with pytest.raises(SpecError, match=r"runtime_env.py_modules.1"):
+        ship({"py_modules": ["s3://a/b.zip", str(tmp_path / "nowhere")]}, str(tmp_path))

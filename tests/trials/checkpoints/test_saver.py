@@ -1,0 +1,283 @@
+"""Savers of two ranks over a real channel, each with its thread."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.trials.messages.test_channel import star
+from tuner.domain.events import CheckpointInfo
+from tuner.errors import CheckpointError
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.saver import Saver, answer_notes, take_over
+
+
+def alone(storage: Path, committed: list[CheckpointInfo]) -> Saver:
+    return Saver(
+        storage=str(storage), segment_id="seg", trial_number=4, rank=0, world_size=1, committed=committed.append
+    )
+
+
+class Pair:
+    """Rank 0 and rank 1 of a group."""
+
+    def __init__(self, storage: Path) -> None:
+        self.hub, (self.spoke,) = star(2)
+        self.committed: list[CheckpointInfo] = []
+        self.zero, self.one = (
+            Saver(
+                storage=str(storage),
+                segment_id="seg",
+                trial_number=0,
+                rank=rank,
+                world_size=2,
+                hub=self.hub if rank == 0 else None,
+                committed=self.committed.append,
+            )
+            for rank in range(2)
+        )
+        threading.Thread(target=answer_notes, args=(self.spoke, lambda _: self.one), daemon=True).start()
+
+    def close(self) -> None:
+        self.hub.close()
+        self.spoke.close()
+
+
+def fill(name: str, text: str = "text") -> checkpoints.Source:
+    def source(folder: str) -> None:
+        Path(folder, name).write_text(text)
+
+    return source
+
+
+def test_a_temporary_directory_is_moved_and_may_be_deleted(tmp_path: Path) -> None:
+    committed: list[CheckpointInfo] = []
+    saver = alone(tmp_path / "storage", committed)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "weights").write_bytes(b"w" * 1000)
+        Path(folder, "sub").mkdir()
+        Path(folder, "sub", "more").write_text("m")
+        info = saver.take(folder, 2, 12)
+        assert os.listdir(folder) == [], "moved, not copied"
+    saver.drain()
+    assert info is not None
+    assert not info.ready
+    assert (info.bytes, info.step) == (1001, 12)
+    assert [(c.id, c.uri, c.step, c.bytes, c.ready) for c in committed] == [(info.id, info.uri, 12, 1001, True)]
+    with Checkpoint(info.uri, info=info).as_directory() as found:
+        assert Path(found, "sub", "more").read_text() == "m"
+    assert os.listdir(tmp_path / "storage" / ".staging") == []
+
+
+def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "weights").write_text("first")
+    committed: list[CheckpointInfo] = []
+    saver = alone(tmp_path / "storage", committed)
+    saver.take(tmp_path / "mine", 1, 1)
+    (tmp_path / "mine" / "weights").write_text("second")
+    saver.take(Checkpoint(tmp_path / "mine"), 2, 2)
+    saver.drain()
+    assert [Path(c.uri, "weights").read_text() for c in committed] == ["first", "second"]
+    assert (tmp_path / "mine" / "weights").exists()
+
+
+def test_what_is_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a checkpoint must be a directory, or a callable that fills one"):
+        alone(tmp_path / "storage", []).take(tmp_path / "nothing", 1, 1)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no second filesystem here")
+def test_a_temp_directory_on_another_filesystem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        monkeypatch.setattr(tempfile, "tempdir", elsewhere)
+        source = Path(elsewhere, "made")
+        source.mkdir()
+        (source / "weights").write_text("w")
+        (tmp_path / "staging").mkdir()
+        aside = take_over(str(source), str(tmp_path / "staging"))
+        assert aside is not None, "left on its filesystem for the saver's thread to copy"
+        assert Path(aside, "weights").read_text() == "w"
+        assert os.listdir(source) == []
+        (source / "weights").write_text("later")
+        committed: list[CheckpointInfo] = []
+        saver = alone(tmp_path / "storage", committed)
+        saver.take(source, 1, 1)
+        saver.drain()
+        assert Path(committed[0].uri, "weights").read_text() == "later"
+
+
+def test_shards_of_all_ranks_become_one_checkpoint(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    info = pair.zero.take(fill("shard0"), 3, 3)
+    assert pair.one.take(fill("shard1", "longer text"), 3, 3) is None
+    pair.zero.drain()
+    pair.one.drain()
+    assert info is not None
+    manifest = checkpoints.committed(info.uri)
+    assert sorted(manifest.files) == ["shard0", "shard1"]
+    assert [c.bytes for c in pair.committed] == [15]
+    pair.close()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_files_with_the_same_name_rank_0s_is_kept(tmp_path: Path, first: int) -> None:
+    pair = Pair(tmp_path)
+    savers = [pair.zero, pair.one]
+    info = None
+    for rank in (first, 1 - first):
+        taken = savers[rank].take(fill("weights", f"of rank {rank}"), 3, 3)
+        info = taken or info
+        if rank == 1:
+            pair.one.drain()
+    pair.zero.drain()
+    assert info is not None
+    assert checkpoints.committed(info.uri).files.keys() == {"weights"}
+    checkpoints.Checkpoint(info.uri).verify()
+    assert Path(info.uri, "weights").read_text() == "of rank 0"
+    pair.close()
+
+
+def test_a_rank_without_a_part_and_a_slow_rank(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.one.passed(1)
+    pair.one.passed(2)
+    pair.zero.take(fill("shard0"), 2, 2)
+    pair.zero.passed(3)
+    pair.zero.take(fill("shard0"), 4, 4)
+    released = threading.Event()
+
+    def late() -> None:
+        released.wait(10)
+        pair.one.passed(3)
+        pair.one.take(fill("shard1"), 4, 4)
+        pair.one.drain()
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    released.set()
+    pair.zero.drain()
+    thread.join()
+    assert [sorted(checkpoints.committed(c.uri).files) for c in pair.committed] == [["shard0"], ["shard0", "shard1"]]
+    pair.close()
+
+
+def test_at_the_end_is_another_moment_than_at_the_last_report(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.zero.passed(5)
+    pair.one.passed(5)
+    pair.zero.take(fill("shard0"), 5, 5, at_end=True)
+    pair.one.take(fill("shard1"), 5, 5, at_end=True)
+    pair.one.drain()
+    pair.zero.drain()
+    assert sorted(checkpoints.committed(pair.committed[0].uri).files) == ["shard0", "shard1"]
+    pair.close()
+
+
+def test_a_rank_that_never_comes_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.zero.patience_s = 0.1
+    pair.zero.take(fill("shard0"), 1, 1)
+    with pytest.raises(CheckpointError, match="rank 1 has not reached report 1 within 0.1 s"):
+        pair.zero.drain()
+    assert pair.committed == []
+    pair.close()
+
+
+def test_a_rank_that_has_come_may_take_its_time(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.zero.patience_s = 0.2
+    begun, done = threading.Event(), threading.Event()
+
+    def slowly(folder: str) -> None:
+        begun.set()
+        assert done.wait(10)
+        Path(folder, "shard1").write_text("large")
+
+    thread = threading.Thread(target=pair.one.take, args=(slowly, 1, 1))
+    thread.start()
+    assert begun.wait(10)
+    pair.zero.take(fill("shard0"), 1, 1)
+    threading.Timer(1.0, done.set).start()
+    pair.zero.drain()
+    thread.join()
+    assert [sorted(checkpoints.committed(c.uri).files) for c in pair.committed] == [["shard0", "shard1"]]
+    pair.close()
+
+
+def test_a_callable_that_raises_on_one_rank_leaves_no_torn_checkpoint(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+
+    def breaks(folder: str) -> None:
+        raise ValueError("cannot be pickled")
+
+    with pytest.raises(ValueError, match="cannot be pickled"):
+        pair.one.take(breaks, 1, 1)
+    pair.one.passed(1)
+    pair.zero.take(fill("shard0"), 1, 1)
+    with pytest.raises(CheckpointError, match="rank 1 could not save its part of the checkpoint: ValueError: cannot"):
+        pair.zero.drain()
+    assert pair.committed == []
+    pair.close()
+
+
+def test_a_shard_that_cannot_be_written_fails_the_checkpoint(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+
+    def blocked(folder: str) -> None:
+        Path(folder, "shard0").mkdir()
+        Path(folder, "shard0", "file").write_text("in the way of rank 0's file")
+
+    pair.zero.take(fill("shard0"), 1, 1)
+    pair.one.take(blocked, 1, 1)
+    with pytest.raises(CheckpointError):
+        pair.zero.drain()
+    assert pair.committed == []
+    pair.close()
+
+
+def test_an_error_comes_up_at_the_next_call(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    saver = alone(tmp_path / "storage", [])
+    info = saver.take(fill("a"), 1, 1)
+    assert info is not None
+    saver.drain()
+    Path(info.uri).parent.joinpath("iteration_00000002_" + "x").mkdir()
+
+    def refuse(_: CheckpointInfo) -> None:
+        raise ConnectionError("the driver is gone")
+
+    broken = Saver(
+        storage=str(tmp_path / "storage"), segment_id="seg", trial_number=4, rank=0, world_size=1, committed=refuse
+    )
+    broken.take(fill("a"), 1, 1)
+    with pytest.raises(CheckpointError, match="a checkpoint could not be saved: the driver is gone"):
+        broken.drain()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_saver_waits_for_the_disk(
+    tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    committed: list[CheckpointInfo] = []
+    saver = Saver(
+        storage=str(tmp_path / "storage"),
+        segment_id="seg",
+        trial_number=0,
+        rank=0,
+        world_size=1,
+        durable=durable,
+        committed=committed.append,
+    )
+    saver.take(fill("weights"), 1, 1)
+    saver.drain()
+    assert len(committed) == 1
+    assert bool(synced) == durable

@@ -1,0 +1,93 @@
+"""Folders below the temporary directory, and what is on the disk before what."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tuner.trials.checkpoints import checkpoints, storage
+from tuner.trials.checkpoints.storage import private_folder
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_private_folder_is_made_and_found_again(temporary: Path) -> None:
+    folder = private_folder("tuner-cache")
+    assert folder == str(temporary / f"tuner-cache-{os.getuid()}") == private_folder("tuner-cache")
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+
+
+@pytest.mark.parametrize("trap", ["open to the group", "open to all", "a link", "a file", "another owner"])
+def test_what_is_not_private_is_avoided(temporary: Path, trap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = temporary / f"tuner-cache-{os.getuid()}"
+    match trap:
+        case "open to the group" | "open to all":
+            there.mkdir()
+            there.chmod(0o770 if trap == "open to the group" else 0o707)
+        case "a link":
+            (temporary / "elsewhere").mkdir(mode=0o700)
+            there.symlink_to(temporary / "elsewhere")
+        case "a file":
+            there.touch(mode=0o600)
+        case _:
+            there.mkdir(mode=0o700)
+            uid = os.getuid()
+            monkeypatch.setattr(storage.os, "getuid", lambda: uid + 1)
+            there.rename(temporary / f"tuner-cache-{uid + 1}")
+    folder = private_folder("tuner-cache")
+    assert Path(folder).parent == temporary
+    assert folder != str(there)
+    assert not os.path.islink(folder)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert private_folder("tuner-cache") == folder, "one for the life of the process"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_each_step_of_a_commit_is_on_the_disk_before_the_next(
+    tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def name(path: str) -> str:
+        return os.path.relpath(path, tmp_path).replace(f".tmp{os.getpid()}", "")
+
+    def fsync(descriptor: int) -> None:
+        steps.append(f"sync {name(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+        real_sync(descriptor)
+
+    def replace(source: str, target: str) -> None:
+        steps.append(f"write {name(target)}")
+        real_replace(source, target)
+
+    one = tmp_path / "exp" / "trial" / "one"
+    (one / "sub").mkdir(parents=True)
+    (one / "sub" / "weights").write_text("w")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    below = str(tmp_path / "exp") if durable else None
+    checkpoints.commit(str(one), checkpoints.digest(str(one)), {}, below)
+    assert checkpoints.is_committed(str(one))
+    in_full = [
+        "sync exp/trial/one/sub/weights",
+        "sync exp/trial/one/sub",
+        "sync exp/trial/one",
+        "sync exp/trial",
+        "sync exp",
+        "sync .",
+        "sync exp/trial/one.manifest.json",
+        "write exp/trial/one.manifest.json",
+        "sync exp/trial",
+        "sync exp/trial/one.committed",
+        "write exp/trial/one.committed",
+        "sync exp/trial",
+    ]
+    assert steps == (in_full if durable else [step for step in in_full if step.startswith("write")])

@@ -1,0 +1,348 @@
+"""Ray's own functions, talking to a session of ours in this process."""
+
+from __future__ import annotations
+
+import ast
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import ray.train
+import ray.tune
+import ray.util
+from ray.train.torch import TorchTrainer
+from ray.tune.integration.ray_train import TuneReportCallback
+
+from tuner.domain.events import CheckpointInfo
+from tuner.errors import TunerError
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.compat import datasets, ray_compat
+from tuner.trials.compat.class_form import ClassForm
+from tuner.trials.compat.datasets import Shards
+from tuner.trials.compat.ray_compat import Finished, NotHere
+from tuner.trials.messages.launch import ReportMsg, Verdict
+from tuner.trials.training.session import Context, LeaveTrial, Session, activate
+
+PACKAGE = Path(ray_compat.__file__).resolve().parents[1]
+
+
+class Driver:
+    """Both ends of a session's ports, in memory."""
+
+    def __init__(self) -> None:
+        self.reports: list[ReportMsg] = []
+        self.saved: list[dict[str, str]] = []
+        self.verdict = Verdict()
+
+    def put(self, message: ReportMsg) -> None:
+        self.reports.append(message)
+
+    def ask(self, message: ReportMsg) -> Verdict:
+        self.reports.append(message)
+        return self.verdict
+
+    def take(self, source: Any, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
+        assert isinstance(source, str)
+        self.saved.append({path.name: path.read_text() for path in Path(source).iterdir()})
+        return None
+
+    def passed(self, report_no: int) -> None:
+        return
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def begin(driver: Driver, *, checkpoint: Checkpoint | None = None, first_milestone: int | None = None) -> Session:
+    context = Context(
+        experiment_id="exp_1",
+        trial_id="trl_7",
+        trial_number=7,
+        segment_id="seg_9",
+        world_size=2,
+        world_rank=1,
+        local_rank=1,
+        local_world_size=2,
+        node_rank=0,
+        trial_dir="/somewhere",
+    )
+    return Session(
+        context, reports=driver, peers=None, saver=driver, checkpoint=checkpoint, first_milestone=first_milestone
+    )
+
+
+@pytest.fixture
+def installed(driver: Driver) -> Iterator[Session]:
+    session = begin(driver)
+    remove = ray_compat.install(session)
+    yield session
+    remove()
+
+
+def test_this_ray_has_every_private_name_that_is_used() -> None:
+    """If this fails, a new Ray has moved what `tuner/trials/ray_compat.py` relies on: each line says what and where."""
+    assert ray_compat.missing() == []
+
+
+def test_every_function_that_ray_train_may_be_asked_for_is_answered() -> None:
+    """If this fails, Ray Train has a new function: give `ray_compat.TrainFunctions` or `TrainContext` an answer to it."""
+    from ray.train.v2._internal.execution.train_fn_utils import TrainFnUtils
+
+    functions = {name for name in vars(TrainFnUtils) if not name.startswith("_")}
+    assert functions - set(vars(ray_compat.TrainFunctions)) == set()
+    context = {name for name in dir(ray.train.TrainContext) if not name.startswith("_")}
+    assert context - set(vars(ray_compat.TrainContext)) == set()
+
+
+def test_no_other_module_imports_a_private_name_of_ray() -> None:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.name == "ray_compat.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            private = [m for m in modules if m.split(".")[0] == "ray" and any(p.startswith("_") for p in m.split("."))]
+            found += [f"{path.relative_to(PACKAGE)}: {module}" for module in private]
+    assert found == []
+
+
+@pytest.mark.parametrize("report", [ray.tune.report, ray.train.report])
+def test_a_report_of_either_library(installed: Session, driver: Driver, report: Any) -> None:
+    report({"loss": 0.5, "inner": {"acc": 1}})
+    assert [m.metrics for m in driver.reports] == [{"loss": 0.5, "inner/acc": 1.0}]
+
+
+def test_what_is_no_number_is_left_out_and_named_once(
+    installed: Session, driver: Driver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        ray.tune.report({"loss": 0.5, "note": "words", "list": [1, 2]})
+    assert [m.metrics for m in driver.reports] == [{"loss": 0.5}] * 2
+    said = capsys.readouterr().err
+    assert said.count("'note'") == 1
+    assert said.count("'list'") == 1
+
+
+def test_the_objective_must_be_a_number(installed: Session) -> None:
+    installed.objective = "loss"
+    with pytest.raises(TypeError, match="metric 'loss' must be a number"):
+        ray.tune.report({"loss": "small", "note": "words"})
+
+
+def test_done_ends_the_function_after_its_report(installed: Session, driver: Driver) -> None:
+    with pytest.raises(Finished):
+        ray.tune.report({"loss": 0.5, "done": True})
+    assert len(driver.reports) == 1
+    ray.tune.report({"loss": 0.4, "done": False})
+
+
+@pytest.mark.parametrize(
+    ("library", "checkpoint"), [(ray.tune, ray.tune.Checkpoint), (ray.train, ray.train.Checkpoint)]
+)
+def test_a_checkpoint_is_copied_and_stays_the_users(
+    installed: Session, driver: Driver, library: Any, checkpoint: Any
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "state").write_text("1")
+        library.report({"loss": 1.0}, checkpoint=checkpoint.from_directory(folder))
+        assert os.listdir(folder) == ["state"], "other ranks may report the same directory"
+    assert driver.saved == [{"state": "1"}]
+
+
+def test_a_directory_that_is_to_be_deleted_after_its_report(installed: Session, driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "state").write_text("2")
+    ray.train.report(
+        {"loss": 1.0},
+        checkpoint=ray.train.Checkpoint.from_directory(tmp_path / "own"),
+        checkpoint_dir_name="mine",
+        delete_local_checkpoint_after_upload=True,
+    )
+    assert driver.saved == [{"state": "2"}]
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_verdict_leaves_the_function_through_rays_own_layers(driver: Driver) -> None:
+    remove = ray_compat.install(begin(driver, first_milestone=1))
+    driver.verdict = Verdict(action="stop", reason="cut")
+    try:
+        for report in (ray.tune.report, ray.train.report):
+            with pytest.raises(LeaveTrial, match="stop: cut"):
+                report({"loss": 1.0})
+    finally:
+        remove()
+
+
+def test_the_checkpoint_to_start_from(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("old")
+    remove = ray_compat.install(begin(driver, checkpoint=Checkpoint(tmp_path)))
+    try:
+        for found in (ray.tune.get_checkpoint(), ray.train.get_checkpoint()):
+            assert isinstance(found, ray.train.Checkpoint)
+            with found.as_directory() as folder:
+                assert Path(folder, "state").read_text() == "old"
+    finally:
+        remove()
+
+
+def test_the_context_of_either_library(installed: Session) -> None:
+    train, tune = ray.train.get_context(), ray.tune.get_context()
+    for context in (train, tune):
+        assert context.get_experiment_name() == "exp_1"
+        assert context.get_trial_name() == "trial_00007"
+        assert context.get_trial_id() == "trl_7"
+        assert context.get_trial_dir() == "/somewhere"
+    assert (train.get_world_rank(), train.get_world_size(), train.get_local_rank()) == (1, 2, 1)
+    assert (train.get_local_world_size(), train.get_node_rank()) == (2, 0)
+    assert ray.train.get_preemption_info() is None
+    assert ray.train.get_dataset_shard("train") is None
+
+
+def test_what_a_trial_has_no_answer_to_says_so(installed: Session) -> None:
+    with pytest.raises(NotHere, match="get_storage"):
+        ray.train.get_context().get_storage()
+    with pytest.raises(NotHere, match="result.best_checkpoint"):
+        ray.train.get_all_reported_checkpoints()
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(NotHere, match="validation"):
+        ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(folder), validation=True)
+
+
+def loop(config: dict[str, Any]) -> str:
+    for epoch in range(2):
+        ray.train.report({"loss": config["lr"] / (epoch + 1), "rank": ray.train.get_context().get_world_rank()})
+    return "weights"
+
+
+def trainer(workers: int, use_gpu: bool = False) -> TorchTrainer:
+    """As functions for Ray Tune make one of their configuration: with the callback that reports to Ray Tune."""
+    return TorchTrainer(
+        loop,
+        train_loop_config={"lr": 0.5},
+        scaling_config=ray.train.ScalingConfig(num_workers=workers, use_gpu=use_gpu),
+        run_config=ray.train.RunConfig(callbacks=[TuneReportCallback()]),
+    )
+
+
+def test_a_trainer_fits_on_the_ranks_that_are_there(installed: Session, driver: Driver) -> None:
+    result = trainer(workers=2).fit()
+    assert [m.metrics for m in driver.reports] == [{"loss": 0.5, "rank": 1.0}, {"loss": 0.25, "rank": 1.0}]
+    assert isinstance(result, ray.train.Result)
+    assert result.metrics == {"loss": 0.25, "rank": 1}
+    assert (result.return_value, result.error, result.checkpoint) == ("weights", None, None)
+
+
+def test_a_trainer_that_wants_other_ranks_says_what_to_ask_for(installed: Session) -> None:
+    with pytest.raises(NotHere, match=r"there are 2, and this trainer asks for 4: say num_workers=4 to tuner.run"):
+        trainer(workers=4).fit()
+    with pytest.raises(NotHere, match=r"say use_gpu=True to tuner.run"):
+        trainer(workers=2, use_gpu=True).fit()
+
+
+def test_nothing_is_left_behind(driver: Driver) -> None:
+    fit, made = TorchTrainer.fit, TuneReportCallback.__init__
+    remove = ray_compat.install(begin(driver))
+    assert fit is not TorchTrainer.fit
+    assert made is not TuneReportCallback.__init__
+    remove()
+    assert fit is TorchTrainer.fit
+    assert made is TuneReportCallback.__init__
+    with pytest.raises(RuntimeError, match="cannot be used outside"):
+        ray.train.get_context()
+    with pytest.warns(UserWarning, match="only be called inside"):
+        ray.tune.report({"loss": 1.0})
+
+
+def test_wrappers_of_tune_are_taken_off() -> None:
+    def train(config: Mapping[str, Any], data: Any) -> None: ...
+
+    class Trainable(ray.tune.Trainable):
+        def setup(self, config: dict[str, Any], data: Any) -> None: ...
+
+    for form in (train, Trainable):
+        assert ray_compat.without_parameters(ray.tune.with_parameters(form, data=[1])) == (form, {"data": [1]})
+        assert ray_compat.without_parameters(form) is None
+    outer = ray.tune.with_resources(ray.tune.with_parameters(Trainable, data=[1]), {"cpu": 2})
+    assert ray_compat.without_parameters(outer) == (Trainable, {"data": [1]})
+    assert ray_compat.without_resources(outer)[1].bundles == [{"CPU": 2.0}]
+
+    asked = ray.tune.with_resources(train, {"cpu": 2, "gpu": 1})
+    bare, request = ray_compat.without_resources(asked)
+    assert request.bundles == [{"CPU": 2.0, "GPU": 1.0}]
+    assert bare.__code__ is train.__code__
+    assert ray_compat.without_resources(bare) == (bare, None)
+
+
+def test_data_sets_need_a_name_when_there_are_several() -> None:
+    with Shards({"train": object(), "val": object()}) as shards:
+        assert Shards.of_this_trial() is shards
+        with pytest.raises(TunerError, match="there are train, val"):
+            shards.get(None)
+        with pytest.raises(KeyError, match="no data set 'test'"):
+            shards.get("test")
+    assert Shards.of_this_trial().get("train") is None
+
+
+@pytest.mark.parametrize(
+    ("bundles", "error"),
+    [
+        ({0: ("left", 1.0)}, None),
+        ({0: ("left", 1.0), 1: ("right", 1.0)}, r"hold 2 of the cluster's 2: lower"),
+        (
+            {0: ("left", 0.5), 1: ("right", 0.5)},
+            r"hold 1 of the cluster's 2, and no node has a whole one of the 1 that are left",
+        ),
+    ],
+    ids=["room", "full", "halves of two nodes"],
+)
+def test_ray_data_needs_a_whole_cpu_of_one_node(
+    bundles: dict[int, tuple[str, float]], error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = {
+        "state": "CREATED",
+        "bundles": {index: {"CPU": cpus} for index, (_, cpus) in bundles.items()},
+        "bundles_to_node_id": {index: node for index, (node, _) in bundles.items()},
+    }
+    nodes = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 1.0}} for name in ("left", "right")]
+    gone = {"NodeID": "gone", "Alive": False, "Resources": {"CPU": 8.0}}
+    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, gone])
+    monkeypatch.setattr(ray.util, "placement_group_table", lambda: {"a": group, "b": {"state": "REMOVED"}})
+    if error is None:
+        datasets._check_room()
+    else:
+        with pytest.raises(TunerError, match=error):
+            datasets._check_room()
+
+
+class OfRay(ray.tune.Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.count = 0
+
+    def step(self) -> dict[str, Any]:
+        self.count += 1
+        return {"loss": 1.0 / self.count, "done": self.count == 3}
+
+
+class Ours:
+    def setup(self, config: dict[str, Any]) -> None:
+        self.count = 0
+
+    step = OfRay.step
+
+
+@pytest.mark.parametrize("cls", [OfRay, Ours])
+def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Driver) -> None:
+    driver.verdict = Verdict(next_milestone=1, save_checkpoint=True)
+    activate(begin(driver, first_milestone=1))
+    try:
+        ClassForm(cls)({})
+    finally:
+        activate(None)
+    assert [m.metrics["loss"] for m in driver.reports] == [1.0, 1 / 2, 1 / 3]
+    assert driver.saved == []

@@ -1,0 +1,120 @@
+"""Ranks that are killed for memory, in earnest: by the kernel in a cgroup with a limit, and by Ray's own memory monitor."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from tests.trials.conftest import Bench, remains
+from tuner.domain.events import Failure
+from tuner.trials.messages.launch import Launch
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+MIB = 2**20
+LIMIT = 256 * MIB  # of the cgroup
+MOST = 4096 * MIB  # what a rank takes at most before it gives up
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A group of processes that may have LIMIT bytes of memory; skipped where this process may not make one."""
+    name = f"tuner-test-{os.getpid()}"
+    if Path("/sys/fs/cgroup/cgroup.controllers").is_file():
+        folder, limit = Path("/sys/fs/cgroup") / name, "memory.max"
+    else:
+        folder, limit = Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        try:
+            (folder / limit).write_text(str(LIMIT))
+        except OSError as error:
+            pytest.skip(f"a cgroup's memory cannot be limited here: {error}")
+        yield folder
+    finally:
+        folder.rmdir()  # fails unless all its processes are gone
+
+
+def _fill() -> None:
+    print("loading the data set", flush=True)
+    kept = []
+    while len(kept) * 32 * MIB < MOST:
+        kept.append(bytearray(os.urandom(MIB)) * 32)
+        time.sleep(0.02)
+    time.sleep(30)  # for Ray's monitor to look once more
+    raise AssertionError("nobody has minded")
+
+
+def fills_its_cgroup(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tuner.trials.training.session import get_context, report
+
+    report({"a": 1})
+    if get_context().world_rank == 1:
+        Path(config["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
+        _fill()
+    dist.all_reduce(torch.ones(1))
+
+
+def fills_its_node(config: dict[str, Any]) -> None:
+    from tuner.trials.training.session import report
+
+    report({"a": 1})
+    _fill()
+
+
+def run(bench: Bench, launch: Launch) -> Failure:
+    outcome = bench.run(launch)
+    assert outcome.failure is not None
+    pids = [rank["pid"] for rank in bench.started(launch)["ranks"]]
+    bench.call("settle")
+    assert remains(pids) == {"processes": [], "placement_groups": []}
+    assert outcome.failure.node == socket.gethostname()
+    assert outcome.failure.pid == pids[outcome.failure.rank or 0]
+    assert "loading the data set" in outcome.failure.log_tail
+    return outcome.failure
+
+
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray that is started now kills once 2 GiB more are in use: other tests that run now may need some of it."""
+    memory = psutil.virtual_memory()
+    threshold = (memory.total - memory.available + min(2048 * MIB, memory.available // 2)) / memory.total
+    monkeypatch.setenv("RAY_memory_usage_threshold", f"{threshold:.4f}")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    # Ray frees a buffer beside what is too much; on a machine as small as the test it would take the driver along.
+    monkeypatch.setenv("RAY_max_kill_memory_buffer_bytes", str(MIB))
+
+
+@pytest.fixture
+def own_bench(without_ray: None, tmp_path: Path) -> Iterator[Bench]:
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+    ray.shutdown()
+
+
+def test_by_the_kernel(own_bench: Bench, cgroup: Path) -> None:
+    failure = run(own_bench, own_bench.launch(fills_its_cgroup, 2, params={"cgroup": str(cgroup)}))
+    assert (failure.kind, failure.cause, failure.rank) == ("user", "oom", 1)
+    assert "killed by the kernel for want of memory" in failure.message
+
+
+def test_by_rays_memory_monitor(watchful: None, own_bench: Bench) -> None:
+    failure = run(own_bench, own_bench.launch(fills_its_node))
+    assert (failure.kind, failure.cause, failure.rank) == ("user", "oom", 0)
+    assert "killed by Ray because its node was running out of memory" in failure.message

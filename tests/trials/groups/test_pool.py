@@ -1,0 +1,251 @@
+"""The pool's reservations, on a real Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util.placement_group import placement_group_table
+
+from tuner.domain.experiment import Limits, Scaling
+from tuner.errors import PlacementError
+from tuner.trials.groups.pool import Group, LostAtStart, NoRoom, Pool, _Waiter, group_key
+from tuner.trials.messages.launch import CodeRef, Launch
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def small_ray(without_ray: None) -> Iterator[None]:
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    yield
+    ray.shutdown()
+
+
+def asking_for(cpus: float, path: Path, **more: Any) -> Launch:
+    return Launch(
+        experiment_id="exp",
+        trial_id="trl",
+        segment_id="seg",
+        trial_number=1,
+        code=CodeRef(hash="h", entrypoint="none:none"),
+        scaling=Scaling(resources_per_worker={"CPU": cpus}),
+        storage=str(path),
+        log_dir=str(path),
+        **more,
+    )
+
+
+def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
+    small_ray: None, tmp_path: Path
+) -> None:
+    launch = asking_for(1, tmp_path)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_1", autoscaling=True, idle_timeout_s=60.0)
+        acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        for _ in range(3):  # up to the request, which a thread has in hand by then
+            await asyncio.sleep(0)
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        await pool.close()
+
+    asyncio.run(scenario())
+    groups = list(placement_group_table().values())
+    assert [(group["name"], group["state"]) for group in groups] == [("exp_1/1", "REMOVED")]
+
+
+def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: None, tmp_path: Path) -> None:
+    """Two CPUs that this cluster of one does not have: at once, and where a second node has gone away."""
+    launch = asking_for(2, tmp_path, limits=Limits(placement_timeout_s=0.5))
+    waits: list[str] = []
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_2", autoscaling=False, idle_timeout_s=60.0)
+        with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are asked for"):
+            await pool.acquire(launch, waits.append)
+        assert waits == []
+        pool._held.add(group_key(launch)[:3])
+        with pytest.raises(PlacementError, match=r"can no longer run .*: 1 × 2 CPU .* has 1 CPU, for 0.5 s now"):
+            await pool.acquire(launch, waits.append)
+        await pool.close()
+
+    asyncio.run(scenario())
+    assert waits == ["waits for room for a worker with 2 CPU: 1 × 2 CPU are asked for, the whole cluster has 1 CPU"]
+
+
+def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:
+    launch = asking_for(1, tmp_path)
+
+    async def scenario() -> set[tuple[Any, ...]]:
+        pool = Pool(None, name="exp_3", autoscaling=False, idle_timeout_s=60.0)
+        group, warm = await pool.acquire(launch, lambda reason: None)
+        pool.release(group, reusable=False)
+        await pool.close()
+        assert not warm
+        return pool._held
+
+    assert asyncio.run(scenario()) == {group_key(launch)[:3]}
+
+
+def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_path: Path) -> None:
+    launch = asking_for(1, tmp_path)
+
+    async def scenario() -> tuple[int, bool, int]:
+        pool = Pool(None, name="exp_4", autoscaling=False, idle_timeout_s=0.2)
+        group, _ = await pool.acquire(launch, lambda reason: None)
+        for _ in range(1000):
+            pool.release(group, reusable=True)
+            again, warm = await pool.acquire(launch, lambda reason: None)
+            assert warm
+            assert again is group
+            await asyncio.sleep(0)
+        timers = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.3)  # longer than any of those timers
+        kept = not pool._background
+        pool.release(group, reusable=True)
+        while pool.idle:
+            await asyncio.sleep(0.01)
+        await pool.settle()
+        left = len([g for g in placement_group_table().values() if g["name"] == "exp_4/1" and g["state"] != "REMOVED"])
+        await pool.close()
+        return timers, kept, left
+
+    timers, kept, left = asyncio.run(scenario())
+    assert timers < 250
+    assert kept, "a group that is in use is not ended for having been idle"
+    assert left == 0, "one that stays idle is"
+
+
+def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
+    """A warm group came free in between: what was invested in the new one is not thrown away."""
+    launch = asking_for(0.25, tmp_path)
+
+    async def scenario() -> list[Any]:
+        pool = Pool(None, name="exp_5", autoscaling=False, idle_timeout_s=60.0)
+        first, _ = await pool.acquire(launch, lambda reason: None)
+        form, placed = pool._form, []
+
+        async def forms(*arguments: Any) -> Any:
+            placed.append(arguments[-1])
+            return await form(*arguments)
+
+        pool._form = forms  # type: ignore[method-assign]
+        acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        while not placed:
+            await asyncio.sleep(0)
+        await placed[0].wait()
+        pool.release(first, reusable=True)
+        second, warm = await acquiring
+        third, _ = await pool.acquire(launch, lambda reason: None)
+        fourth = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        while len(placed) < 2:
+            await asyncio.sleep(0)
+        await placed[1].wait()
+        pool.release(third, reusable=True)
+        fifth, _ = await fourth
+        for group in (second, fifth):
+            pool.release(group, reusable=True)
+        await pool.close()
+        return [second is first, warm, third is first, fifth is third, pool._spares, pool._background]
+
+    assert asyncio.run(scenario()) == [True, True, False, True, {}, set()]
+    names = [group["name"] for group in placement_group_table().values() if group["name"].startswith("exp_5/")]
+    assert sorted(names) == ["exp_5/1", "exp_5/2", "exp_5/3"]
+    assert {g["state"] for g in placement_group_table().values() if g["name"] in names} == {"REMOVED"}
+
+
+def test_a_search_that_is_alone_keeps_the_idle_groups_that_it_can_use(small_ray: None, tmp_path: Path) -> None:
+    small, large = asking_for(0.5, tmp_path), asking_for(1, tmp_path)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_6", autoscaling=False, idle_timeout_s=60.0)
+        groups = [Group(group_key(launch), placement=None) for launch in (small, large, small, small)]  # type: ignore[arg-type]
+        for group in groups:
+            pool.release(group, reusable=True)
+        pool.trim(small.scaling, None)
+        assert pool._idle == [groups[0], groups[2], groups[3]]
+        pool.trim(small.scaling, 2)
+        assert pool._idle == groups[2:]
+        pool.trim(large.scaling, 1)
+        assert pool._idle == []
+        await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that_ask_later(
+    small_ray: None, tmp_path: Path
+) -> None:
+    small, large = asking_for(0.5, tmp_path), asking_for(1, tmp_path)
+
+    async def scenario() -> list[str]:
+        pool = Pool(None, name="exp_7", autoscaling=False, idle_timeout_s=60.0, reserve_after_s=0.1)
+        first, _ = await pool.acquire(small, lambda reason: None)
+        second, _ = await pool.acquire(small, lambda reason: None)
+        said: list[str] = []
+        gang = asyncio.create_task(pool.acquire(large, said.append))
+        while not said:  # until it has waited for longer than that
+            await asyncio.sleep(0.01)
+        pool.release(first, reusable=False)
+        await pool.settle()
+        told: list[str] = []
+        later = asyncio.create_task(pool.acquire(small, told.append))
+        while not told and not later.done():
+            await asyncio.sleep(0.01)
+        assert not later.done(), "half of the CPU is free, and kept for the large one"
+        pool.release(second, reusable=False)
+        placed, _ = await gang
+        assert not later.done()
+        pool.release(placed, reusable=False)
+        third, _ = await later
+        pool.release(third, reusable=False)
+        await pool.close()
+        return told
+
+    told = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert told[0] == "lets a worker with 1 CPU find room first, which was asked for earlier"
+
+
+def test_who_asks_for_nothing_that_a_waiting_group_lacks_is_not_held_up(
+    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = asking_for(0.5, tmp_path), asking_for(0.5, tmp_path)
+    pairs = {"CPU": 0.5, "GPU": 1.0}
+    large = dataclasses.replace(large, scaling=Scaling(use_gpu=True, resources_per_worker=pairs))
+
+    async def scenario() -> list[bool]:
+        pool = Pool(None, name="exp_8", autoscaling=False, idle_timeout_s=60.0)
+        monkeypatch.setattr(pool, "_lacking", no)
+        waiter = _Waiter(group_key(large), asyncio.get_running_loop().create_future(), large, 0.0)
+        found = []
+        for free in ({"CPU": 1.0}, {"CPU": 0.0}, {"CPU": 1.0, "GPU": 1.0}):
+            monkeypatch.setattr(ray, "available_resources", lambda free=free: free)
+            found.append(await pool._would_take(small, waiter))
+        await pool.close()
+        return found
+
+    async def no(launch: Launch) -> None:
+        return None
+
+    assert asyncio.run(scenario()) == [False, True, True]
+
+
+def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:
+    launch = asking_for(1, tmp_path, runtime_env={"conda": "no-such-environment"})
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_4", autoscaling=False, idle_timeout_s=60.0)
+        with pytest.raises(PlacementError, match="the workers could not be started: ") as caught:
+            await pool.acquire(launch, lambda reason: None)
+        assert not isinstance(caught.value, LostAtStart | NoRoom)
+        assert "conda" in str(caught.value)
+        await pool.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,110 @@
+"""The state of a process before and after a trial; each case in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def after(trial: str, check: str = "", before: str = "") -> str:
+    """What `Baseline.restore` says after this trial, on a line of its own, once `check` has passed."""
+    code = (
+        "import os, sys, threading, subprocess, logging, warnings, random\n"
+        f"{textwrap.dedent(before)}\n"
+        "from tuner.trials.runtime.hygiene import Baseline\n"
+        "baseline = Baseline()\nbaseline.remember_torch()\n"
+        f"{textwrap.dedent(trial)}\n"
+        "print(baseline.restore(), flush=True)\n"
+        f"{textwrap.dedent(check)}\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_what_a_trial_changed_is_put_back(tmp_path: Path) -> None:
+    found = after(
+        f"""
+        home = os.getcwd()
+        os.environ["PATH_OF_TRIAL"] = "x"; os.environ.pop("HOME", None)
+        os.chdir({str(tmp_path)!r}); sys.path.insert(0, "x"); sys.argv.append("x")
+        logging.getLogger().addHandler(logging.StreamHandler()); logging.getLogger().setLevel(1)
+        warnings.simplefilter("error")
+        """,
+        """
+        assert "PATH_OF_TRIAL" not in os.environ and "HOME" in os.environ
+        assert os.getcwd() == home and "x" not in sys.path and "x" not in sys.argv
+        assert logging.getLogger().handlers == [] and logging.getLogger().level == logging.WARNING
+        warnings.warn("this one is shown, it does not raise")
+        """,
+    )
+    assert found == "None"
+
+
+def test_hooks_for_exceptions_do_not_pile_up() -> None:
+    """`init_process_group` puts its own round the one that it finds, and leaves it there."""
+    found = after(
+        """
+        import torch.distributed as dist
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+        assert sys.excepthook is not hooks[0], "then torch has stopped doing so, and the reset can go"
+        threading.excepthook = print
+        """,
+        "assert (sys.excepthook, threading.excepthook) == hooks",
+        before="import torch; hooks = sys.excepthook, threading.excepthook",
+    )
+    assert found == "None"
+
+
+def test_torch_is_put_back() -> None:
+    found = after(
+        """
+        torch.set_default_dtype(torch.float64); torch.set_num_threads(3)
+        torch.use_deterministic_algorithms(True); torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("medium"); torch.autograd.set_detect_anomaly(True)
+        """,
+        """
+        assert torch.get_default_dtype() == torch.float32 and torch.get_num_threads() == threads
+        assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.benchmark
+        assert torch.get_float32_matmul_precision() == "highest" and not torch.is_anomaly_enabled()
+        """,
+        before="import torch; threads = torch.get_num_threads()",
+    )
+    assert found == "None"
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        (
+            "threading.Thread(target=threading.Event().wait, name='prefetcher', daemon=True).start()",
+            "'prefetcher' outlived",
+        ),
+        ("child = subprocess.Popen(['sleep', '60'])", "(sleep 60) outlived its trial"),
+        (
+            "from concurrent.futures import ThreadPoolExecutor as P; p = P(1); p.submit(threading.Event().wait)",
+            "ThreadPoolExecutor-0_0' outlived",
+        ),
+    ],
+)
+def test_a_process_with_leftovers_is_not_used_again(trial: str, words: str) -> None:
+    assert words in after(trial, check="globals().get('child') and child.kill()")
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        "t = threading.Thread(target=threading.Event().wait, args=(0.1,)); t.start()",
+        "from concurrent.futures import ThreadPoolExecutor as P; p = P(2); p.submit(int).result()",
+        "subprocess.run(['true'])",
+        "subprocess.Popen(['sleep', '0.1'])",
+    ],
+)
+def test_what_ends_soon_or_waits_idly_is_no_leftover(trial: str) -> None:
+    assert after(trial) == "None"

@@ -1,0 +1,83 @@
+"""What a rank says of its progress and of its errors, without Ray."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable, DriverSilent, ReportsLost
+from tuner.trials.groups.failures import from_error
+from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.protocol import RankResult
+from tuner.trials.runtime.worker import Rank, _not_saved, describe
+
+UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cause"),
+    [
+        (CheckpointLost("torn"), "system", "checkpoint_lost"),
+        (CheckpointLost("gone", node="abc"), "system", "disk_lost"),
+        (CheckpointUnreachable("later"), "system", "checkpoint_unreachable"),
+        (ReportsLost("report 3 did not reach the driver"), "system", "driver_lost"),
+        (DriverSilent("the driver cannot be reached"), "system", "driver_lost"),
+        (UNAVAILABLE, "system", "actor_unavailable"),
+        (CheckpointError("the user's own directory is not there"), "user", "exception"),
+        (ValueError("the user's"), "user", "exception"),
+    ],
+)
+def test_whose_mistake_an_error_is(error: Exception, kind: str, cause: str) -> None:
+    failure = from_error(describe(error, ""), Placed(rank=0, node="n", host="h", ip="i", pid=1))
+    assert (failure.kind, failure.cause) == (kind, cause)
+
+
+@pytest.mark.parametrize(
+    ("root", "cause"),
+    [(ReportsLost("lost"), "driver_lost"), (DriverSilent("away"), "driver_lost"), (OSError("disk full"), "checkpoint")],
+)
+def test_why_a_checkpoint_was_not_saved(root: Exception, cause: str) -> None:
+    error = CheckpointError(f"a checkpoint could not be saved: {root}")
+    error.__cause__ = root
+    assert _not_saved(error).cause == cause
+
+
+def a_rank() -> tuple[Any, Any]:
+    """One whose segment was prepared an hour ago, and the segment."""
+    session = SimpleNamespace(count=0, progressed_at=time.monotonic() - 3600, waiting_for_verdict=False, saving=False)
+    segment: Any = SimpleNamespace(session=session, thread=None, ended=threading.Event(), result=None)
+    rank: Any = object.__new__(Rank)
+    rank._segment = segment
+    return rank, segment
+
+
+def test_a_rank_that_has_not_entered_the_function_yet_does_not_hang() -> None:
+    rank, _ = a_rank()
+    assert rank.progress().idle_s == 0.0
+
+
+def test_the_clock_of_a_hang_begins_with_the_function() -> None:
+    rank, segment = a_rank()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def main(running: Any) -> None:
+        inside.set()
+        go_on.wait(20)
+        running.result = RankResult(kind="returned")
+        running.ended.set()
+
+    rank._main = main
+    training = threading.Thread(target=rank.train)
+    training.start()
+    assert inside.wait(20)
+    assert 0.0 < rank.progress().idle_s < 1800.0
+    segment.session.progressed_at -= 3600
+    assert rank.progress().idle_s > 3500.0
+    go_on.set()
+    training.join(20)
+    assert rank.progress() is None

@@ -1,0 +1,132 @@
+"""`tuner.torch`: loaders that share out the data, models that are wrapped, on one process and on two real ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+
+import tuner
+from tuner.torch import get_device, prepare_data_loader, prepare_model
+from tuner.trials.training.torch import _Dealt, _rebuilt
+
+
+def numbers(count: int) -> TensorDataset:
+    return TensorDataset(torch.arange(count))
+
+
+def test_one_process_keeps_its_model_and_its_data() -> None:
+    model = torch.nn.Linear(2, 1)
+    assert prepare_model(model) is model
+    assert get_device() == torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loader = prepare_data_loader(DataLoader(numbers(5), batch_size=2))
+    assert [batch[0].tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert len(loader) == 3
+    assert loader.batch_size == 2
+
+
+def test_a_function_that_uses_all_of_it_runs_outside_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(config: dict[str, float]) -> None:
+        model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy="fsdp" if config["sharded"] else "ddp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+        for (batch,) in prepare_data_loader(DataLoader(numbers(4), batch_size=2, shuffle=True)):
+            optimizer.zero_grad()
+            loss = model(batch.float().reshape(-1, 1).to(get_device())).square().mean()
+            loss.backward()
+            optimizer.step()
+            tuner.report({"loss": loss}, checkpoint=lambda folder: torch.save(model, folder))
+
+    for sharded in (False, True):
+        train({"lr": 0.01, "sharded": sharded})
+    assert capsys.readouterr().out.count(": loss=") == 4
+
+
+def test_a_sampler_of_the_users_own_is_dealt_out() -> None:
+    order = SequentialSampler(range(5))
+    hands = [list(_Dealt(order, rank, 2)) for rank in range(2)]
+    assert hands == [[0, 2, 4], [1, 3, 0]], "as many each, the first one again"
+    assert [len(_Dealt(order, rank, 2)) for rank in range(2)] == [3, 3]
+
+
+def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:
+    loader = DataLoader(numbers(4), batch_sampler=BatchSampler(SequentialSampler(range(4)), 2, False))
+    with pytest.raises(ValueError, match="add_dist_sampler=False"):
+        _rebuilt(loader, SequentialSampler(range(4)))
+
+
+def test_options_of_the_loader_stay() -> None:
+    before = DataLoader(numbers(7), batch_size=3, drop_last=True)
+    after = _rebuilt(before, SequentialSampler(range(7)))
+    assert (after.batch_size, after.drop_last, len(after)) == (3, True, 2)
+
+
+def test_an_unknown_strategy_is_named() -> None:
+    with pytest.raises(ValueError, match="'deepspeed'"):
+        prepare_model(torch.nn.Linear(1, 1), parallel_strategy="deepspeed")  # type: ignore[arg-type]
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+def test_iterable_data_is_left_alone() -> None:
+    assert [int(x) for batch in prepare_data_loader(DataLoader(Endless(), batch_size=2)) for x in batch] == [0, 1, 2, 3]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("private_ray")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_share_the_data_and_agree_on_the_weights(strategy: str, tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.tensor import DTensor
+
+        data = torch.utils.data.TensorDataset(torch.arange(8.0).unsqueeze(1))
+        loader = tuner.torch.prepare_data_loader(torch.utils.data.DataLoader(data, batch_size=2, shuffle=True))
+        model = tuner.torch.prepare_model(torch.nn.Linear(1, 1, bias=False), parallel_strategy=config["strategy"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        epochs = []
+        for _ in range(2):
+            seen = []
+            for (batch,) in loader:
+                seen += batch.flatten().tolist()
+                loss = (model(batch) - batch).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            epochs.append(seen)
+        (weight,) = model.parameters()
+        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight.detach()
+        everyone: list[Any] = [None, None]
+        dist.all_gather_object(everyone, (epochs, whole.item(), isinstance(weight, DTensor)))
+        if tuner.get_context().world_rank == 0:
+            Path(config["out"]).write_text(json.dumps(everyone))
+        tuner.report({"loss": loss.item()})
+
+    out = tmp_path / "out.json"
+    result = tuner.run(
+        train,
+        {"strategy": strategy, "out": str(out)},
+        metric="loss",
+        mode="min",
+        num_samples=1,
+        scheduler="fifo",
+        search_alg="random",
+        num_workers=2,
+        resources_per_worker={"CPU": 0.5},
+        verbose=0,
+    )
+    assert result.state == "completed", result.error
+    (first, weight, sharded), (second, other, _) = json.loads(out.read_text())
+    assert weight == other
+    assert sharded is (strategy == "fsdp")
+    for mine, theirs in zip(first, second, strict=True):
+        assert sorted(mine + theirs) == [float(n) for n in range(8)], "each sample once an epoch"
+    assert first[0] != first[1], "shuffled anew"

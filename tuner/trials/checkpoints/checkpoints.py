@@ -1,0 +1,320 @@
+"""Checkpoints: directories with a manifest, committed by a marker that is written last.
+
+    {uri}/...             the user's files, of all ranks, and nothing else
+    {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and what the checkpoint belongs to
+    {uri}.committed       the SHA-256 of the manifest; without it nobody is offered this directory
+
+`uri` is a local path or any `pyarrow.fs` URI. Nothing here knows Ray or torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import Any
+
+import xxhash
+
+from tuner.domain.events import CheckpointInfo
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
+from tuner.trials.checkpoints.storage import Place, difference, place, private_folder, sync_tree, walk
+
+_MANIFEST = ".manifest.json"
+_MARKER = ".committed"
+
+
+class Checkpoint:
+    """A directory of files, wherever it lies. `path` is a local path or a URI.
+
+    The files of a committed checkpoint (one that `tuner` saved) are checked against its manifest before they are used:
+    CheckpointError says what is missing or torn. For a checkpoint of a trial (one with `info`) it is a CheckpointLost, or a
+    CheckpointUnreachable if its storage does not answer, neither of which is a mistake of the training code.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        info: CheckpointInfo | None = None,
+        fetch: Callable[[str], Any] | None = None,
+    ) -> None:
+        """`fetch` fills the directory it is given with the files, where they lie on the disk of another node."""
+        self.path = os.fspath(path)
+        self.info = info
+        self._fetch = fetch
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        return cls(path)
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy the files into `path` (a fresh temporary directory by default) and return it."""
+        target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
+        with self._told():
+            if self._fetch is not None and self.is_elsewhere:
+                self._fetch(target)
+                return target
+            where = place(self.path)
+            manifest = self._manifest(where)
+            where.download(target)
+            if manifest is not None:
+                compare(self.path, manifest, target)
+            return target
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """The files as a local directory, to be read only, for the length of a `with` block.
+
+        A local checkpoint is not copied. One that lies elsewhere is downloaded once for all processes of a node that use it
+        at the same time.
+        """
+        if not self.is_elsewhere and (where := place(self.path)).local:
+            with self._told():
+                manifest = self._manifest(where)
+            if manifest is None and not os.path.isdir(where.path):
+                raise CheckpointError(f"there is no checkpoint at {self.path}")
+            yield where.path
+            return
+        _sweep_cache()
+        folder = os.path.join(_cache(), hashlib.blake2b(self.path.encode(), digest_size=10).hexdigest())
+        with open(f"{folder}.lock", "a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # while somebody holds this, nobody removes the folder
+            if not os.path.isdir(folder):
+                # A lock of its own: a reader that waits for a download must not wait for the other readers to leave.
+                with open(f"{folder}.download", "a+b") as one:
+                    fcntl.flock(one, fcntl.LOCK_EX)
+                    if not os.path.isdir(folder):
+                        self._download(folder)
+            try:
+                yield folder
+            finally:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass  # somebody else reads it, and will remove it
+                else:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _download(self, folder: str) -> None:
+        aside = f"{folder}.{os.getpid()}"
+        try:
+            self.to_directory(aside)
+            os.rename(aside, folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def verify(self) -> None:
+        """Read every file and compare its hash; CheckpointError for what is missing or torn."""
+        if self.is_elsewhere:
+            return  # `fetch` compares
+        with self._told():
+            where = place(self.path)
+            manifest = self._manifest(where)
+            if manifest is not None and where.local:
+                compare(self.path, manifest, where.path)
+
+    @property
+    def iteration(self) -> int | None:
+        """The training_iteration of the report that it belongs to; None for a directory of your own."""
+        return self.info.step if self.info is not None else None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the files lie on the disk of another node, so that using them means fetching them."""
+        if self._fetch is None:
+            return False
+        try:
+            where = place(self.path)
+        except CheckpointError:  # it begins with a variable that is set on its own node only
+            return True
+        return where.local and where.beside(_MARKER).read() is None
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say of which checkpoint of a trial an error speaks, and that it is the checkpoint that is lost or out of reach."""
+        try:
+            yield
+        except (CheckpointLost, CheckpointUnreachable):
+            raise
+        except CheckpointError as error:
+            if self.info is None:
+                raise
+            raise CheckpointLost(f"checkpoint {self.info.id} of iteration {self.info.step}: {error}") from error
+        except OSError as error:
+            if self.info is None:
+                raise
+            raise CheckpointUnreachable(
+                f"checkpoint {self.info.id} of iteration {self.info.step} at {self.path} cannot be read now: {error}"
+            ) from error
+
+    def _manifest(self, where: Place) -> Manifest | None:
+        """None for a directory that is somebody's own and not one of ours."""
+        if self.info is None and where.beside(_MARKER).read() is None and where.beside(_MANIFEST).read() is None:
+            return None
+        return committed(self.path)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.path!r})"
+
+
+Source = str | os.PathLike[str] | Checkpoint | Callable[[str], Any]
+"""What may be passed to `tuner.report`: a directory, or a callable that fills the directory it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    files: Mapping[str, tuple[int, str]]  # relative path -> (bytes, XXH3-128 in hex)
+    about: Mapping[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for size, _ in self.files.values())
+
+
+def digest(folder: str) -> dict[str, tuple[int, str]]:
+    """Size and hash of every file below a local directory."""
+    files = {}
+    for name in walk(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            found = _hash(file)
+            files[name] = (file.tell(), found)
+    return files
+
+
+def commit(
+    uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
+) -> None:
+    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker.
+
+    durable_below: the storage that `uri` is in, if the checkpoint has to outlast a loss of power. Each step is on the disk
+    then before the next one begins. At a URI that is the storage's own business.
+    """
+    where = place(uri)
+    wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
+    if wrong is not None:
+        raise CheckpointError(f"the checkpoint at {uri} is not whole: {wrong}")
+    manifest = json.dumps({"version": 1, "about": dict(about), "files": files}, sort_keys=True).encode()
+    durable = durable_below is not None and where.local
+    if durable_below is not None and where.local:
+        sync_tree(where.path, place(durable_below).path)
+    where.beside(_MANIFEST).write(manifest, durable)
+    where.beside(_MARKER).write(hashlib.sha256(manifest).hexdigest().encode(), durable)
+
+
+def committed(uri: str) -> Manifest:
+    """The manifest of a committed checkpoint whose files are all there in their sizes; else CheckpointError."""
+    where = place(uri)
+    marker = where.beside(_MARKER).read()
+    if marker is None:
+        raise CheckpointError(f"there is no committed checkpoint at {uri}")
+    manifest = read_manifest(uri, where.beside(_MANIFEST).read(), marker)
+    wrong = difference({name: size for name, (size, _) in manifest.files.items()}, where.sizes())
+    if wrong is not None:
+        raise CheckpointError(f"the checkpoint at {uri} is torn: {wrong}")
+    return manifest
+
+
+def papers(uri: str) -> tuple[str, str]:
+    """Where the manifest and the marker of a checkpoint lie that is on the disk of a node; `uri` may mean nothing here."""
+    base = uri.rstrip("/")
+    return base + _MANIFEST, base + _MARKER
+
+
+def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
+    """What a manifest says. CheckpointError where it is not the one that was committed."""
+    if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
+        raise CheckpointError(f"the checkpoint at {uri} is torn: its manifest does not match its marker")
+    data = json.loads(content)
+    return Manifest({name: (int(size), str(sha)) for name, (size, sha) in data["files"].items()}, data["about"])
+
+
+def is_committed(uri: str) -> bool:
+    """Whether the checkpoint can be offered for a restore."""
+    try:
+        committed(uri)
+    except CheckpointError:
+        return False
+    return True
+
+
+def is_here(uri: str) -> bool:
+    """Whether any part of a checkpoint is within reach of this process, be it torn or half deleted."""
+    try:
+        where = place(uri)
+    except CheckpointError:  # it begins with a variable that is set on another node only
+        return False
+    if where.local:
+        return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))
+    return where.beside(_MARKER).read() is not None or bool(where.sizes())
+
+
+def delete(uri: str) -> None:
+    """Remove a checkpoint, whole or torn; its marker first, so that half a deletion is never taken for a checkpoint."""
+    where = place(uri)
+    where.beside(_MARKER).unlink()
+    where.beside(_MANIFEST).unlink()
+    where.remove()
+
+
+def sweep(storage: str, keep: Callable[[str], bool] = lambda uri: False) -> list[str]:
+    """Delete what was begun below an experiment's storage and never committed, when no trial of it runs; the URIs.
+
+    `keep` says for a committed one whether it is still wanted; without it committed ones all stay.
+    """
+    root = place(storage)
+    removed = []
+    for trial in root.folders():
+        for name in (root / trial).folders():
+            where = root / trial / name
+            if trial.startswith(".") or (where.beside(_MARKER).read() is None and not keep(where.uri)):
+                where.remove()
+                removed.append(where.uri)
+    return removed
+
+
+def compare(uri: str, manifest: Manifest, folder: str) -> None:
+    """CheckpointError where the files in `folder` are not those of the manifest."""
+    for name, (size, sha) in manifest.files.items():
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                found = _hash(file)
+                length = file.tell()
+        except FileNotFoundError:
+            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} is missing") from None
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} cannot be read: {error}") from error
+        if length != size or found != sha:
+            raise CheckpointError(f"the checkpoint at {uri} is torn: {name} does not match its hash")
+
+
+def _hash(file: BufferedReader) -> str:
+    """Against torn and mixed up files, not against forgers: every save and every restore pays for it."""
+    return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+def _sweep_cache() -> None:
+    """Remove downloads whose readers were killed: nobody holds their lock."""
+    for name in os.listdir(_cache()):
+        folder, suffix = os.path.splitext(os.path.join(_cache(), name))
+        if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):
+            continue
+        with open(f"{folder}.lock", "ab") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # the download and what was begun aside
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _cache() -> str:
+    return private_folder("tuner-cache")

@@ -1,0 +1,134 @@
+"""Big objects that come with a training function: kept in a file, handed to the ranks through Ray's object store.
+
+The file lies under the storage of the experiment and is named by its content, so that another process can take the experiment
+up. The driver host reads it once and puts it into the object store; ranks of a node share what they read from there (arrays
+are not copied at all).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import EntrypointError, TunerError
+from tuner.pickling import dumps
+from tuner.trials.checkpoints.storage import join, place
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object in a file of its own: a path or any pyarrow.fs URI."""
+
+    uri: str
+
+    def get(self) -> Any:
+        """The object, from the object store where there is a driver to ask, else from its file."""
+        return _fetch(self) if _fetch is not None else self.load()
+
+    def load(self) -> Any:
+        content = place(self.uri).read()
+        if content is None:
+            raise TunerError(f"an object that belongs to the training function is gone: {self.uri}")
+        return pickle.loads(content)
+
+
+Fetch = Callable[[Stored], Any]
+_fetch: Fetch | None = None
+
+
+def fetch_by(fetch: Fetch | None) -> None:
+    """How this process gets at stored objects; None: from their files."""
+    global _fetch
+    _fetch = fetch
+
+
+KEEP_S = 3600.0
+"""An object that was written or asked for so recently is kept, since its experiment may be about to be created."""
+_FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
+
+
+def folder_of(storage: str, database: str) -> str:
+    """Where the objects of one database's experiments are. Each database has its own, so that it knows who needs them."""
+    key = hashlib.blake2b(database.encode(), digest_size=8).hexdigest()
+    return join(storage, "objects", key)
+
+
+def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
+    """Write the object below `storage`, once for equal content. EntrypointError if it cannot be pickled."""
+    try:
+        content = dumps(value, protocol=5)
+    except Exception as error:
+        raise EntrypointError(
+            f"the object {name!r} ({type(value).__name__}) cannot be sent to other processes: {type(error).__name__}: {error}",
+            "/trainable",
+        ) from error
+    file = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}.pkl"
+    folder = folder_of(storage, database)
+    uri = join(folder, file)
+    written = place(folder).modified().get(file, 0.0)
+    if written and place(folder).local:
+        os.utime(place(uri).path)
+    elif time.time() - written > KEEP_S / 2:
+        place(uri).write(content)
+    return Stored(uri)
+
+
+def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
+    """Delete the objects that no experiment of this database needs any more, and return their names.
+
+    needed: the pickled training functions of all experiments that have not ended; only asked for if there is anything old
+    enough to be deleted.
+    """
+    folder = place(folder_of(storage, database))
+    old = {name for name, written in folder.modified().items() if time.time() - written > KEEP_S}
+    if not old:
+        return []
+    for blob in needed():
+        old -= {name.decode() for name in _FILE.findall(blob)}
+    for name in old:
+        (folder / name).unlink()
+    return sorted(old)
+
+
+@dataclass(frozen=True)
+class Parameterized:
+    """A trainable with objects beside the configuration; what `tuner.with_parameters` gives.
+
+    Called, it calls the function with them as keyword arguments.
+    """
+
+    trainable: Callable[..., Any]
+    objects: Mapping[str, Any]
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.trainable, "__name__", type(self.trainable).__name__)
+
+    @property
+    def inner(self) -> Callable[..., Any]:
+        return self.trainable
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        return self.trainable(config, **self.given())
+
+    def given(self) -> dict[str, Any]:
+        return {name: value.get() if isinstance(value, Stored) else value for name, value in self.objects.items()}
+
+
+def with_parameters(trainable: Callable[..., Any], **objects: Any) -> Parameterized:
+    """Hand big objects to a training function, or to the `setup` of a class, as keyword arguments.
+
+        tuner.run(tuner.with_parameters(train, data=images), space, ...)
+
+    They do not travel with each trial: they are stored once, and ranks get them through Ray's object store. What arrays they
+    hold is shared by the ranks of a node and read-only.
+    """
+    if isinstance(trainable, Parameterized):
+        return Parameterized(trainable.trainable, {**trainable.objects, **objects})
+    return Parameterized(trainable, objects)

@@ -1,0 +1,108 @@
+"""Ray's `runtime_env` with directories of this machine: packed and stored, so that workers and later processes have them.
+
+Ray uploads local directories for a whole job only. An experiment may be taken up by another job, so they are zipped under the
+experiment's storage, named by their content, and the environment refers to them by URI, as Ray wants it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tuner.errors import SpecError
+from tuner.trials.checkpoints.storage import join, place
+
+_SKIPPED = (".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+_LIMIT = 500 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
+    """The same environment with URIs in the place of local paths. SpecError for a path that is not there."""
+    out = dict(runtime_env)
+    excludes = out.get("excludes") or ()
+    directory = out.get("working_dir")
+    if directory is not None and _is_path(directory):
+        out["working_dir"] = _shipped(directory, "", storage, excludes, "/runtime_env/working_dir")
+        out.pop("excludes", None)
+    if modules := out.get("py_modules"):
+        shipped = []
+        for i, module in enumerate(modules):
+            where = f"/runtime_env/py_modules/{i}"
+            path = os.path.dirname(module.__file__) if hasattr(module, "__file__") else module
+            name = os.path.basename(os.path.abspath(path)) if _is_path(path) else ""
+            shipped.append(_shipped(path, name, storage, excludes, where) if name else path)
+        out["py_modules"] = shipped
+    return out
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and "://" not in os.fspath(value)
+
+
+def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Sequence[str], pointer: str) -> str:
+    """The URI of a stored package with the directory's files; a ready .zip or .whl goes as it is."""
+    real = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    suffix = os.path.splitext(real)[1]
+    if os.path.isfile(real) and suffix in (".zip", ".whl"):
+        with open(real, "rb") as file:
+            content = file.read()
+    elif os.path.isdir(real):
+        content, suffix = _pack(real, name, excludes, pointer), ".zip"
+    else:
+        raise SpecError(f"there is no directory, .zip or .whl at {real}", pointer)
+    file_name = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}{suffix}"
+    if suffix == ".whl":  # pip reads a wheel's name
+        file_name = os.path.basename(real)
+    folder = join(storage, "packages")
+    uri = join(folder, file_name)
+    target = place(uri)
+    if file_name not in place(folder).sizes():
+        target.write(content)
+    return f"file://{target.path}" if target.local else uri
+
+
+def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> bytes:
+    """A zip with one directory at its top, as Ray wants it; equal files make equal bytes."""
+    buffer = io.BytesIO()
+    total = 0
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for relative in _files(directory, excludes):
+            source = os.path.join(directory, relative)
+            total += os.path.getsize(source)
+            if total > _LIMIT:
+                raise SpecError(
+                    f"{directory} has more than {_LIMIT >> 20} MiB: leave files out with 'excludes', or hand data over by "
+                    "tuner.with_parameters",
+                    pointer,
+                )
+            entry = zipfile.ZipInfo("/".join(filter(None, ["package", name, relative.replace(os.sep, "/")])), _EPOCH)
+            entry.external_attr = (os.stat(source).st_mode & 0xFFFF) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with open(source, "rb") as file:
+                archive.writestr(entry, file.read())
+    return buffer.getvalue()
+
+
+def _files(directory: str, excludes: Sequence[str]) -> Iterator[str]:
+    for folder, folders, files in os.walk(directory):
+        here = os.path.relpath(folder, directory)
+        folders[:] = sorted(
+            f for f in folders if f not in _SKIPPED and not _excluded(os.path.normpath(os.path.join(here, f)), excludes)
+        )
+        for file in sorted(files):
+            relative = os.path.normpath(os.path.join(here, file))
+            if not _excluded(relative, excludes):
+                yield relative
+
+
+def _excluded(relative: str, excludes: Sequence[str]) -> bool:
+    return any(
+        fnmatch.fnmatch(relative, pattern.strip("/")) or fnmatch.fnmatch(os.path.basename(relative), pattern.strip("/"))
+        for pattern in excludes
+    )

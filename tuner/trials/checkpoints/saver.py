@@ -1,0 +1,328 @@
+"""How a rank's checkpoints get from the training thread to storage.
+
+The training thread only hands a directory over (a rename, where it lies in the temp directory). A thread of the saver hashes
+the files, and uploads them where storage is a URI; rank 0's then asks every other rank for its shard of the same report, and
+commits. On a disk it is rank 0 that moves all shards to their place, out of the staging directories of the others, which only
+it sees where the disk is shared; those on the disk of another node are brought. Where several ranks save a file of the same
+name, that of the lowest rank is kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.keys import checkpoint_id
+from tuner.errors import CheckpointError
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
+from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, walk
+from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+
+Files = dict[str, tuple[int, str]]
+Moment = tuple[int, bool]
+"""(report_no, whether after the last report and not at it): what ranks name a checkpoint by among themselves."""
+
+Bring = Callable[[str, str, Files, str], None]
+"""(path, node, files, directory): move these files from a directory on the disk of that node to a local one, and remove it."""
+
+_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to get to the report that a checkpoint belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one rank adds to a checkpoint."""
+
+    files: Files
+    node: str | None = None  # Ray's id of that rank's node
+    staging: str | None = None  # the directory there that the files wait in; None where they are in their place already
+
+
+@dataclass(slots=True)
+class _Job:
+    moment: Moment
+    iteration: int
+    uri: str
+    staging: str
+    elsewhere: str | None = None  # the content waits on another filesystem and is still to be copied to `staging`
+
+
+class Saver:
+    """One per rank and segment. `take` and `drain` belong to the training thread.
+
+    durable: what is committed on a disk outlasts a loss of power.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: str,
+        segment_id: str,
+        trial_number: int,
+        rank: int,
+        world_size: int,
+        hub: Hub | None = None,
+        spoke: Spoke | None = None,
+        node: str | None = None,
+        bring: Bring | None = None,
+        durable: bool = False,
+        committed: Callable[[CheckpointInfo], None],
+    ) -> None:
+        self._storage = storage
+        self._segment = segment_id
+        self._trial = f"trial_{trial_number:05d}"
+        self._rank, self._world_size = rank, world_size
+        self._hub, self._spoke = hub, spoke
+        self.node = node  # Ray's id of this one
+        self._bring = bring
+        self._durable = durable
+        self._committed = committed
+        self.patience_s = _SHARD_TIMEOUT_S
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._progress = threading.Condition()
+        self._passed: Moment = (0, False)  # up to here this rank takes no more checkpoints
+        self._shards: dict[Moment, Shard | str | None] = {}  # an error in words; None while under way
+        self._finished = False
+
+    def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
+        """Take the content over before returning; what goes wrong later is raised by the next call."""
+        self._raise()
+        name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
+        uri = join(self._storage, self._trial, name)
+        target = place(uri)
+        home = place(join(self._storage, ".staging")).path if target.local else _spool()
+        moment = (report_no, at_end)
+        job = _Job(moment, iteration, uri, os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}"))
+        shutil.rmtree(job.staging, ignore_errors=True)
+        os.makedirs(job.staging)
+        self._note(moment, None)
+        try:
+            if isinstance(source, Checkpoint):
+                source = source.path
+            if callable(source):
+                source(job.staging)
+            else:
+                job.elsewhere = take_over(os.fspath(source), job.staging)
+            lies = job.elsewhere or job.staging
+            size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
+        except BaseException as error:
+            self._note(moment, f"{type(error).__name__}: {error}")
+            raise
+        with self._progress:
+            self._passed = moment
+            self._progress.notify_all()
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tuner-saver", daemon=True)
+            self._thread.start()
+        return self._info(job, size, ready=False) if self._rank == 0 else None
+
+    def passed(self, report_no: int) -> None:
+        """This rank has no checkpoint at this report."""
+        if self._world_size > 1:
+            with self._progress:
+                self._passed = (report_no, False)
+                self._progress.notify_all()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until everything that was taken is committed, and raise what went wrong on the way."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(timeout)
+            self._thread = None
+        with self._progress:
+            self._finished = True
+            self._progress.notify_all()
+        self._raise()
+
+    # Rank 0's committing and the answers of the others
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._save(job)
+            except BaseException as error:
+                self._note(job.moment, f"{type(error).__name__}: {error}")
+                if self._rank == 0:
+                    self._error = error
+                shutil.rmtree(job.staging, ignore_errors=True)
+
+    def _save(self, job: _Job) -> None:
+        if job.elsewhere is not None:
+            shutil.copytree(job.elsewhere, job.staging, dirs_exist_ok=True)
+            shutil.rmtree(job.elsewhere)
+        files: Files = checkpoints.digest(job.staging)
+        target = place(job.uri)
+        if not target.local:
+            target.upload(job.staging)
+        elif self._rank == 0:
+            os.makedirs(target.path, exist_ok=True)
+            move_into(job.staging, target.path)
+        waits = target.local and self._rank != 0
+        self._note(job.moment, Shard(files, self.node, job.staging if waits else None))
+        if self._rank == 0:
+            others = self._collect(job.moment)
+            merged = self._gather(target, files, others) if target.local else self._agree(target, job, files, others)
+            checkpoints.commit(
+                job.uri,
+                merged,
+                {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size},
+                self._storage if self._durable else None,
+            )
+            size = sum(length for length, _ in merged.values())
+            self._committed(self._info(job, size))
+        if not waits:
+            shutil.rmtree(job.staging, ignore_errors=True)
+
+    def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
+        return CheckpointInfo(
+            id=checkpoint_id(self._segment, job.moment[0]),
+            uri=job.uri,
+            step=job.iteration,
+            bytes=size,
+            ready=ready,
+            node=self.node if place(job.uri).local else None,
+        )
+
+    def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
+        """Get the shards of the other ranks to where this one's is, on the disk of this node."""
+        merged = dict(own)
+        for rank, shard in sorted(others.items()):
+            wanted = {name: file for name, file in shard.files.items() if name not in merged}
+            if shard.staging is None:
+                continue
+            if os.path.isdir(shard.staging):
+                move_into(shard.staging, target.path, wanted)
+                shutil.rmtree(shard.staging, ignore_errors=True)
+            elif self._bring is not None and shard.node not in (None, self.node):
+                self._bring(shard.staging, str(shard.node), wanted, target.path)
+            else:
+                raise CheckpointError(f"the part of rank {rank} is gone from {shard.staging}")
+            merged.update(wanted)
+        return merged
+
+    def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
+        """All shards are uploaded: see that they do not contradict each other, but for files that this rank saved too."""
+        merged: Files = {}
+        for rank, shard in sorted(others.items(), reverse=True):
+            for name in merged.keys() & shard.files.keys() - own.keys():
+                if merged[name] != shard.files[name]:
+                    raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
+            merged.update(shard.files)
+        if any(merged.get(name, file) != file for name, file in own.items()):
+            target.upload(job.staging)  # over what other ranks saved under the same names
+        return merged | own
+
+    def _note(self, moment: Moment, shard: Shard | str | None) -> None:
+        with self._progress:
+            self._shards[moment] = shard
+            self._progress.notify_all()
+
+    def _collect(self, moment: Moment) -> dict[int, Shard]:
+        """The shards of all other ranks for this report, by rank."""
+        shards: dict[int, Shard] = {}
+        if self._hub is None:
+            return shards
+        for link in self._hub.notes.values():
+            link.send(("want", self._segment, moment))
+        for rank, link in self._hub.notes.items():
+            patience: float | None = self.patience_s
+            try:
+                while True:
+                    segment, which, answer = link.receive(patience)
+                    if (segment, which) != (self._segment, moment):
+                        continue
+                    if answer is not None:
+                        break
+                    patience = None  # it is at it, and as with this rank's own part that takes as long as it takes
+            except TimeoutError:
+                raise CheckpointError(
+                    f"rank {rank} has not reached report {moment[0]} within {self.patience_s:g} s to add its part "
+                    "to the checkpoint"
+                ) from None
+            if isinstance(answer, str):
+                raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
+            shards[rank] = answer
+        return shards
+
+    def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
+        """On ranks other than 0: this rank's files for a checkpoint, or why there are none, once that can be said.
+
+        `under_way` is called before, where this rank has come to that report and takes its time to save.
+        """
+        with self._progress:
+            self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)
+            shard = self._shards.get(moment, Shard({}))
+        if shard is None:
+            under_way()
+            with self._progress:
+                self._progress.wait_for(lambda: self._shards[moment] is not None)
+                shard = self._shards[moment]
+        assert shard is not None
+        return shard
+
+    def discard(self) -> None:
+        """Once the whole group has ended: delete shards that rank 0 has not asked for."""
+        for shard in self._shards.values():
+            if isinstance(shard, Shard) and shard.staging is not None:
+                shutil.rmtree(shard.staging, ignore_errors=True)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
+
+
+def answer_notes(spoke: Spoke, saver: Callable[[str], Saver | None]) -> None:
+    """On ranks other than 0, in a thread for the life of the group: tell rank 0 what it needs to commit."""
+    try:
+        while True:
+            _, segment, moment = spoke.notes.receive()
+            own = saver(segment)
+            under_way = functools.partial(spoke.notes.send, (segment, moment, None))
+            spoke.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
+    except (PeerLost, OSError):
+        return
+
+
+def take_over(source: str, staging: str) -> str | None:
+    """Get the content of `source` out of its owner's hands: moved out of the temp directory, copied from anywhere else.
+
+    `source` itself stays, empty, for whoever wants to delete it. Returns a directory that the content lies in for now where
+    `staging` is on another filesystem, to be copied in the background.
+    """
+    if not os.path.isdir(source):
+        raise CheckpointError(
+            f"a checkpoint must be a directory, or a callable that fills one; there is none at {source}"
+        )
+    real = os.path.realpath(source)
+    if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
+        shutil.copytree(source, staging, dirs_exist_ok=True)
+        return None
+    target, aside = staging, None
+    for entry in os.listdir(source):
+        origin = os.path.join(source, entry)
+        try:
+            os.rename(origin, os.path.join(target, entry))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            if aside is None:
+                target = aside = tempfile.mkdtemp(prefix=".tuner-taken-", dir=os.path.dirname(real))
+            shutil.move(origin, os.path.join(target, entry))
+    return aside
+
+
+def _spool() -> str:
+    """Where content waits for its upload."""
+    return private_folder("tuner-spool")

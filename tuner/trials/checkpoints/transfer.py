@@ -1,0 +1,132 @@
+"""Files of checkpoints that lie on the disk of another node: they come here through Ray's object store.
+
+Storage that every node reaches (a shared directory, a URI) needs none of this. Nothing is kept in the object store: parts of a
+file are put there when somebody on another node asks for them, two at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from tuner.errors import CheckpointLost, CheckpointUnreachable
+from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.storage import place
+from tuner.trials.messages.tasks import on_node
+
+log = logging.getLogger(__name__)
+
+_DELETE_S = 60.0
+_PART = 32 << 20  # bytes of a file that travel as one object
+_WINDOW = 2  # parts under way at a time: each is read by a process of its own, beside the training there
+_RETRIES = 3  # of a read whose process is killed, for memory say
+
+
+def read_part(path: str, offset: int, length: int) -> Any:
+    """A part of a local file, as an array of bytes, which Ray does not copy. Runs on the node that has the file."""
+    import numpy
+
+    return numpy.fromfile(path, dtype=numpy.uint8, count=length, offset=offset)
+
+
+def read_small(uris: Iterable[str]) -> list[bytes | None]:
+    """What is in these small files. Runs on the node that has them."""
+    return [place(uri).read() for uri in uris]
+
+
+def local_path(uri: str) -> str:
+    """Where it lies on the node that this runs on."""
+    return place(uri).path
+
+
+def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
+    """Copy a committed checkpoint from the disk of that node into a local directory.
+
+    CheckpointLost when the node is gone or no longer has it, CheckpointUnreachable when it does not give it now,
+    CheckpointError when what came is torn.
+    """
+    content, marker = _ask(uri, node, read_small, checkpoints.papers(uri))
+    if content is None or marker is None:
+        raise CheckpointLost(f"node {node[:8]} no longer has a committed checkpoint at {uri}")
+    manifest = checkpoints.read_manifest(uri, content, marker)
+    _fetch_files(uri, _ask(uri, node, local_path, uri), node, manifest.files, target)
+    checkpoints.compare(uri, manifest, target)
+    return manifest
+
+
+def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
+    """Copy these files of a directory on the disk of that node into a local one, and remove the directory there."""
+    _fetch_files(path, path, node, files, target)
+    checkpoints.compare(path, checkpoints.Manifest(files, {}), target)
+    _ask(path, node, shutil.rmtree, path, True)
+
+
+async def delete(uri: str, node: str) -> None:
+    """Delete a checkpoint from the disk of that node; nothing happens where the node is gone."""
+    try:
+        await asyncio.wait_for(_answer(on_node(node, checkpoints.delete, uri)), _DELETE_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        log.info("the checkpoint at %s could not be deleted on node %s: %s", uri, node[:8], error)
+
+
+async def _answer(reference: Any) -> None:
+    await reference
+
+
+def _fetch_files(uri: str, folder: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
+    parts: deque[tuple[str, int, Any]] = deque()
+    os.makedirs(target, exist_ok=True)
+    for name, (size, _) in files.items():
+        path = os.path.join(target, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(path).touch()
+        for offset in range(0, size, _PART):
+            origin = os.path.join(folder, name)
+            parts.append((path, offset, on_node(node, read_part, origin, offset, _PART, retries=_RETRIES)))
+            if len(parts) >= _WINDOW:
+                _take(uri, node, parts)
+    while parts:
+        _take(uri, node, parts)
+
+
+def _take(uri: str, node: str, parts: deque[tuple[str, int, Any]]) -> None:
+    path, offset, reference = parts.popleft()
+    content = _wait(uri, node, reference)
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(memoryview(content))
+
+
+def _ask(uri: str, node: str, function: Any, *arguments: Any) -> Any:
+    return _wait(uri, node, on_node(node, function, *arguments, retries=_RETRIES))
+
+
+def _wait(uri: str, node: str, reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        why = str(cause).strip().splitlines()[-1] if str(cause).strip() else type(cause).__name__
+        if isinstance(cause, FileNotFoundError):
+            raise CheckpointLost(f"node {node[:8]} no longer has all of the checkpoint at {uri}: {why}") from error
+        if _is_alive(node):
+            raise CheckpointUnreachable(
+                f"the checkpoint at {uri} lies on the disk of node {node[:8]}, which does not give it now: {why}"
+            ) from error
+        raise CheckpointLost(
+            f"the checkpoint at {uri} lay on the disk of node {node[:8]}, which is gone. Storage that every node reaches, a "
+            "shared directory or a URI, keeps checkpoints when a node is lost",
+            node=node,
+        ) from error
+
+
+def _is_alive(node: str) -> bool:
+    return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())

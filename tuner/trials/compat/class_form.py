@@ -1,0 +1,137 @@
+"""Training code in the form of a class: one step a report, saved and loaded by methods.
+
+    class Digits:
+        def setup(self, config): ...          # a fresh object, also after an exploit
+        def step(self) -> dict: ...           # the metrics of one report; {"done": True} among them ends the trial
+        def save(self, folder: str): ...      # optional, with load; without, a trial that is taken up again starts anew
+        def load(self, folder: str): ...
+        def cleanup(self): ...                # optional; also when the trial is stopped
+
+`ray.tune.Trainable` classes are taken as they are. Every rank has an object of its own and calls all methods; what rank 0
+saves is the checkpoint, unless the class says ``save_on_every_rank = True``, when each rank's files (under names of their
+own) become part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tuner.errors import EntrypointError
+from tuner.trials.compat import ray_compat
+from tuner.trials.training import session
+
+
+class Steps(Protocol):
+    """An object of such a class, whichever kind it is. `saves`: whether the class has something to save by."""
+
+    saves: bool
+
+    def step(self) -> Mapping[str, Any]:
+        """One report's metrics."""
+
+    def save(self, folder: str) -> None:
+        """Fill an empty directory."""
+
+    def load(self, folder: str, iteration: int) -> None:
+        """Go on from a directory that `save` filled, after so many steps."""
+
+    def close(self) -> None:
+        """The end, whatever it was."""
+
+
+@dataclass(frozen=True)
+class ClassForm:
+    """A class as a training function. `objects` are handed to `setup` by name."""
+
+    cls: type
+    objects: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def __name__(self) -> str:
+        return self.cls.__name__
+
+    @property
+    def inner(self) -> type:
+        return self.cls
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        here = session.current()
+        if here is None:
+            raise session.OutsideTrial(f"{self.cls.__name__} runs inside a trial: hand it to tuner.run")
+        steps = self._create(config, here)
+        try:
+            if here.checkpoint is not None:
+                with here.checkpoint.as_directory() as folder:
+                    steps.load(folder, here.context.start_iteration)
+            self._run(steps, here)
+        finally:
+            steps.close()
+
+    def _create(self, config: dict[str, Any], here: session.Session) -> Steps:
+        if is_ray_trainable(self.cls):
+            return ray_compat.RayTrainable(self.cls, config, self.objects, ray_compat.Trial(here))
+        return _Own(self.cls, config, self.objects)
+
+    def _run(self, steps: Steps, here: session.Session) -> None:
+        keeps = here.context.world_rank == 0 or getattr(self.cls, "save_on_every_rank", False)
+
+        def save(folder: str) -> None:
+            steps.save(folder)
+            if not keeps:  # it ran for what it may have said to the other ranks
+                for entry in os.scandir(folder):
+                    shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+
+        while True:
+            metrics = dict(steps.step())
+            done = metrics.pop("done", False) is True
+            asked = metrics.pop("should_checkpoint", False) is True
+            if not steps.saves:
+                here.report(metrics)
+            elif asked:
+                folder = tempfile.mkdtemp(prefix="tuner-step-")
+                save(folder)
+                here.report(metrics, checkpoint=folder)
+            else:
+                here.report(metrics, checkpoint=save)
+            if done:
+                return
+
+
+class _Own:
+    def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any]) -> None:
+        self._object: Any = cls()
+        self._object.setup(config, **objects)
+        self.saves = hasattr(self._object, "save")
+
+    def step(self) -> Mapping[str, Any]:
+        metrics: Any = self._object.step()
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"{type(self._object).__name__}.step() must return a dict of metrics, not {metrics!r}")
+        return metrics
+
+    def save(self, folder: str) -> None:
+        self._object.save(folder)
+
+    def load(self, folder: str, iteration: int) -> None:
+        if not hasattr(self._object, "load"):
+            raise EntrypointError(
+                f"{type(self._object).__name__} has no load(folder): its trials can neither be paused nor go on from a checkpoint"
+            )
+        self._object.load(folder)
+
+    def close(self) -> None:
+        if hasattr(self._object, "cleanup"):
+            self._object.cleanup()
+
+
+def is_ray_trainable(cls: type) -> bool:
+    return any(base.__name__ == "Trainable" and base.__module__.startswith("ray.tune.") for base in cls.__mro__)
+
+
+def is_class_form(cls: type) -> bool:
+    return callable(getattr(cls, "setup", None)) and callable(getattr(cls, "step", None))

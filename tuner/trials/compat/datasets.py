@@ -1,0 +1,144 @@
+"""Ray Data in a trial: which part of a data set each rank reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tuner.errors import TunerError
+from tuner.trials.training import session
+
+
+def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
+    """For the way to other processes: how a data set is made, where it can say that, else references to its blocks.
+
+    Blocks live as long as the process that made them: an experiment with such data cannot be resumed from another one.
+    """
+    packed: dict[str, Any] = {}
+    for name, dataset in datasets.items():
+        if not hasattr(dataset, "has_serializable_lineage"):  # a function that makes it
+            packed[name] = dataset
+        elif dataset.has_serializable_lineage():
+            packed[name] = _Lineage(dataset.serialize_lineage())
+        else:
+            import ray.cloudpickle
+
+            packed[name] = _Blocks(ray.cloudpickle.dumps(dataset))
+    return packed
+
+
+def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each.dataset if isinstance(each, _Lineage | _Blocks) else each for name, each in packed.items()}
+
+
+@dataclass(frozen=True)
+class _Lineage:
+    content: bytes
+
+    def dataset(self) -> Any:
+        from ray.data import Dataset
+
+        return Dataset.deserialize_lineage(self.content)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    content: bytes
+
+    def dataset(self) -> Any:
+        import ray.cloudpickle
+
+        return ray.cloudpickle.loads(self.content)
+
+
+class Shards:
+    """The data sets of this trial, split among its ranks when the first of them is asked for.
+
+    `config` is a `ray.train.DataConfig`. Every rank must ask for the same data sets; rank 0 splits them and hands the
+    others their parts.
+    """
+
+    _here: ClassVar[Shards | None] = None
+
+    def __init__(self, datasets: Mapping[str, Any], config: Any = None) -> None:
+        self._datasets = datasets
+        self._config = config
+        self._parts: dict[str, Any] | None = None
+
+    @classmethod
+    def of_this_trial(cls) -> Shards:
+        return cls._here if cls._here is not None else cls({})
+
+    def __enter__(self) -> Shards:
+        Shards._here = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        Shards._here = None
+
+    def get(self, name: str | None) -> Any:
+        """This rank's part; without a name, that of the only one. None where the trial has no data sets at all."""
+        if not self._datasets:
+            return None
+        if name is None:
+            if len(self._datasets) > 1:
+                raise TunerError(f"get_dataset_shard() needs a name: there are {', '.join(sorted(self._datasets))}")
+            (name,) = self._datasets
+        if name not in self._datasets:
+            raise KeyError(f"there is no data set {name!r}; there are {', '.join(sorted(self._datasets))}")
+        if self._parts is None:
+            self._parts = self._split()
+        return self._parts[name]
+
+    def _split(self) -> dict[str, Any]:
+        import ray
+        import ray.cloudpickle
+        from ray.train import DataConfig
+
+        here = session.current()
+        assert here is not None
+        size, rank = here.context.world_size, here.context.world_rank
+        node = ray.get_runtime_context().get_node_id()
+        parts: list[Any] = [None]
+        nodes: list[Any] = [node]
+        if size > 1:
+            import torch.distributed as dist
+
+            if not dist.is_initialized():
+                raise TunerError(
+                    "splitting data sets among ranks needs torch.distributed, which backend='none' leaves out"
+                )
+            nodes = [None] * size
+            dist.all_gather_object(nodes, node)
+        if rank == 0:
+            _check_room()
+            made = {name: each() if callable(each) else each for name, each in self._datasets.items()}
+            config = self._config if self._config is not None else DataConfig()
+            split = config.configure(made, world_size=size, worker_handles=None, worker_node_ids=nodes)
+            parts = [ray.cloudpickle.dumps(split)]
+        if size > 1:
+            dist.broadcast_object_list(parts, src=0)
+        mine: dict[str, Any] = ray.cloudpickle.loads(parts[0])[rank]
+        return mine
+
+
+def _check_room() -> None:
+    """Ray Data runs its tasks outside the worker groups: where no node has a CPU for one left, it would wait for ever."""
+    import ray
+    from ray.util import placement_group_table
+
+    free = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
+    there = sum(free.values())
+    for group in placement_group_table().values():
+        if group["state"] == "CREATED":
+            for index, bundle in group["bundles"].items():
+                node = group["bundles_to_node_id"][index]
+                free[node] = free.get(node, 0.0) - bundle.get("CPU", 0.0)
+    if max(free.values(), default=0.0) < 1:
+        left = sum(free.values())
+        spread = f", and no node has a whole one of the {left:g} that are left" if left >= 1 else ""
+        raise TunerError(
+            f"Ray Data needs a CPU outside the worker groups, which hold {there - left:g} of the cluster's {there:g}{spread}: "
+            'lower max_concurrent_trials or resources_per_worker={"CPU": ...}'
+        )

@@ -1,0 +1,99 @@
+"""The forms in which people have their training code, made into one: a function of the configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import EntrypointError
+from tuner.trials.checkpoints.objects import Parameterized
+from tuner.trials.compat.class_form import ClassForm, is_class_form
+from tuner.trials.compat.train_loop import TrainLoop
+
+TrainFunction = Callable[[dict[str, Any]], Any]
+
+
+def as_function(trainable: Any) -> TrainFunction:
+    """From a function, a class with `setup` and `step`, a trainer of Ray Train, an Optuna objective, or any of them with
+    parameters. EntrypointError for anything else.
+    """
+    if is_objective(trainable):
+        from tuner.trials.compat.optuna_compat import Objective
+
+        return Objective(trainable)
+    if isinstance(trainable, Parameterized):
+        return _ClassWithObjects(trainable) if isinstance(trainable.trainable, type) else trainable
+    if isinstance(trainable, type):
+        if not is_class_form(trainable):
+            raise EntrypointError(
+                f"the class {trainable.__name__} has no methods setup(config) and step(), which a class to be tuned needs",
+                "/trainable",
+            )
+        return ClassForm(trainable)
+    if is_trainer(trainable):
+        return TrainLoop.of(trainable)
+    if not callable(trainable):
+        instead = _INSTEAD_OF.get(f"{type(trainable).__module__}.{type(trainable).__qualname__}", "")
+        raise EntrypointError(
+            f"expected a function of the configuration, a class with setup and step, a trainer of Ray Train, or an Optuna "
+            f"objective, got {trainable!r}{instead}",
+            "/trainable",
+        )
+    return trainable  # type: ignore[no-any-return]
+
+
+_INSTEAD_OF = {
+    "ray.tune.tuner.Tuner": ": hand over what it was given, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
+    "optuna.study.study.Study": ": hand the objective over, tuner.run(objective, metric=..., mode=...); its finished trials are "
+    "learned from with search_alg=tuner.search.DefineByRunSearch('tpe', warm_start=study)",
+}
+
+
+def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
+    """An objective is told under which names its values are reported; all others know that themselves."""
+    if not metrics or getattr(function, "metrics", None) != ():
+        return function
+    return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
+
+
+def is_trainer(trainable: Any) -> bool:
+    """Whether this is a trainer of Ray Train, told by its public attributes."""
+    names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
+    return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
+
+
+def is_objective(function: Any) -> bool:
+    """Whether its first argument says that it is a trial of Optuna's: by its name, or by its annotation."""
+    if isinstance(function, Parameterized):
+        return is_objective(function.trainable)
+    if isinstance(function, type) or not callable(function) or type(function).__module__.startswith("tuner.trials."):
+        return False
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):
+        return False
+    if first is None:
+        return False
+    kind = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
+    named = first.name == "trial" or first.name.endswith("_trial")
+    return named or kind.rpartition(".")[2] in ("Trial", "BaseTrial")
+
+
+@dataclass(frozen=True)
+class _ClassWithObjects:
+    given: Parameterized
+
+    @property
+    def __name__(self) -> str:
+        return self.given.__name__
+
+    @property
+    def inner(self) -> Any:
+        return self.given.trainable
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        cls: Any = self.given.trainable
+        ClassForm(cls, self.given.given())(config)

@@ -1,0 +1,251 @@
+"""Optuna's objectives as training functions: `objective(trial)` runs unchanged, on one rank or on many.
+
+`trial.suggest_*` is answered by the driver, with the same value on every rank. `trial.report` is a report, `should_prune` tells
+what the scheduler decided at it, and what the objective returns is its last report.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
+
+from tuner.errors import EntrypointError, TunerError
+from tuner.trials.checkpoints.checkpoints import Source
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.training import driver_calls, session
+from tuner.trials.training.session import LeaveTrial, Session
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective as a function of the configuration: what the search space, if there is one, has fixed of the trial.
+
+    `metrics` are the names under which its values are reported, in their order.
+    """
+
+    function: Callable[..., Any]
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    @property
+    def inner(self) -> Callable[..., Any]:
+        return self.function
+
+    def __call__(self, config: Mapping[str, Any]) -> None:
+        here = session.current()
+        if here is None:
+            raise session.OutsideTrial(f"{self.__name__} runs inside a trial: hand it to tuner.run")
+        trial = Trial(here, config, self.metrics)
+        cancel = on_import(DISTRIBUTED, _one_for_all_ranks)
+        try:
+            result = self.function(trial)
+        except optuna.TrialPruned as pruned:
+            trial.leave_if_told()
+            if here.context.world_rank == 0:
+                driver_calls.here().end(f"pruned by the objective{f': {pruned}' if str(pruned) else ''}")
+            return
+        finally:
+            cancel()
+        trial.leave_if_told()
+        here.report(dict(zip(self.metrics, self._values(result), strict=True)))
+
+    def _values(self, result: Any) -> list[float]:
+        values = list(result) if isinstance(result, Sequence) and not isinstance(result, str) else [result]
+        if len(values) != len(self.metrics):
+            raise TypeError(
+                f"{self.__name__} returned {len(values)} value{'s' * (len(values) != 1)} for the {len(self.metrics)} "
+                f"objective{'s' * (len(self.metrics) != 1)} {', '.join(self.metrics)}"
+            )
+        try:
+            return [float(value) for value in values]
+        except (TypeError, ValueError):
+            raise TypeError(f"{self.__name__} returned {result!r}, which is no number") from None
+
+
+DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
+
+
+def _one_for_all_ranks() -> None:
+    """Let `TorchDistributedTrial(trial)` be the trial itself where it is one of ours, which all ranks have already."""
+    import sys
+
+    wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
+
+    def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return trial if isinstance(trial, Trial) else object.__new__(cls)
+
+    wrapper.__new__ = new
+
+
+class _Attributes:
+    """In the place of Optuna's storage: what helpers of Optuna's keep with a trial is kept with ours."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._kept: dict[str, Any] = {}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._kept[key] = value
+        self._trial.note(key, value)
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        return dict(self._kept)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no storage of Optuna's here, and so no {name}: trials are kept by tuner.run")
+
+
+class Trial(optuna.trial.Trial):
+    """The `trial` of an objective. Of Optuna's own class only for the sake of those who ask; everything is done here."""
+
+    def __init__(self, here: Session, config: Mapping[str, Any], metrics: tuple[str, ...]) -> None:
+        self._trial_id = here.context.trial_number
+        self.storage: Any = _Attributes(self)
+        self._session, self._config, self._metrics = here, config, metrics
+        self._params: dict[str, Any] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._attrs: dict[str, Any] = {}
+        self._constraints: dict[str, float] = {}
+        self._steps: set[int] = set()
+        self._told: LeaveTrial | None = None
+        self._started = datetime.datetime.now()
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        return self.suggest_float(name, low, high, step=q)
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        for choice in choices:
+            if choice is not None and not isinstance(choice, bool | int | float | str):
+                raise EntrypointError(
+                    f"the choice {choice!r} of {name} cannot be stored: choose among its name, number or index instead"
+                )
+        return self._suggest(name, CategoricalDistribution(tuple(choices)))
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        if name not in self._params:
+            given = self._config.get(name)
+            if name in self._config and not isinstance(given, Mapping):
+                if not distribution._contains(distribution.to_internal_repr(given)):
+                    raise ValueError(f"{name} is {given!r} in this trial, which is outside of {distribution}")
+                self._params[name] = given
+            else:
+                self._params[name] = driver_calls.here().draw(name, distribution_to_json(distribution))
+        self._distributions[name] = distribution
+        return self._params[name]
+
+    def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
+        """Once per step. A trial that is told to stop goes on until the objective has looked at `should_prune`.
+
+        `checkpoint` is as in `tuner.report`; Optuna has nothing of the kind.
+        """
+        if len(self._metrics) > 1:
+            raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
+        self.leave_if_told()
+        if step in self._steps:
+            return
+        self._steps.add(step)
+        try:
+            self._session.report({self._metrics[0]: float(value)}, step=int(step), checkpoint=checkpoint)
+        except LeaveTrial as leave:
+            if leave.verdict.action != "stop":
+                raise
+            self._told = leave
+
+    def should_prune(self) -> bool:
+        if len(self._metrics) > 1:
+            raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
+        return self._told is not None
+
+    def leave_if_told(self) -> None:
+        if self._told is not None:
+            raise self._told
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self._attrs[key] = value
+        self.note(key, value)
+
+    def note(self, key: str, value: Any) -> None:
+        """Keep it with the trial, among the `notes` of its result. TypeError where it is no JSON."""
+        if self._session.context.world_rank == 0:
+            driver_calls.here().note({key: _as_json(key, value)})
+
+    def set_constraint(self, key: str, value: float) -> None:
+        self._constraints[key] = float(value)
+        self.set_user_attr(f"constraint/{key}", float(value))
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        return dict(self._distributions)
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        return dict(self._attrs)
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        return dict(self._constraints)
+
+    @property
+    def datetime_start(self) -> datetime.datetime | None:
+        return self._started
+
+    @property
+    def number(self) -> int:
+        return self._session.context.trial_number
+
+    @property
+    def study(self) -> Any:  # type: ignore[override]
+        raise TunerError(
+            "there is no optuna.Study here: the trials are in the experiment's database (see tuner.Result)"
+        )
+
+
+def _as_json(key: str, value: Any) -> Any:
+    import json
+
+    try:
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        return json.loads(json.dumps(value, allow_nan=False, default=_listed))
+    except (TypeError, ValueError):
+        raise TypeError(f"the user attribute {key!r} must be JSON, not {value!r}") from None
+
+
+def _listed(value: Any) -> Any:
+    """Arrays, tensors and numbers of NumPy as lists and plain numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON")

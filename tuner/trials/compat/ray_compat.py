@@ -1,0 +1,510 @@
+"""Ray Train's and Ray Tune's functions inside a trial of ours. The one module that knows private names of Ray.
+
+Two module-level variables decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
+`ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (Ray Train too, where its second version
+is switched off), and the functions of Ray Train, which Ray means to be replaced. Both are set to objects that pass everything
+on to the trial's `Session`. Two methods are replaced besides: a trainer's `fit`, which runs its training function on the ranks
+that are there, and the making of the callback by which a trainer reports to Ray Tune. Nothing is imported for all this: it is
+done once user code has imported Ray's modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from tuner.errors import TunerError
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.compat.datasets import Shards
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.compat.train_loop import TrainLoop
+from tuner.trials.training.metrics import numbers
+from tuner.trials.training.session import Session
+
+log = logging.getLogger(__name__)
+
+TUNE_SESSION = "ray.train._internal.session"
+TRAIN_FUNCTIONS = "ray.train.v2._internal.execution.train_fn_utils"
+TRAINER = "ray.train.v2.api.data_parallel_trainer"
+TUNE_CALLBACK = "ray.tune.integration.ray_train"
+MACHINE = "ray._private.resource_and_label_spec"
+PRIVATE: Mapping[str, tuple[str, ...]] = {
+    TUNE_SESSION: ("_session", "get_session"),
+    TRAIN_FUNCTIONS: ("_train_fn_utils", "get_train_fn_utils", "set_train_fn_utils"),
+    TRAINER: ("DataParallelTrainer",),
+    TUNE_CALLBACK: ("TuneReportCallback",),
+    MACHINE: ("ResourceAndLabelSpec",),
+}
+"""Every private name of Ray's modules that is used. `missing` says which of them this Ray does not have."""
+TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
+"""Private attributes of a `ray.tune.Trainable`, the number of steps first: what its `restore` sets."""
+TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
+TUNE_WRAPPERS = "ray.tune.trainable.util"
+TUNE_RESOURCES = "_resources"
+"""Where `ray.tune.with_parameters` and `with_resources` are defined, and the attribute in which the latter leaves its word."""
+
+
+class NotHere(TunerError, RuntimeError):
+    """A function of Ray's that a trial of ours has no answer to."""
+
+
+class Finished(BaseException):
+    """Ends the training function as if it had returned: what a report of ``done=True`` means to Ray."""
+
+
+def missing() -> list[str]:
+    """In words, what of `PRIVATE` the installed Ray does not have any more."""
+    found = []
+    for module, names in PRIVATE.items():
+        try:
+            loaded = importlib.import_module(module)
+        except ImportError as error:
+            found.append(f"{module} cannot be imported: {error}")
+            continue
+        found += [f"{module}.{name} is gone" for name in names if not hasattr(loaded, name)]
+    return found + _missing_of_tune()
+
+
+def this_machine() -> dict[str, float] | None:
+    """The CPUs and GPUs that a Ray started here would find, by Ray's own rules; None where this Ray cannot be asked."""
+    try:
+        found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
+        found.resolve(is_head=True)
+        return {"CPU": float(found.num_cpus), "GPU": float(found.num_gpus)}
+    except Exception:  # another version has it elsewhere, or asks for it otherwise
+        log.debug("what a Ray would find here cannot be told", exc_info=True)
+        return None
+
+
+def _missing_of_tune() -> list[str]:
+    from ray import tune
+
+    used = {*tune.Trainable.__init__.__code__.co_names, *vars(tune.Trainable)}
+    found = [
+        f"ray.tune.Trainable.{name} is gone" for name in (*TRAINABLE_COUNTS, *TRAINABLE_DIRECTORY) if name not in used
+    ]
+
+    def function(config: dict[str, Any], data: Any) -> None: ...
+
+    try:
+        whole = without_parameters(tune.with_parameters(function, data=1))
+    except NotHere as error:
+        return [*found, str(error)]
+    if whole != (function, {"data": 1}):
+        found.append("what ray.tune.with_parameters wraps is not found")
+    if without_resources(tune.with_resources(function, {"cpu": 1}))[1] is None:
+        found.append("what ray.tune.with_resources asks for is not found")
+    return found
+
+
+def install(session: Session) -> Callable[[], None]:
+    """Have Ray's functions talk to this session, in this process, until the function that is returned is called."""
+    trial = Trial(session)
+
+    def tune() -> None:
+        sys.modules[TUNE_SESSION]._session = TuneSession(trial)  # type: ignore[attr-defined]
+
+    def train() -> None:
+        sys.modules[TRAIN_FUNCTIONS].set_train_fn_utils(TrainFunctions(trial))
+
+    put_back: list[Callable[[], None]] = []
+
+    def trainer() -> None:
+        put_back.append(_replaced(sys.modules[TRAINER].DataParallelTrainer, "fit", lambda self: _fit(self, trial)))
+
+    def callback() -> None:
+        put_back.append(_replaced(sys.modules[TUNE_CALLBACK].TuneReportCallback, "__init__", lambda self: None))
+
+    cancel = [
+        on_import(TUNE_SESSION, tune),
+        on_import(TRAIN_FUNCTIONS, train),
+        on_import(TRAINER, trainer),
+        on_import(TUNE_CALLBACK, callback),
+        on_import("ray.train", _load_lazily),
+    ]
+
+    def remove() -> None:
+        for undo in (*cancel, *put_back):
+            undo()
+        if TUNE_SESSION in sys.modules:
+            sys.modules[TUNE_SESSION]._session = None  # type: ignore[attr-defined]
+        if TRAIN_FUNCTIONS in sys.modules:
+            sys.modules[TRAIN_FUNCTIONS].set_train_fn_utils(None)
+
+    return remove
+
+
+def _load_lazily() -> None:
+    """`ray.train.torch` without an import of its own: in Ray's workers it has always been imported by somebody."""
+    package = sys.modules["ray.train"]
+
+    def get(name: str) -> Any:
+        if name in ("torch", "lightning", "huggingface", "collective"):
+            return importlib.import_module(f"ray.train.{name}")
+        raise AttributeError(f"module 'ray.train' has no attribute {name!r}")
+
+    if not hasattr(package, "__getattr__"):
+        package.__getattr__ = get  # type: ignore[method-assign]
+
+
+def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], None]:
+    """Give the class another method; returns a function that gives the old one back."""
+    own = vars(cls).get(name)
+    setattr(cls, name, method)
+    return lambda: setattr(cls, name, own) if own is not None else delattr(cls, name)
+
+
+def _fit(trainer: Any, trial: Trial) -> Any:
+    """`trainer.fit()` inside a trial: the training function on the trial's own ranks, and a `ray.train.Result`.
+
+    Its `checkpoint` is None: what was reported is the trial's. NotHere where the trainer asks for other workers than there are.
+    """
+    from ray.train import Result
+
+    wanted, there = trainer.scaling_config, trial.context.world_size
+    if wanted.num_workers != there:
+        raise NotHere(
+            f"a trainer's fit() runs on the ranks of the trial, of which there are {there}, and this trainer asks for "
+            f"{wanted.num_workers!r}: say num_workers={wanted.num_workers!r} to tuner.run"
+        )
+    if wanted.use_gpu and not trial.context.devices:
+        raise NotHere("this trainer asks for GPUs, and the ranks of the trial have none: say use_gpu=True to tuner.run")
+    returned = TrainLoop.of(trainer)({})
+    result = Result(metrics=trial.newest, checkpoint=None, error=None, path=trial.directory())
+    result.return_value = returned
+    return result
+
+
+class Trial:
+    """What both of Ray's interfaces need, in our terms."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.context = session.context
+        self.newest: dict[str, Any] | None = None
+        self._told: set[str] = set()
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+        self.newest = dict(metrics)
+        self.session.report(self.numbers(metrics), checkpoint=_copy(checkpoint) if checkpoint is not None else None)
+        if metrics.get("done") is True:  # Ray's way of ending a trial from inside
+            raise Finished
+
+    def checkpoint(self) -> Any:
+        """A `ray.tune.Checkpoint`, which is a `ray.train.Checkpoint` too."""
+        own = self.session.checkpoint
+        if own is None:
+            return None
+        from ray.tune import Checkpoint as RayCheckpoint
+
+        return RayCheckpoint(own.path if "://" in own.path else os.path.abspath(own.path))
+
+    def shard(self, name: str | None) -> Any:
+        return Shards.of_this_trial().get(name)
+
+    def directory(self) -> str:
+        return self.context.trial_dir or os.getcwd()
+
+    def resources(self) -> Any:
+        """The bundles of this worker group as Ray Tune writes them."""
+        import ray
+        from ray.tune import PlacementGroupFactory
+
+        group = ray.util.get_current_placement_group()
+        return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
+
+    def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Ray takes anything for a metric; what is no number is left out here, and named once."""
+        return numbers(metrics, self._told, self.session.objective)
+
+
+def _copy(checkpoint: Any) -> str:
+    """A directory of our own with the files: Ray leaves the user's where they are, and several ranks may share one."""
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint.to_directory()
+    folder = tempfile.mkdtemp(prefix="tuner-ray-")
+    with checkpoint.as_directory() as source:
+        if not os.path.isdir(source):
+            raise FileNotFoundError(f"the checkpoint that is reported is no directory: {source}")
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    return folder
+
+
+class TuneSession:
+    """In the place of Ray Tune's session. The world rank is a number: None would mean that `ray.train.report` must raise."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        context = trial.context
+        self.world_rank, self.world_size = context.world_rank, context.world_size
+        self.local_rank, self.local_world_size = context.local_rank, context.local_world_size
+        self.node_rank = context.node_rank
+        self.experiment_name = context.experiment_id
+        self.trial_name = f"trial_{context.trial_number:05d}"
+        self.trial_id = context.trial_id
+        self.run_id = context.segment_id
+        self.trial_dir = trial.directory()
+        self.metadata: dict[str, Any] = {}
+        self.accelerator: Any = None
+        self.storage: Any = None
+        self._state: dict[str, Any] = {}
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+        self._trial.report(metrics, checkpoint)
+
+    @property
+    def loaded_checkpoint(self) -> Any:
+        return self._trial.checkpoint()
+
+    @property
+    def trial_resources(self) -> Any:
+        return self._trial.resources()
+
+    def get_dataset_shard(self, dataset_name: str | None = None) -> Any:
+        return self._trial.shard(dataset_name)
+
+    def get_state(self, key: str) -> Any:
+        return self._state.get(key)
+
+    def set_state(self, key: str, value: Any) -> None:
+        self._state[key] = value
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotHere(f"Ray asks its session for {name!r}, which a trial of tuner does not have")
+
+
+class TrainFunctions:
+    """In the place of Ray Train's own functions (`TrainFnUtils`)."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._context = TrainContext(trial)
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Any = None,
+        checkpoint_dir_name: str | None = None,
+        checkpoint_upload_mode: Any = None,
+        delete_local_checkpoint_after_upload: bool | None = None,
+        checkpoint_upload_fn: Any = None,
+        validation: Any = False,
+    ) -> None:
+        """Ours uploads in the background and names its own directories, whatever Ray would have been told to do."""
+        if validation:
+            raise NotHere("ray.train.report(validation=...) needs Ray's own controller; report the value yourself")
+        try:
+            self._trial.report(metrics, checkpoint)
+        finally:
+            if checkpoint is not None and delete_local_checkpoint_after_upload:
+                shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+    def get_checkpoint(self) -> Any:
+        return self._trial.checkpoint()
+
+    def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotHere(
+            "ray.train.get_all_reported_checkpoints: the driver keeps the checkpoints of a trial; get_checkpoint() is the "
+            "one to go on from, and result.best_checkpoint the best of all"
+        )
+
+    def get_dataset_shard(self, dataset_info: Any) -> Any:
+        return self._trial.shard(dataset_info.dataset_name)
+
+    def get_context(self) -> TrainContext:
+        return self._context
+
+    def get_preemption_info(self) -> None:
+        """A preempted group is started again from its last checkpoint by the driver; ranks are not told before."""
+
+    def is_distributed(self) -> bool:
+        return True
+
+    def barrier(self) -> None:
+        if self._trial.context.world_size > 1:
+            _torch_distributed("barrier").barrier()
+
+    def broadcast_from_rank_zero(self, data: Any) -> Any:
+        if self._trial.context.world_size == 1:
+            return data
+        values = [data]
+        _torch_distributed("broadcast_from_rank_zero").broadcast_object_list(values, src=0)
+        return values[0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotHere(f"ray.train asks for {name!r}, which a trial of tuner does not have")
+
+
+class TrainContext:
+    """What `ray.train.get_context()` gives."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._of = trial.context
+
+    def get_experiment_name(self) -> str:
+        return self._of.experiment_id
+
+    def get_trial_name(self) -> str:
+        return f"trial_{self._of.trial_number:05d}"
+
+    def get_trial_id(self) -> str:
+        return self._of.trial_id
+
+    def get_trial_resources(self) -> Any:
+        return self._trial.resources()
+
+    def get_trial_dir(self) -> str:
+        return self._trial.directory()
+
+    def get_metadata(self) -> dict[str, Any]:
+        return {}
+
+    def get_world_size(self) -> int:
+        return self._of.world_size
+
+    def get_world_rank(self) -> int:
+        return self._of.world_rank
+
+    def get_local_rank(self) -> int:
+        return self._of.local_rank
+
+    def get_local_world_size(self) -> int:
+        return self._of.local_world_size
+
+    def get_node_rank(self) -> int:
+        return self._of.node_rank
+
+    def get_storage(self) -> Any:
+        raise NotHere(
+            "ray.train.get_context().get_storage(): checkpoints go where tuner.run(storage=...) says, by report"
+        )
+
+
+def _torch_distributed(name: str) -> Any:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise NotHere(f"ray.train.collective.{name} needs torch.distributed, which backend='none' leaves out")
+    return dist
+
+
+class RayTrainable:
+    """A `ray.tune.Trainable` in a trial: its own `train` counts and calls `step`.
+
+    Each segment has a fresh object: `setup` with the configuration in force, then `load_checkpoint`. `reset_config` is for
+    objects that are used again, which ours never are.
+    """
+
+    def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
+        from ray.tune import Trainable
+
+        self._object = _in_trial(cls, objects, trial)(dict(config))
+        self._trial = trial
+        self.saves = cls.save_checkpoint is not Trainable.save_checkpoint  # type: ignore[attr-defined]
+
+    def step(self) -> Mapping[str, Any]:
+        result: dict[str, Any] = self._object.train()
+        flags = {name: result.pop(name, False) is True for name in ("done", "should_checkpoint")}
+        filled = self._object.get_auto_filled_metrics().keys() | {"training_iteration"}
+        return self._trial.numbers({n: v for n, v in result.items() if n not in filled}) | flags
+
+    def save(self, folder: str) -> None:
+        state = self._object.save_checkpoint(folder)
+        if isinstance(state, dict):
+            import ray.cloudpickle
+
+            with open(os.path.join(folder, _STATE), "wb") as file:
+                ray.cloudpickle.dump(state, file)
+        counts = {name: getattr(self._object, name) for name in TRAINABLE_COUNTS}
+        with open(os.path.join(folder, _COUNTS), "w") as text:
+            json.dump(counts, text)
+
+    def load(self, folder: str, iteration: int) -> None:
+        with open(os.path.join(folder, _COUNTS)) as text:
+            counts = {**json.load(text), TRAINABLE_COUNTS[0]: iteration}
+        for name in TRAINABLE_COUNTS:
+            setattr(self._object, name, counts[name])
+        state: Any = folder
+        if os.path.exists(os.path.join(folder, _STATE)):
+            import ray.cloudpickle
+
+            with open(os.path.join(folder, _STATE), "rb") as file:
+                state = ray.cloudpickle.load(file)
+        self._object.load_checkpoint(state)
+
+    def close(self) -> None:
+        self._object.stop()
+
+
+_STATE = "_trainable_state.pkl"
+_COUNTS = "_trainable_counts.json"
+
+
+def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
+    """The class as Ray Tune would have prepared it: its directory and its names are the trial's."""
+
+    def setup(self: Any, config: dict[str, Any]) -> None:
+        cls.setup(self, config, **objects)
+
+    def _setup_logdir(self: Any) -> None:
+        self._logdir = trial.directory()
+
+    methods = {
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+        "setup": setup,
+        "_setup_logdir": _setup_logdir,
+        "trial_id": property(lambda self: trial.context.trial_id),
+        "trial_name": property(lambda self: f"trial_{trial.context.trial_number:05d}"),
+        "trial_resources": property(lambda self: trial.resources()),
+    }
+    return type(cls.__name__, (cls,), methods)
+
+
+def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
+    """What `ray.tune.with_parameters` wrapped, and the objects it was given; None for anything else."""
+    layers = trainable.__mro__ if isinstance(trainable, type) else (trainable,)
+    for at, layer in enumerate(layers):
+        method: Any = vars(layer).get("setup") if isinstance(layer, type) else layer
+        if getattr(method, "__module__", None) != TUNE_WRAPPERS or not getattr(method, "__closure__", None):
+            continue
+        inside = inspect.getclosurevars(method).nonlocals
+        if inside.keys() == {"trainable"}:  # what `with_resources` makes of a method
+            continue
+        try:
+            registry, prefix = inside["parameter_registry"], inside["prefix"]
+            objects = {name: registry.get(prefix + name) for name in inside["keys"]}
+            return (layers[at + 1] if isinstance(layer, type) else inside["trainable"]), objects
+        except (KeyError, AttributeError) as error:
+            raise NotHere(
+                f"this Ray's tune.with_parameters is built differently ({error} is gone): use tuner.with_parameters"
+            ) from error
+    return None
+
+
+def without_resources(trainable: Any) -> tuple[Any, Any]:
+    """The trainable, and what `ray.tune.with_resources` or the class itself says that it needs; None for nothing."""
+    if isinstance(trainable, type):
+        request = getattr(trainable, "default_resource_request", None)
+        return trainable, request({}) if request is not None else None
+    request = getattr(trainable, TUNE_RESOURCES, None)
+    if request is None or not isinstance(trainable, FunctionType):
+        return trainable, request
+    bare = FunctionType(
+        trainable.__code__, trainable.__globals__, trainable.__name__, trainable.__defaults__, trainable.__closure__
+    )
+    bare.__kwdefaults__ = trainable.__kwdefaults__
+    bare.__qualname__, bare.__module__, bare.__doc__ = trainable.__qualname__, trainable.__module__, trainable.__doc__
+    bare.__annotations__ = trainable.__annotations__
+    bare.__dict__.update({name: value for name, value in vars(trainable).items() if name != TUNE_RESOURCES})
+    return bare, request

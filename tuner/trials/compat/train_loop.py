@@ -1,0 +1,64 @@
+"""The training loop of a Ray Train trainer as a training function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.errors import SpecError
+from tuner.trials.compat.datasets import Shards, pack, unpack
+
+LOOP_CONFIG = "train_loop_config"
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    """The training loop of a Ray trainer. What the search found goes over the trainer's own `train_loop_config`."""
+
+    loop: Callable[..., Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    data_config: Any = None
+
+    @classmethod
+    def of(cls, trainer: Any) -> TrainLoop:
+        """SpecError for a trainer of another framework than PyTorch, whose backend ours does not set up."""
+        backend = type(trainer.backend_config).__name__
+        if backend not in ("TorchConfig", "BackendConfig"):
+            raise SpecError(
+                f"{type(trainer).__name__} sets up {backend.removesuffix('Config')}, which trials here do not have; "
+                "hand its training function to tuner.run instead",
+                "/trainable",
+            )
+        return cls(
+            trainer.train_loop_per_worker,
+            dict(trainer.train_loop_config or {}),
+            pack(getattr(trainer, "datasets", None) or {}),
+            getattr(trainer, "data_config", None),
+        )
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.loop, "__name__", type(self.loop).__name__)
+
+    @property
+    def inner(self) -> Callable[..., Any]:
+        return self.loop
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        whole = _merged(self.config, config.get(LOOP_CONFIG, config))
+        with Shards(unpack(self.datasets), self.data_config):
+            if not inspect.signature(self.loop).parameters:
+                return self.loop()
+            return self.loop(whole)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """As Ray Tune merges a trainer's configuration with a trial's: dicts within dicts too."""
+    out = dict(under)
+    for name, value in over.items():
+        mine = out.get(name)
+        out[name] = _merged(mine, value) if isinstance(mine, Mapping) and isinstance(value, Mapping) else value
+    return out

@@ -1,0 +1,120 @@
+"""From what Ray and the ranks say about a failure to what a person wants to read."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.domain.events import Failure, FailureKind
+from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.protocol import RankError, RankResult
+from tuner.trials.runtime.logs import EXIT_NOTE
+
+_FATAL = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating-point exception": signal.SIGFPE,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+
+
+_NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "driver_lost", "actor_unavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is left of a dead rank on its node."""
+
+    log_tail: str = ""
+    oom_kills: int = 0  # of the node by now
+    node_alive: bool = True
+
+
+def from_error(error: RankError, place: Placed) -> Failure:
+    """A rank raised, or told on itself."""
+    message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
+    kind: FailureKind = "spec" if error.cause == "spec" else "system" if error.cause in _NOT_THE_USERS else "user"
+    return Failure(
+        kind=kind,
+        cause="exception" if error.cause == "spec" else error.cause,
+        message=message,
+        rank=place.rank,
+        node=place.host,
+        pid=place.pid,
+        traceback=error.traceback,
+        log_tail=error.log_tail,
+    )
+
+
+def uneven(results: Mapping[int, RankResult]) -> str:
+    """In words, that some ranks have made more or fewer reports than rank 0; empty where all have made as many.
+
+    Ranks that follow a verdict all leave at the same report, so where training code reports equally often the counts are equal
+    however the segment ended. Where rank 0's only report is what its function returned, the others need not return anything.
+    """
+    even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
+    others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
+    if not others:
+        return ""
+    more = f" and {len(others) - _SHOWN} more ranks otherwise" if len(others) > _SHOWN else ""
+    counts = ", ".join(others[:_SHOWN]) + more
+    made = f"its ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
+    return f"{made}; every rank must call tuner.report equally often"
+
+
+_SHOWN = 8
+
+
+def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
+    """A rank's process ended without a word: why, from what Ray says and what the process left in its log."""
+    kind, cause, message = _why(str(error), error, oom_kills_before, found)
+    return Failure(
+        kind=kind,
+        cause=cause,
+        message=message,
+        rank=place.rank,
+        node=place.host,
+        pid=place.pid,
+        traceback=_last_words(place, message, found),
+        log_tail=found.log_tail,
+    )
+
+
+def _last_words(place: Placed, message: str, found: Findings) -> str:
+    """In the place of a traceback, of which a process that dies leaves none."""
+    lines = found.log_tail.splitlines()[-_LAST_LINES:]
+    silent = "it printed nothing" if found.node_alive else "its log cannot be read"
+    said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent
+    return f"no traceback: rank {place.rank} (process {place.pid} on {place.host}) raised nothing, {message}; {said}\n"
+
+
+_LAST_LINES = 20
+
+
+def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings) -> tuple[FailureKind, str, str]:
+    lower = text.lower()
+    if getattr(error, "preempted", False):
+        return "system", "preempted", "its node was preempted"
+    if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
+        return "system", "node_lost", "its node was lost"
+    if type(error).__name__ == "ActorUnavailableError":  # what else it says may be about any process
+        return "system", "actor_unavailable", "Ray could not reach the process for a while, so that its answer is lost"
+    if "low on memory" in lower:
+        return "user", "oom", "killed by Ray because its node was running out of memory"
+    if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):
+        return "user", "exit", f"the process called os._exit({exited[1]})"
+    if fatal := re.search(r"^Fatal Python error: (.+)$", found.log_tail, re.MULTILINE):
+        number = _FATAL.get(fatal[1].strip())
+        name = f"{number.name} ({fatal[1].strip()})" if number else fatal[1].strip()
+        return "user", "signal", f"the process was killed by {name}"
+    if found.oom_kills > oom_kills_before:
+        return "user", "oom", "killed by the kernel for want of memory (SIGKILL, and its count of such kills went up)"
+    if "killed by `ray.kill`" in lower or "ray.kill" in lower:
+        return "system", "killed", "the process was killed from outside through Ray"
+    if "unexpectedly exits" in lower or "worker process has died" in lower:
+        return "user", "signal", "the process was killed by a signal that leaves no trace, most likely SIGKILL"
+    return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"

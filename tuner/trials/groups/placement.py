@@ -1,0 +1,86 @@
+"""Which rank sits where, and whether a group can fit the cluster at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import ray
+
+from tuner.domain.experiment import Scaling
+from tuner.names import nearest, resource_meant
+from tuner.trials.messages.protocol import Member, Seat
+
+
+def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[Seat]]:
+    """(order, seats): `order[rank]` is the index of the member that becomes this rank.
+
+    Ranks of a node are consecutive and sorted by their GPUs, nodes come in the order of their first bundle.
+    """
+    nodes = list(dict.fromkeys(member.node for member in members))
+    order = sorted(range(len(members)), key=lambda i: (nodes.index(members[i].node), _gpu_order(members[i]), i))
+    by_node = {node: [i for i in order if members[i].node == node] for node in nodes}
+    shared = False
+    devices: dict[int, tuple[tuple[str, ...], tuple[int, ...]]] = {}
+    for indices in by_node.values():
+        union = tuple(dict.fromkeys(gpu for i in indices for gpu in members[i].gpus))
+        shared = shared or len(union) < sum(len(members[i].gpus) for i in indices)
+        for i in indices:
+            devices[i] = union, tuple(union.index(gpu) for gpu in members[i].gpus)
+    backend = scaling.backend
+    if backend == "auto":
+        backend = "nccl" if any(member.gpus for member in members) and not shared else "gloo"
+    first = members[order[0]]
+    return order, [
+        Seat(
+            rank=rank,
+            world_size=len(members),
+            local_rank=by_node[members[i].node].index(i),
+            local_world_size=len(by_node[members[i].node]),
+            node_rank=nodes.index(members[i].node),
+            nodes=len(nodes),
+            gpus=devices[i][0],
+            devices=devices[i][1],
+            hub=first.hub,
+            token=first.token,
+            backend=backend,
+        )
+        for rank, i in enumerate(order)
+    ]
+
+
+def _gpu_order(member: Member) -> tuple[tuple[int, str], ...]:
+    return tuple((int(gpu) if gpu.isdigit() else 0, gpu) for gpu in member.gpus)
+
+
+def lacking(scaling: Scaling) -> str | None:
+    """Why the cluster, as it is now and even if it were empty, can never hold this group; None where it can."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return unmet(scaling, nodes)
+
+
+def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
+    """The same on given nodes, each a dict of its total resources."""
+    bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
+    for name, amount in bundle.items():
+        total = sum(node.get(name, 0.0) for node in nodes)
+        if total < amount * count - 1e-9:
+            near = resource_meant(name) or nearest(name, _custom(nodes))
+            meant = f"; did you mean {near!r}?" if near and not total else ""
+            return f"{count} × {amount:g} {name} are asked for, the whole cluster has {total:g} {name}{meant}"
+    fits = [min((int(node.get(n, 0.0) / a + 1e-9) for n, a in bundle.items()), default=count) for node in nodes]
+    what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
+    if not any(fits):
+        return f"no node of the cluster has {what}"
+    if strategy == "STRICT_PACK" and max(fits) < count:
+        return f"STRICT_PACK asks for {count} × ({what}) on one node; the largest holds {max(fits)}"
+    if strategy == "STRICT_SPREAD" and sum(fit > 0 for fit in fits) < count:
+        return f"STRICT_SPREAD asks for {count} nodes with {what} each; there are {sum(fit > 0 for fit in fits)}"
+    if sum(fits) < count:
+        return f"{count} × ({what}) are asked for; all nodes together hold {sum(fits)} of them"
+    return None
+
+
+def _custom(nodes: Sequence[Mapping[str, float]]) -> set[str]:
+    """The names of resources that whoever started these nodes has given them."""
+    names = {name for node in nodes for name in node if not name.startswith("node:")}
+    return names - {"CPU", "GPU", "memory", "object_store_memory"}

@@ -1,0 +1,441 @@
+"""Which worker group runs a segment: a warm one where there is one, else one that is formed as soon as there is room.
+
+Waiting is first come, first served: a group that comes free goes to the oldest waiter if it fits, and is given back to the
+cluster if the oldest waiter needs another kind. Ray places whatever fits, so a large group could wait for ever while small ones
+take each bit of room that comes free. One that has waited for long therefore has a reservation: who asks later for what
+it lacks waits until it has been placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tuner.domain.experiment import Scaling
+from tuner.errors import PlacementError
+from tuner.trials.groups import nodes
+from tuner.trials.groups.placement import lacking, seats
+from tuner.trials.messages.launch import Launch, Placed
+from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.messages.report_socket import Address
+from tuner.trials.messages.tasks import on_node
+from tuner.trials.runtime.worker import Rank
+
+log = logging.getLogger(__name__)
+
+Key = tuple[Any, ...]
+
+RESERVE_AFTER_S = 30.0
+"""After how long a group that waits for room is placed before all that ask later."""
+_LOOK_S = 0.5  # how often those look whether it still holds them up
+_PATIENCE_S = 0.5  # a reservation that takes no longer is no waiting for room
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The processes of one placement group, in the order of their ranks once formed."""
+
+    key: Key
+    placement: PlacementGroup
+    actors: list[Any] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    seats: list[Seat] = field(default_factory=list)
+    seated: bool = False  # whether its ranks know their seats
+    codes: set[str] = field(default_factory=set)  # hashes of what its ranks hold
+    runs: int = 0
+    expiry: asyncio.TimerHandle | None = None  # while it is idle
+
+    def placed(self) -> list[Placed]:
+        return [
+            Placed(rank=seat.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus)
+            for seat, member in zip(self.seats, self.members, strict=True)
+        ]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    key: Key
+    group: asyncio.Future[Group]
+    launch: Launch
+    since: float
+    placed: asyncio.Event | None = None  # set once it has its room
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # it waits no more
+
+    @property
+    def waits(self) -> bool:
+        return not (self.gone.is_set() or self.group.done() or (self.placed is not None and self.placed.is_set()))
+
+
+class NoRoom(PlacementError):
+    """The cluster could hold it, but for too long others held the cluster. Another try may find room."""
+
+
+class LostAtStart(PlacementError):
+    """Workers died, or their node did, while they were being started. Another try may find them well."""
+
+
+class Pool:
+    def __init__(
+        self,
+        driver: Any,
+        *,
+        name: str,
+        autoscaling: bool,
+        idle_timeout_s: float,
+        line: Address | None = None,
+        reserve_after_s: float = RESERVE_AFTER_S,
+    ) -> None:
+        self._reserve_after_s = reserve_after_s
+        self._driver, self._line = driver, line
+        self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
+        self._numbers = itertools.count(1)
+        self._autoscaling = autoscaling
+        self._idle_timeout_s = idle_timeout_s
+        # Ray would keep a record of each call in its head: a megabyte for every forty trials.
+        self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(Rank)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._idle: list[Group] = []  # the longest idle first
+        self._held: set[Key] = set()  # what the cluster has held at some time: (workers, bundle, strategy)
+        self._waiters: deque[_Waiter] = deque()
+        self._background: set[asyncio.Future[Any]] = set()
+        self._spares: dict[asyncio.Future[Group], tuple[Key, asyncio.Event]] = {}  # being formed, for nobody yet
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
+        """A group of the launch's kind, and whether it is warm. May be cancelled.
+
+        NoRoom: the cluster had none within `limits.placement_timeout_s`. LostAtStart: there was, but the workers died.
+        PlacementError: the cluster can never hold the group, or its workers cannot be started.
+        """
+        key, since = group_key(launch), time.monotonic()
+        await self._after_older(launch, since, waiting)
+        if launch.scaling.reuse_workers:
+            for group in reversed(self._idle):
+                if group.key == key:
+                    return self._no_longer_idle(group), True
+        known = key[:3] in self._held  # then a node is away that may come back
+        if not known and (reason := await self._lacking(launch)):
+            raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
+        waiter = _Waiter(key, asyncio.get_running_loop().create_future(), launch, since)
+        self._waiters.append(waiter)
+        forming, placed = self._claim(key) or self._begin(launch, key, waiting)
+        waiter.placed = placed
+        taken = False
+        try:
+            await asyncio.wait({forming, waiter.group}, return_when=asyncio.FIRST_COMPLETED)
+            taken = True
+            return (waiter.group.result(), True) if waiter.group.done() else (forming.result(), False)
+        finally:
+            self._waiters.remove(waiter)
+            waiter.gone.set()
+            if not forming.done():
+                if taken and placed.is_set() and launch.scaling.reuse_workers and not self._closed:
+                    self._spare(forming, placed, key)
+                else:
+                    forming.cancel()  # it disposes of what it has
+                    self._track(forming)
+            elif (not taken or waiter.group.done()) and not forming.cancelled() and forming.exception() is None:
+                self.release(forming.result(), launch.scaling.reuse_workers)
+            if waiter.group.done() and not taken:
+                self.release(waiter.group.result(), launch.scaling.reuse_workers)
+
+    async def _after_older(self, launch: Launch, since: float, waiting: Callable[[str], None]) -> None:
+        """Wait while an older group, which has waited for long, lacks something that this one would take."""
+        told = False
+        while (older := self._reserving(since)) is not None and await self._would_take(launch, older):
+            if not told:
+                told = True
+                waiting(f"lets {demand(older.launch)} find room first, which was asked for earlier")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(older.gone.wait(), _LOOK_S)
+
+    def _reserving(self, since: float) -> _Waiter | None:
+        """The oldest group that was asked for before `since` and has waited for long enough to hold others up."""
+        if self._autoscaling or self._closed:
+            return None
+        until = min(since, time.monotonic() - self._reserve_after_s)
+        return next((waiter for waiter in self._waiters if waiter.waits and waiter.since < until), None)
+
+    async def _would_take(self, launch: Launch, older: _Waiter) -> bool:
+        """Whether this launch asks for any of what keeps the older one waiting; no if that one can have no room at all."""
+        if await self._lacking(older.launch):
+            return False
+        free = await self.blocking(ray.available_resources)
+        scaling = older.launch.scaling
+        wanted = {name: amount * scaling.num_workers for name, amount in scaling.bundle().items() if amount}
+        scarce = {name for name, amount in wanted.items() if free.get(name, 0.0) + 1e-9 < amount}
+        asked = {name for name, amount in launch.scaling.bundle().items() if amount}
+        return bool(asked & (scarce or wanted.keys()))  # enough of all, but not on the right nodes: any of it counts
+
+    def _begin(
+        self, launch: Launch, key: Key, waiting: Callable[[str], None]
+    ) -> tuple[asyncio.Future[Group], asyncio.Event]:
+        placed = asyncio.Event()
+        return asyncio.ensure_future(self._form(launch, key, waiting, placed)), placed
+
+    def _spare(self, forming: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
+        """A warm group was quicker than this one, which has its room and is being formed: the next trial can have it."""
+
+        def formed(done: asyncio.Future[Group]) -> None:
+            unclaimed = self._spares.pop(done, None) is not None
+            if unclaimed and not done.cancelled() and done.exception() is None:
+                self.release(done.result(), reusable=True)
+
+        self._spares[forming] = key, placed
+        self._track(forming)
+        forming.add_done_callback(formed)
+
+    def _claim(self, key: Key) -> tuple[asyncio.Future[Group], asyncio.Event] | None:
+        for forming, (kind, placed) in self._spares.items():
+            if kind == key and not forming.done():
+                del self._spares[forming]
+                return forming, placed
+        return None
+
+    def release(self, group: Group, reusable: bool) -> None:
+        """Hand the group on, keep it for a while, or end it."""
+        if not reusable or self._closed:
+            self._spawn(self._dispose(group))
+            return
+        if group.runs:
+            for actor in group.actors:
+                actor.reset.remote()
+        for waiter in self._waiters:
+            if waiter.group.done():
+                continue
+            if waiter.key == group.key:
+                waiter.group.set_result(group)
+            else:
+                self._spawn(self._dispose(group))
+            return
+        self._idle.append(group)
+        group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
+
+    async def rest(self, keep: bool) -> None:
+        """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
+        for forming in self._spares:
+            forming.cancel()
+        for group in list(self._idle):
+            if not keep or any(member.gpus for member in group.members):
+                self._spawn(self._dispose(self._no_longer_idle(group)))
+        await self.settle()
+
+    def trim(self, scaling: Scaling, count: int | None) -> None:
+        """End idle groups that a search which is alone here has no use for: of another kind, or more than `count`.
+
+        Else what users run beside it, such as Ray Data, would wait for the room that they hold.
+        """
+        kind = _kind(scaling)
+        matching = [group for group in self._idle if group.key[: len(kind)] == kind]
+        useful = matching if count is None else matching[-count:]
+        for group in list(self._idle):
+            if group not in useful:
+                self._spawn(self._dispose(self._no_longer_idle(group)))
+
+    async def close(self) -> None:
+        """End all groups that are here and wait until they are gone."""
+        self._closed = True
+        for forming in self._spares:
+            forming.cancel()
+        while self._idle:
+            self._spawn(self._dispose(self._no_longer_idle(self._idle[-1])))
+        await self.settle()
+        self._threads.shutdown(wait=False)
+
+    async def settle(self) -> None:
+        """Wait until the groups that are being ended are gone."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run something that blocks beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run one of the functions of `nodes` on a machine of the cluster."""
+        if node == self._node:
+            return await self.blocking(function, *args)
+        return await on_node(node, function, *args)
+
+    # Forming
+
+    async def _lacking(self, launch: Launch) -> str | None:
+        """Why the cluster as it is now cannot hold this group even if it were empty; None where it can, or may grow."""
+        found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
+        return found
+
+    async def _form(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
+        """A new group. `placed` is set once its room is there, and only its processes are still to start."""
+        scaling, bundle = launch.scaling, launch.scaling.bundle()
+        others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+        wants_torch = scaling.backend != "none" and (scaling.num_workers > 1 or bundle.get("GPU", 0) > 0)
+        title = f"{self._name}/{next(self._numbers)}" if self._name else ""
+        group = await self._reserve(key, [bundle] * scaling.num_workers, scaling.placement_strategy, title)
+        hellos: asyncio.Future[list[Any]] | None = None
+        try:
+            # The actors are created before the placement group is there, so that nothing waits for an answer in between.
+            for index in range(scaling.num_workers):
+                group.actors.append(
+                    self._rank.options(
+                        num_cpus=bundle.get("CPU", 0),
+                        num_gpus=bundle.get("GPU", 0),
+                        memory=bundle.get("memory"),
+                        resources=others or None,
+                        runtime_env=dict(launch.runtime_env) or None,
+                        scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
+                    ).remote(self._driver, wants_torch, self._line)
+                )
+            hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
+            await self._placed(launch, group, hellos, waiting)
+            placed.set()
+            try:
+                members = await hellos
+            except ray.exceptions.RayError as error:
+                raise start_error(error) from error
+            self._held.add(key[:3])
+            order, group.seats = seats(members, scaling)
+            group.members = [members[index] for index in order]
+            group.actors = [group.actors[index] for index in order]
+            return group
+        except BaseException:
+            if hellos is not None:  # its actors are about to be ended, which nobody needs to hear of
+                hellos.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._spawn(self._dispose(group))
+            raise
+
+    async def _reserve(self, key: Key, bundles: list[dict[str, float]], strategy: str, title: str) -> Group:
+        """Ask for a placement group. One that is asked for when this is cancelled is given back."""
+        asked = asyncio.ensure_future(self.blocking(placement_group, bundles, strategy, title))
+        try:
+            return Group(key, await asyncio.shield(asked))
+        except asyncio.CancelledError:
+            self._spawn(self._give_back(key, asked))
+            raise
+
+    async def _give_back(self, key: Key, asked: asyncio.Future[PlacementGroup]) -> None:
+        with contextlib.suppress(Exception):  # then nothing was reserved
+            await self._dispose(Group(key, await asked))
+
+    async def _placed(
+        self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
+    ) -> None:
+        """Until the placement group is there, giving idle groups back for it; NoRoom when that takes too long."""
+        limit = launch.limits.placement_timeout_s
+        begun = time.monotonic()
+        deadline = begun + limit
+        pause, told = 0.05, False
+        while not hellos.done():
+            await asyncio.wait({hellos}, timeout=pause)
+            if hellos.done() or await self.blocking(group.placement.wait, 0):
+                return
+            if self._idle:
+                await self._dispose(self._no_longer_idle(self._idle[0]))
+                pause = 0.05
+                continue
+            if not told and time.monotonic() >= begun + min(_PATIENCE_S, limit):
+                told = True
+                reason = await self._lacking(launch)
+                waiting(f"waits for room for {demand(launch)}" + (f": {reason}" if reason else ""))
+            if time.monotonic() >= deadline:
+                if reason := await self._lacking(launch):
+                    raise PlacementError(
+                        f"this cluster can no longer run {demand(launch)}: {reason}, for {limit:g} s now"
+                    )
+                raise NoRoom(f"there was no room for {demand(launch)} within {limit:g} s")
+            pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
+
+    # Ending
+
+    def _no_longer_idle(self, group: Group) -> Group:
+        self._idle.remove(group)
+        if group.expiry is not None:  # many short trials would else leave a timer each
+            group.expiry.cancel()
+        return group
+
+    def _expire(self, group: Group) -> None:
+        if group in self._idle:
+            self._spawn(self._dispose(self._no_longer_idle(group)))
+
+    async def _dispose(self, group: Group) -> None:
+        """Kill the processes, give the placement group back, and see that nothing of them is left."""
+        for actor in group.actors:
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+        with contextlib.suppress(Exception):
+            await self.blocking(remove_placement_group, group.placement)
+        by_node: dict[str, list[int]] = {}
+        for member in group.members:
+            by_node.setdefault(member.node, []).append(member.pid)
+        for node, pids in by_node.items():
+            try:
+                left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
+            except Exception as error:
+                log.info("node %s does not answer; its ranks went with it: %s", node[:8], error)
+                continue
+            if left:
+                log.warning("processes %s on node %s could not be ended", left, node[:8])
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._track(asyncio.ensure_future(work))
+
+    def _track(self, task: asyncio.Future[Any]) -> None:
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def group_key(launch: Launch) -> Key:
+    """What two launches must have in common to run in the same processes."""
+    code = launch.code
+    return (
+        *_kind(launch.scaling),
+        code.entrypoint,  # functions by value are of one script: a changed one finds the processes warm
+        code.sys_path,
+        code.working_dir,
+        repr(sorted(launch.runtime_env.items())),
+        tuple(sorted(launch.env.items())),
+    )
+
+
+def _kind(scaling: Scaling) -> Key:
+    bundle = tuple(sorted(scaling.bundle().items()))
+    return scaling.num_workers, bundle, scaling.placement_strategy, scaling.backend
+
+
+def demand(launch: Launch) -> str:
+    bundle = ", ".join(f"{amount:g} {name}" for name, amount in launch.scaling.bundle().items())
+    workers = launch.scaling.num_workers
+    return f"{workers} workers with {bundle} each" if workers > 1 else f"a worker with {bundle}"
+
+
+def start_error(error: ray.exceptions.RayError) -> PlacementError:
+    """Why workers did not come up. A runtime_env or an actor that fails would fail again; a process or a node need not."""
+    raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
+    if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+        return PlacementError(f"the workers could not be started: {_last_line(error)}")
+    return LostAtStart(f"the workers were lost while they were started: {_last_line(error)}")
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+async def _get(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,71 @@
+"""Modules of before, by the names that pickles still have for them.
+
+Training functions, searchers and checkpoints lie in databases and files as pickles, which refer to what they use by module and
+name: a function that calls `tuner.report` says `tuner.trials.session` and `report`. So a module that moves keeps its old name,
+here and for nobody else: the package `tuner.trials` makes Python's import system give the module of today for it. That holds
+for every pickle, those within pickles and those that Ray loads included.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_ROOMS = {
+    "tuner.trials.checkpoints": ("checkpoints", "objects", "packages", "saver", "storage"),
+    "tuner.trials.compat": ("class_form", "datasets", "forms", "on_import", "optuna_compat", "ray_compat"),
+    "tuner.trials.groups": ("failures", "nodes", "placement", "pool"),
+    "tuner.trials.messages": ("channel", "launch", "protocol"),
+    "tuner.trials.runtime": (
+        "apart", "calling", "code", "directories", "hygiene", "logs", "modules", "outbox", "rendezvous", "worker",
+    ),
+    "tuner.trials.training": ("metrics", "session", "torch"),
+}  # fmt: skip
+MOVED = {
+    **{f"tuner.trials.{name}": f"{room}.{name}" for room, names in _ROOMS.items() for name in names},
+    "tuner.trials.asking": "tuner.trials.messages.rpc",
+    "tuner.trials.desk": "tuner.trials.training.driver_calls",
+    "tuner.trials.figures": "tuner.trials.runtime.process_stats",
+    "tuner.trials.line": "tuner.trials.messages.report_socket",
+    "tuner.trials.travel": "tuner.trials.checkpoints.transfer",
+}
+"""Name of before -> name of today. A package that has the name of before takes `names_of` for its `__getattr__`."""
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Answers an import of a name of before with the module of today, which then has both names in `sys.modules`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(MOVED[spec.name])
+        spec.loader_state = module.__spec__  # the import system is about to overwrite it
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+
+def install() -> None:
+    """Make the names of before importable. It comes last, so that a module that is there is found first."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+
+def names_of(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that has the name of a module of before: it looks in the module of today."""
+
+    def getattribute(name: str) -> Any:
+        # The import system itself asks for some of these, and for submodules that are not imported yet.
+        if not name.startswith("__") and hasattr(module := importlib.import_module(MOVED[package]), name):
+            return getattr(module, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return getattribute

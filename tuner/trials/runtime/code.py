@@ -1,0 +1,67 @@
+"""The user's function and its configuration, as a worker gets hold of them."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from tuner.errors import EntrypointError
+from tuner.trials.compat.forms import as_function
+from tuner.trials.messages.launch import CodeRef, Launch
+
+
+def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
+    """The training function: imported by name, or unpickled. EntrypointError says why that is not possible here."""
+    return as_function(_by_name(code.entrypoint) if code.entrypoint is not None else _by_value(blob))
+
+
+def _by_name(entrypoint: str) -> Any:
+    module, _, name = entrypoint.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise EntrypointError(f"{module} cannot be imported on this worker: {_why(error)}") from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise EntrypointError(f"{module} has no {name}") from error
+    return found
+
+
+def _by_value(blob: bytes | None) -> Any:
+    import cloudpickle
+
+    if blob is None:
+        raise EntrypointError("the training function has not come along")
+    try:
+        return cloudpickle.loads(blob)
+    except Exception as error:
+        raise EntrypointError(f"the training function cannot be loaded on this worker: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"there is no module {error.name!r} on {socket.gethostname()}: install it there, or send it along with "
+            "runtime_env={'pip': [...]}, or 'py_modules' or 'working_dir' for your own files"
+        )
+    return f"{type(error).__name__}: {error}"
+
+
+def resolve(launch: Launch) -> dict[str, Any]:
+    """The nested configuration that user code gets."""
+    if launch.space is not None:
+        from tuner.space import Space
+
+        return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
+    config: dict[str, Any] = {}
+    for name, value in launch.params.items():
+        *path, last = name.split("/")
+        inner = config
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return config

@@ -1,0 +1,143 @@
+"""Rank 0's reports on their way to the driver: kept until the driver has committed them, sent in batches from a thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Protocol
+
+from tuner.errors import ReportsLost, Retryable
+from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+
+_BATCHING_S = 0.2  # a page follows live, and sending costs rank 0 a percent of a core
+_PATIENCE_S = 120.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+
+_PASSING = (Retryable, ConnectionError, TimeoutError)
+"""Errors after which sending the same reports again may work."""
+
+
+class Sender(Protocol):
+    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+        """Deliver, wait for the answer, and return it: see `launch.Driver.report`."""
+
+
+class Outbox:
+    """The reports of one segment, in order.
+
+    A report stays here until the driver has acknowledged it. After a failure all that are left are sent again, in order, for
+    `patience_s` at most. After that, and after an error that cannot pass, every method raises ReportsLost.
+    """
+
+    def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
+        self._sender = sender
+        self._batching_s, self._patience_s = batching_s, patience_s
+        self._messages: list[ReportMsg] = []  # not acknowledged yet
+        self._sending = threading.Lock()  # one batch at a time
+        self._news = threading.Condition()
+        self._acknowledged = 0  # the newest report_no that the driver has
+        self._wanted = 0  # somebody waits until the driver has this one
+        self._hurry = threading.Event()  # send now instead of at the end of the interval
+        self._closed = self._ended = False
+        self._thread: threading.Thread | None = None
+        self._error: ReportsLost | None = None
+
+    def put(self, message: ReportMsg) -> None:
+        """Send some time soon; returns at once."""
+        if self._error is not None:
+            raise self._error
+        self._messages.append(message)
+        if self._thread is None:
+            thread = threading.Thread(target=self._send_regularly, name="tuner-outbox", daemon=True)
+            thread.start()
+            self._thread = thread  # only now: one that could not be started cannot be waited for either
+        if message.report_no <= self._wanted:
+            self._hurry.set()
+
+    def ask(self, message: ReportMsg) -> Verdict:
+        """Send everything up to this message and wait for the verdict."""
+        with self._sending:  # only then append: the thread must not send it and drop the verdict
+            self._messages.append(message)
+            answer = self._deliver()
+        return answer if answer is not None else Verdict(action="stop", reason="the driver no longer knows this run")
+
+    def wait_for(self, report_no: int) -> None:
+        """Return once the driver has committed this report and all before it. ReportsLost if it never will."""
+        with self._news:
+            self._wanted = max(self._wanted, report_no)
+            self._hurry.set()
+            self._news.wait_for(lambda: self._acknowledged >= report_no or self._error is not None or self._ended)
+            if self._acknowledged < report_no:
+                raise self._error or ReportsLost(f"report {report_no} was never made")
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._closed = True
+        self._hurry.set()
+        try:
+            if self._thread is not None:
+                self._thread.join()
+            with self._sending:
+                self._deliver()
+        finally:
+            with self._news:
+                self._ended = True
+                self._news.notify_all()
+
+    def _send_regularly(self) -> None:
+        while not self._closed and self._error is None:
+            self._hurry.wait(self._batching_s)
+            self._hurry.clear()
+            with self._sending:
+                try:
+                    self._deliver()
+                except ReportsLost:
+                    return  # kept in `_error`: the training thread raises it
+
+    def _deliver(self) -> Verdict | None:
+        """Send what waits until the driver has it, and return its answer. The caller holds `_sending`."""
+        if self._error is not None:
+            raise self._error
+        if not self._messages:
+            return None
+        last = self._messages[-1].report_no  # the training thread may append more meanwhile
+        try:
+            answer = self._send_until_answered(last)
+        except Exception as error:
+            lost = _lost(self._messages, error)
+            with self._news:
+                self._error = lost
+                self._news.notify_all()
+            raise lost from error
+        with self._news:
+            self._acknowledged = last
+            del self._messages[: sum(message.report_no <= last for message in self._messages)]
+            self._news.notify_all()
+        return answer
+
+    def _send_until_answered(self, last: int) -> Verdict | None:
+        after, deadline, pause = 0, time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        while True:
+            batch = [message for message in self._messages if after < message.report_no <= last]
+            now = time.monotonic()
+            try:
+                answer = self._sender.send([dataclasses.replace(m, age=max(0.0, now - m.time)) for m in batch])
+            except _PASSING:
+                if time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            if not isinstance(answer, Resend):
+                return answer
+            numbers = [message.report_no for message in self._messages]
+            if answer.after + 1 not in numbers or answer.after + 1 == batch[0].report_no:
+                raise LookupError(f"the driver asks for report {answer.after + 1}, which is here no more")
+            after = answer.after
+
+
+def _lost(messages: list[ReportMsg], error: Exception) -> ReportsLost:
+    first, last = messages[0].report_no, messages[-1].report_no
+    which = f"report {first}" if first == last else f"reports {first} to {last}"
+    return ReportsLost(f"{which} did not reach the driver: {type(error).__name__}: {error}")

@@ -1,0 +1,201 @@
+"""torch.distributed for a group: set up before the training function runs, torn down after it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from tuner.errors import TunerError
+from tuner.trials.messages.channel import Hub, Spoke
+from tuner.trials.messages.protocol import Seat
+
+_TIMEOUT = timedelta(minutes=30)
+_JOIN_S = 120.0
+
+
+OURS = "tuner/"
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """The store that the ranks of one group meet at, kept from trial to trial: connecting costs lookups of host names."""
+
+    link: Hub | Spoke | None
+    store: Any
+    host: str
+    port: int
+    runs: int = 0
+
+    def prefix(self) -> str:
+        """Of our keys of the present run."""
+        return f"{OURS}{self.runs}/"
+
+
+_meeting: _Meeting | None = None
+_ours: Any = None  # the default process group, while it is the one that `join` has made
+
+
+def import_torch() -> None:
+    import torch.distributed  # noqa: F401
+
+    give_way()
+
+
+def give_way() -> None:
+    """Let an `init_process_group` of the user's take the place of our group: scripts for torchrun begin with one.
+
+    Called before the user's code is loaded, which may take hold of the function by its name. Safe to repeat.
+    """
+    from torch import distributed
+
+    if not distributed.is_available():
+        return
+    from torch.distributed import distributed_c10d
+
+    real = distributed_c10d.init_process_group
+    if hasattr(real, "__wrapped__") and real.__globals__ is globals():
+        return
+
+    @functools.wraps(real)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if _ours is not None and distributed.is_initialized() and distributed.group.WORLD is _ours:
+            distributed.destroy_process_group()
+        real(*args, **kwargs)
+
+    distributed.init_process_group = distributed_c10d.init_process_group = init_process_group
+
+
+def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> None:
+    """Set the process group up. Every rank of the group calls it, equally often."""
+    global _meeting, _ours
+    import torch
+    import torch.distributed as dist
+
+    give_way()
+
+    if seat.devices and (seat.backend == "nccl" or torch.cuda.is_available()):
+        take_device(seat)
+    if _meeting is None or _meeting.link is not (hub or spoke):
+        _meeting = _meet(seat, hub, spoke)
+    meeting = _meeting
+    meeting.runs += 1
+    # What torchrun sets, so that init_process_group("env://") in user code finds this store.
+    os.environ.update(
+        MASTER_ADDR=meeting.host,
+        MASTER_PORT=str(meeting.port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        TORCHELASTIC_RESTART_COUNT=str(meeting.runs),
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID=segment_id,
+    )
+    dist.init_process_group(
+        seat.backend,
+        store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=_TIMEOUT,
+    )
+    _ours = dist.group.WORLD
+
+
+def take_device(seat: Seat) -> None:
+    """Make this rank's GPU the current device. TunerError where Ray counts one and torch does not find it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        build = "" if torch.version.cuda or torch.version.hip else " (built without CUDA)"
+        raise TunerError(
+            f"Ray has given this rank the GPU {seat.gpus[seat.devices[0]]}, but torch {torch.__version__}{build} finds none here"
+        )
+    torch.cuda.set_device(seat.devices[0])
+
+
+def _meet(seat: Seat, hub: Hub | None, spoke: Spoke | None) -> _Meeting:
+    """Open the store at a free port that rank 0 gets from its kernel, or connect to it."""
+    import torch.distributed as dist
+
+    if spoke is not None:
+        host, port = _announced(spoke)
+        return _Meeting(spoke, dist.TCPStore(host, port, seat.world_size, False, timeout=_TIMEOUT), host, port)
+    host = hub.address[0] if hub is not None and seat.nodes > 1 else "127.0.0.1"
+    store = dist.TCPStore(host, 0, seat.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
+    if hub is not None:
+        hub.broadcast(("store", host, store.port))
+    return _Meeting(hub, store, host, store.port)
+
+
+def _announced(spoke: Spoke) -> tuple[str, int]:
+    while True:
+        kind, *rest = spoke.verdicts.receive(_JOIN_S)
+        if kind == "store":
+            return rest[0], rest[1]
+
+
+def leave() -> None:
+    """Tear down whatever process groups there are, the user's own included. The ranks may meet again."""
+    global _ours
+    _ours = None
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        return
+    if dist.is_initialized():
+        grave = [dist.group.WORLD]
+        if dist.get_backend() == "gloo":
+            with contextlib.suppress(Exception):
+                grave.append(dist.group.WORLD._get_backend(_cpu()))
+        dist.destroy_process_group()
+        # The destructor of a gloo group waits 20 ms for its threads. Nobody else needs to.
+        threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
+    if _meeting is not None and not isinstance(_meeting.link, Spoke) and hasattr(_meeting.store, "list_keys"):
+        # Other ranks may be joining the next run already, so of our keys only those of this one go. All others are of
+        # init_process_group("env://") in user code, which nobody reaches in the next run before this rank has joined it.
+        mine = _meeting.prefix()
+        for key in _meeting.store.list_keys():
+            if key.startswith(mine) or not key.startswith(OURS):
+                _meeting.store.delete_key(key)
+
+
+def _cpu() -> Any:
+    import torch
+
+    return torch.device("cpu")
+
+
+def choose_interface(ip: str) -> None:
+    """Between nodes gloo must not take the loopback interface, which host names often resolve to."""
+    import psutil
+
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.family == family and address.address == ip for address in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            return
+
+
+_ECHOES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "socket closed",
+    "broken pipe",
+    "remote process exited",
+    "connection was closed",
+    "recvvalue failed",
+    "sendbytes failed",
+)
+
+
+def is_echo(error: BaseException) -> bool:
+    """Whether this error of a collective looks like the echo of another rank's end."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(echo in text for echo in _ECHOES)

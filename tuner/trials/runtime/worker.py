@@ -1,0 +1,578 @@
+"""One rank: the Ray actor that runs training functions, one segment after the other, in a process that stays warm."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import ray
+
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.keys import keyed_seed
+from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
+from tuner.trials.checkpoints import transfer
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.saver import Saver, answer_notes
+from tuner.trials.compat import ray_compat
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
+from tuner.trials.messages.report_socket import Address, Line
+from tuner.trials.messages.rpc import ask
+from tuner.trials.runtime import directories, rendezvous
+from tuner.trials.runtime.apart import Apart
+from tuner.trials.runtime.calling import call
+from tuner.trials.runtime.code import load, resolve
+from tuner.trials.runtime.hygiene import Baseline
+from tuner.trials.runtime.logs import Capture, note_exits
+from tuner.trials.runtime.modules import Modules
+from tuner.trials.runtime.outbox import Outbox
+from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.training import driver_calls, session
+from tuner.trials.training.session import Context, LeaveTrial, Session
+
+_JOIN_TIMEOUT_S = 120.0
+_LAST_SAVE_S = 2.0  # how long a rank that failed waits for checkpoints under way
+_TAIL = 50
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """What one segment is made of on one rank."""
+
+    launch: Launch
+    session: Session
+    saver: Saver
+    outbox: Outbox | None
+    capture: Capture
+    function: Callable[[Any], Any]
+    config: dict[str, Any]
+    cpu_s_before: float = field(default_factory=cpu_s)
+    thread: threading.Thread | None = None
+    overstay: threading.Timer | None = None
+    result: RankResult | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    ending: threading.Lock = field(default_factory=threading.Lock)
+
+    def end(self, result: RankResult) -> None:
+        """The first result counts."""
+        with self.ending:
+            if self.result is None:
+                self.result = result
+                self.ended.set()
+
+
+class Rank:
+    """Methods without a concurrency group run one after the other; those of "control" answer while training runs."""
+
+    def __init__(self, driver: Any, wants_torch: bool, line: Address | None = None) -> None:
+        self._driver = driver
+        self._line = Line(line, self._report)
+        self._seat: Seat | None = None
+        self._hub: Hub | None = None
+        self._spoke: Spoke | None = None
+        self._segment: _Segment | None = None
+        self._codes: dict[str, bytes] = {}
+        self._baseline: Baseline | None = None
+        self._modules = Modules()
+        self._dirty: str | None = None
+        self._experiment: str | None = None
+        self._undo: list[Callable[[], Any]] = []
+        _own_process_group()
+        os.environ[session.RANK_PROCESS] = "1"
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("TQDM_MININTERVAL", "5")  # bars write into log files here
+        faulthandler.enable(file=2, all_threads=False)
+        note_exits()
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(line_buffering=True)
+        self._importing: threading.Thread | None = None
+        if wants_torch:
+            self._importing = threading.Thread(target=rendezvous.import_torch, name="tuner-import", daemon=True)
+            self._importing.start()
+        else:
+            on_import("torch", rendezvous.give_way)
+
+    # One after the other
+
+    def hello(self, of_many: bool) -> Member:
+        ip = ray.util.get_node_ip_address()
+        token = secrets.token_bytes(16)
+        if of_many:
+            self._hub = Hub(ip, token)
+        return Member(
+            node=ray.get_runtime_context().get_node_id(),
+            host=socket.gethostname(),
+            ip=ip,
+            pid=os.getpid(),
+            gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
+            hub=self._hub.address if self._hub is not None else None,
+            token=token,
+            oom_kills=oom_kills(),
+        )
+
+    def prepare(self, launch: Launch, seat: Seat | None, code: Any) -> RankError | Recycle | None:
+        """Get everything ready up to the first line of the training function."""
+        capture: Capture | None = None
+        try:
+            if seat is not None:
+                self._take(seat)
+            if code is not None:
+                self._codes = {launch.code.hash: code if isinstance(code, bytes) else ray.get(code)}
+            if reason := self._why_not(launch):
+                return Recycle(reason)
+            assert self._seat is not None
+            capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._seat.rank}.log"))
+            capture.begin()
+            self._segment = self._set_up(launch, self._seat, capture)
+            return None
+        except BaseException as error:
+            self._put_back()
+            tail = ""
+            if capture is not None:
+                capture.end()
+                tail = capture.tail(_TAIL)
+            self._dirty = "it failed to start a trial"
+            return describe(error, tail)
+
+    def train(self) -> RankResult:
+        """Run the training function to its end, on a thread of its own: what it leaves in thread-locals goes with it."""
+        segment = self._segment
+        if segment is None:
+            return RankResult(
+                kind="failed", error=RankError(type="RuntimeError", message="was not prepared", communication=True)
+            )
+        segment.session.progressed_at = time.monotonic()
+        segment.thread = threading.Thread(target=self._main, args=(segment,), name="train", daemon=True)
+        segment.thread.start()
+        segment.ended.wait()
+        assert segment.result is not None
+        return segment.result
+
+    def reset(self) -> str | None:
+        """Make the process as good as new; a reason in words where that is not possible.
+
+        Called once all ranks have ended: a process group that goes earlier breaks the last collectives of the others.
+        """
+        if self._segment is not None:
+            self._segment.saver.discard()
+        self._segment = None
+        rendezvous.leave()
+        if self._baseline is not None and self._dirty is None:
+            self._modules.note()
+            self._dirty = self._baseline.restore()
+        return self._dirty
+
+    # While training runs
+
+    @ray.method(concurrency_group="control")
+    def hold(self, segment_id: str, interrupt: str) -> int | None:
+        """None: another segment is here, or none. A warm process outlives the one that was meant."""
+        running = self._session_of(segment_id)
+        return running.hold(interrupt) if running is not None else None
+
+    @ray.method(concurrency_group="control")
+    def release(self, segment_id: str, interrupt: str, milestone: int | None) -> None:
+        running = self._session_of(segment_id)
+        if running is not None:
+            running.release(interrupt, milestone)
+
+    @ray.method(concurrency_group="control")
+    def progress(self) -> Progress | None:
+        segment = self._segment
+        if segment is None or segment.ended.is_set():
+            return None
+        running = segment.session
+        # Before the function is entered a rank that is slow is no rank that hangs.
+        idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
+        return Progress(running.count, idle, running.waiting_for_verdict, running.saving)
+
+    @ray.method(concurrency_group="control")
+    def stacks(self) -> str:
+        """The Python stacks of this process, the training thread first."""
+        training = (
+            self._segment.thread.ident if self._segment is not None and self._segment.thread is not None else None
+        )
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != training)
+        return "\n".join(
+            f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
+            for ident, frame in frames
+            if not names.get(ident, "").startswith(("ray_", "tuner-"))
+        )
+
+    @ray.method(concurrency_group="control")
+    def figures(self) -> dict[str, float]:
+        """CPU, memory and GPU use of this rank now, see `usage`; CPU time since the segment's start."""
+        segment = self._segment
+        return usage(segment.cpu_s_before if segment is not None else 0.0)
+
+    @ray.method(concurrency_group="control")
+    def read_log(self, offset: int, limit: int) -> bytes:
+        """What the present segment has written to its log from `offset` on."""
+        segment = self._segment
+        return segment.capture.read(offset, limit) if segment is not None else b""
+
+    # Setting up
+
+    def _take(self, seat: Seat) -> None:
+        self._seat = seat
+        if seat.rank != 0 and self._hub is not None:
+            self._hub.close()
+            self._hub = None
+        if seat.rank == 0 and self._hub is not None:
+            self._hub.accept(seat.world_size, _JOIN_TIMEOUT_S)
+        elif seat.world_size > 1:
+            assert seat.hub is not None
+            self._spoke = Spoke(seat.hub, seat.token, seat.rank, _JOIN_TIMEOUT_S)
+            threading.Thread(
+                target=answer_notes, args=(self._spoke, self._saver_of), name="tuner-notes", daemon=True
+            ).start()
+        environment: dict[str, object] = {
+            "RANK": seat.rank,
+            "WORLD_SIZE": seat.world_size,
+            "LOCAL_RANK": seat.local_rank,
+            "LOCAL_WORLD_SIZE": seat.local_world_size,
+            "NODE_RANK": seat.node_rank,
+            "GROUP_RANK": seat.node_rank,
+            "GROUP_WORLD_SIZE": seat.nodes,
+            "ROLE_RANK": seat.rank,
+            "ROLE_WORLD_SIZE": seat.world_size,
+            "ROLE_NAME": "default",
+        }
+        if seat.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+        os.environ.update({name: str(value) for name, value in environment.items()})
+        if seat.nodes > 1:
+            rendezvous.choose_interface(ray.util.get_node_ip_address())
+        if self._importing is not None:
+            self._importing.join()
+        self._baseline = Baseline()
+        self._baseline.remember_torch()
+
+    def _why_not(self, launch: Launch) -> str | None:
+        if self._dirty is not None:
+            return self._dirty
+        if self._baseline is not None and launch.experiment_id != self._experiment:
+            self._experiment = launch.experiment_id
+            if stale := self._modules.stale():
+                return f"{stale} has changed since it was imported"
+        return None
+
+    def _set_up(self, launch: Launch, seat: Seat, capture: Capture) -> _Segment:
+        assert self._baseline is not None
+        os.environ.update(launch.env)
+        for entry in reversed(launch.code.sys_path):
+            if entry not in sys.path:
+                sys.path.insert(0, entry)
+        own_directory = directories.enter(launch, seat.rank)
+        self._seed(launch, seat)
+        self._modules.note()
+        function = load(launch.code, self._codes.get(launch.code.hash))
+        config = resolve(launch)
+        self._modules.note()
+        checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
+        if checkpoint is not None and seat.local_rank == 0:
+            checkpoint.verify()
+            if checkpoint.is_elsewhere:  # now and not in the user's function: a node that is gone is no mistake of its
+                borrowed = contextlib.ExitStack()
+                borrowed.enter_context(checkpoint.as_directory())
+                self._undo.append(borrowed.close)
+        watch: Apart | None = None
+        if seat.backend != "none":
+            self._set_up_torch(launch, seat)
+            if seat.world_size > 1 and seat.rank == 0:
+                watch = Apart()
+                self._undo.append(watch.close)
+        outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
+        saver = Saver(
+            storage=launch.storage,
+            segment_id=launch.segment_id,
+            trial_number=launch.trial_number,
+            rank=seat.rank,
+            world_size=seat.world_size,
+            hub=self._hub,
+            node=_node(),
+            bring=transfer.bring,
+            durable=launch.durable,
+            committed=lambda info: self._committed(launch, outbox, info),
+        )
+        running = Session(
+            Context(
+                experiment_id=launch.experiment_id,
+                trial_id=launch.trial_id,
+                trial_number=launch.trial_number,
+                segment_id=launch.segment_id,
+                world_size=seat.world_size,
+                world_rank=seat.rank,
+                local_rank=seat.local_rank,
+                local_world_size=seat.local_world_size,
+                node_rank=seat.node_rank,
+                config=config,
+                seed=launch.seed,
+                start_iteration=launch.start_iteration,
+                devices=seat.devices,
+                resources=launch.scaling.bundle(),
+                log_file=capture.path,
+                trial_dir=own_directory,
+            ),
+            reports=outbox,
+            peers=_Star(self._hub, self._spoke, launch) if seat.world_size > 1 else None,
+            saver=saver,
+            checkpoint=checkpoint,
+            first_milestone=launch.first_milestone,
+            checkpoint_every=launch.checkpoint_every,
+            milestone_checkpoints=launch.milestone_checkpoints,
+            checkpoint_at_end=launch.checkpoint_policy.at_end,
+            objective=launch.metric,
+            watch=watch,
+        )
+        segment = _Segment(launch, running, saver, outbox, capture, function, config)
+        running.on_leave = lambda verdict: self._expect_end(segment, verdict)
+        return segment
+
+    def _set_up_torch(self, launch: Launch, seat: Seat) -> None:
+        """Groups of many always have torch.distributed; a rank alone only once its code imports torch."""
+
+        def imported() -> None:
+            assert self._baseline is not None
+            self._baseline.remember_torch()
+            rendezvous.join(seat, launch.segment_id, self._hub, self._spoke)
+
+        if seat.world_size > 1:
+            imported()
+        else:
+            self._undo.append(on_import("torch", imported))
+
+    def _seed(self, launch: Launch, seat: Seat) -> None:
+        import random
+
+        seed = keyed_seed(launch.seed, "rank", launch.trial_number, seat.rank, launch.start_iteration)
+        random.seed(seed)
+        self._undo = [
+            on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
+            on_import("torch", lambda: sys.modules["torch"].manual_seed(seed)),
+        ]
+
+    # Running
+
+    def _main(self, segment: _Segment) -> None:
+        session.activate(segment.session)
+        self._undo.append(driver_calls.open_for(self._driver, segment.launch.segment_id))
+        self._undo.append(ray_compat.install(segment.session))
+        result = RankResult(kind="failed", error=RankError(type="RuntimeError", message="ended in an unknown way"))
+        try:
+            result = self._run(segment)
+        except BaseException as error:
+            result = RankResult(kind="failed", reports=segment.session.count, error=describe(error, ""))
+        finally:
+            session.activate(None)
+            self._put_back()
+            if segment.overstay is not None:
+                segment.overstay.cancel()
+            segment.capture.end()
+            if result.error is not None:
+                result = replace(result, error=replace(result.error, log_tail=segment.capture.tail(_TAIL)))
+            segment.end(result)
+
+    def _run(self, segment: _Segment) -> RankResult:
+        running = segment.session
+        error: RankError | None = None
+        try:
+            call(segment.function, segment.config, running, segment.launch)
+            running.finish()
+        except LeaveTrial as leave:
+            if leave is not running.left:
+                raise
+        except BaseException as raised:
+            if running.left is None:
+                error = describe(raised, "")
+                sys.stderr.write(error.traceback)
+        if segment.overstay is not None:
+            segment.overstay.cancel()
+        running.saving = True
+        try:
+            segment.saver.drain(_LAST_SAVE_S if error is not None else None)
+        except Exception as raised:
+            error = error or _not_saved(raised)
+        if segment.outbox is not None:
+            try:
+                segment.outbox.close()
+            except ReportsLost as raised:
+                error = error or describe(raised, "")
+        if error is not None:
+            return RankResult(kind="failed", reports=running.count, error=error)
+        kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
+        return RankResult(kind=kind, reports=running.count, as_value=running.as_value, warning=running.warning)
+
+    def _put_back(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
+        """The function is leaving: it gets some time for its own `finally`, no more."""
+        grace = segment.launch.limits.stop_grace_s
+        segment.saver.patience_s = grace
+
+        def overstayed() -> None:
+            message = f"did not end within {grace:g} s of being told to {verdict.action}"
+            self._dirty = message
+            error = RankError(type="", message=message, cause="stop_ignored", log_tail=segment.capture.tail(_TAIL))
+            segment.end(RankResult(kind="failed", reports=segment.session.count, error=error))
+
+        segment.overstay = threading.Timer(grace, overstayed)
+        segment.overstay.name = "tuner-overstay"
+        segment.overstay.daemon = True
+        segment.overstay.start()
+
+    def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
+        answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
+        return answer  # the outbox repeats it
+
+    def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
+        """Tell the driver of a checkpoint, once it has the report that the checkpoint belongs to."""
+        assert outbox is not None
+        outbox.wait_for(info.step - launch.start_iteration)
+        ask(self._driver.checkpoint, launch.segment_id, info)
+
+    def _saver_of(self, segment_id: str) -> Saver | None:
+        segment = self._segment
+        return segment.saver if segment is not None and segment.launch.segment_id == segment_id else None
+
+    def _session_of(self, segment_id: str) -> Session | None:
+        segment = self._segment
+        return segment.session if segment is not None and segment.launch.segment_id == segment_id else None
+
+
+def _checkpoint(info: CheckpointInfo) -> Checkpoint:
+    node = info.node
+    if node is None or node == _node():
+        return Checkpoint(info.uri, info=info)
+    return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, node))
+
+
+def _node() -> str:
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+class _Sender:
+    """The way to the driver host, as the outbox of one segment needs it."""
+
+    def __init__(self, line: Line, segment_id: str) -> None:
+        self._line = line
+        self._segment = segment_id
+
+    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+        return self._line.send(self._segment, messages)
+
+
+class _Star:
+    """`Peers` over the group's channel."""
+
+    def __init__(self, hub: Hub | None, spoke: Spoke | None, launch: Launch) -> None:
+        self._hub, self._spoke = hub, spoke
+        self._segment = launch.segment_id
+        self._over = False  # rank 0 has ended
+        self._early = deque(self._waiting())
+
+    def _waiting(self) -> Iterator[Any]:
+        """What has come for this segment already. What is left of earlier ones goes: nobody read it, and a full socket would
+        make rank 0 wait."""
+        with contextlib.suppress(TimeoutError):
+            while self._spoke is not None:
+                message = self._spoke.verdicts.receive(0)
+                if message[1] == self._segment:
+                    yield message
+
+    def hand_out(self, report_no: int, verdict: Verdict) -> None:
+        assert self._hub is not None
+        self._hub.broadcast(("verdict", self._segment, report_no, verdict))
+
+    def ended(self) -> None:
+        assert self._hub is not None
+        with contextlib.suppress(PeerLost):  # a rank that is gone waits for nothing
+            self._hub.broadcast(("ended", self._segment))
+
+    def take(self, report_no: int) -> Verdict:
+        assert self._spoke is not None
+        while not self._over:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
+            kind, segment, *rest = self._early.popleft() if self._early else self._spoke.verdicts.receive()
+            self._over = kind == "ended" and segment == self._segment
+            if kind != "verdict" or segment != self._segment:
+                continue
+            number, verdict = rest
+            if number != report_no:
+                raise RuntimeError(
+                    f"rank 0 is at report {number} where this rank is at report {report_no}: "
+                    "every rank must call tuner.report equally often"
+                )
+            answer: Verdict = verdict
+            return answer
+        return Verdict()  # the group manager will warn of the unequal counts
+
+
+def _own_process_group() -> None:
+    """So that whatever the rank starts can be ended with it; and SIGTERM ends it as any other process."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def describe(error: BaseException, log_tail: str) -> RankError:
+    return RankError(
+        type=type(error).__name__,
+        message="; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ()))),
+        traceback=_readable(error),
+        log_tail=log_tail,
+        cause=_cause(error),
+        communication=any(
+            isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
+        ),
+    )
+
+
+def _not_saved(error: Exception) -> RankError:
+    """A checkpoint could not be saved, or the driver could not be told of it."""
+    described = describe(error, "")
+    root = error.__cause__ or error
+    return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, CheckpointLost):
+        return "disk_lost" if error.node is not None else "checkpoint_lost"
+    if isinstance(error, ReportsLost | DriverSilent):
+        return "driver_lost"
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return "actor_unavailable"
+    if isinstance(error, CheckpointUnreachable):
+        return "checkpoint_unreachable"
+    return "spec" if isinstance(error, EntrypointError) else "exception"
+
+
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _readable(error: BaseException) -> str:
+    """The traceback without the frames of this package that it begins with."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))

@@ -1,0 +1,68 @@
+"""What training code may ask the driver for, apart from reporting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.trials.checkpoints import objects
+from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.messages.rpc import ask
+from tuner.trials.training.session import OutsideTrial
+
+
+class DriverCalls:
+    """The calls that one rank makes to the driver about its segment. All ranks that ask the same get the same answer."""
+
+    def __init__(self, driver: Any, segment_id: str) -> None:
+        self._driver, self._segment = driver, segment_id
+
+    def draw(self, name: str, distribution: str) -> Any:
+        """The value of a parameter that is known only now; `distribution` is Optuna's JSON."""
+        return self._ask("draw", name, distribution)
+
+    def note(self, notes: Mapping[str, Any]) -> None:
+        """Leave something with the trial for people to read; JSON values."""
+        self._ask("note", dict(notes))
+
+    def end(self, reason: str) -> None:
+        """The trial stops itself: it counts as stopped early, not as completed."""
+        self._ask("end", reason)
+
+    def object(self, stored: Stored) -> Any:
+        """An object that came with the training code, from Ray's object store."""
+        import ray
+
+        return ray.get(self._ask("object", stored)[0])
+
+    def _ask(self, question: str, *args: Any) -> Any:
+        import ray
+
+        try:
+            return ask(getattr(self._driver, question), self._segment, *args)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+
+
+_here: DriverCalls | None = None
+
+
+def here() -> DriverCalls:
+    """Return the calls of the trial that runs in this process. OutsideTrial if there is none."""
+    if _here is None:
+        raise OutsideTrial("this only means something inside a trial")
+    return _here
+
+
+def open_for(driver: Any, segment_id: str) -> Callable[[], None]:
+    """Let the training code in this process ask `driver` about this segment. Returns a function that ends this."""
+    global _here
+    _here = DriverCalls(driver, segment_id)
+    objects.fetch_by(_here.object)
+
+    def close() -> None:
+        global _here
+        objects.fetch_by(None)
+        _here = None
+
+    return close

@@ -1,0 +1,217 @@
+"""What a PyTorch training function usually needs of its worker group: `tuner.torch`.
+
+The names and the meaning of their arguments are those of `ray.train.torch`. None of it is required: a function that uses plain
+`torch.distributed` and DDP with nothing of ours but `tuner.report` works as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
+
+from tuner.trials.training import session
+
+__all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
+
+
+def get_devices() -> list[torch.device]:
+    """All devices of this rank; the CPU where it has no GPU. Outside a trial: what a script of one process would use."""
+    current = session.current()
+    if current is None:
+        return [torch.device("cuda" if torch.cuda.is_available() else "cpu")]
+    devices = current.context.devices
+    return [torch.device("cuda", index) for index in devices] or [torch.device("cpu")]
+
+
+def get_device() -> torch.device:
+    """The (first) device of this rank."""
+    return get_devices()[0]
+
+
+def prepare_model(
+    model: torch.nn.Module,
+    move_to_device: bool | torch.device = True,
+    parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
+    parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Move the model to this rank's device and wrap it for data parallel training.
+
+    parallel_strategy: "ddp" wraps it in DistributedDataParallel; "fsdp" shards its parameters with FSDP2
+        (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None leaves it as it is. With one rank
+        it stays as it is. parallel_strategy_kwargs: passed on to DDP or to `fully_shard`.
+    """
+    if parallel_strategy not in ("ddp", "fsdp", None):
+        raise ValueError(f"parallel_strategy: expected 'ddp', 'fsdp' or None, got {parallel_strategy!r}")
+    options = dict(parallel_strategy_kwargs or {})
+    device = move_to_device if isinstance(move_to_device, torch.device) else get_device()
+    if move_to_device is not False:
+        model = model.to(device)
+    if parallel_strategy is None or _world_size() == 1:
+        return model
+    if parallel_strategy == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, **options)
+        return model
+    if device.type == "cuda" and "device_ids" not in options and next(model.parameters()).is_cuda:
+        options |= {"device_ids": [device], "output_device": device}
+    return torch.nn.parallel.DistributedDataParallel(model, **options)
+
+
+def prepare_data_loader(
+    data_loader: DataLoader[Any],
+    add_dist_sampler: bool = True,
+    move_to_device: bool = True,
+    auto_transfer: bool = True,
+) -> Any:
+    """The loader of this rank's share of the data: the same options, a distributed sampler, batches on this rank's device.
+
+    The batch size stays that of one rank. Epochs are counted by the loader, from the checkpoint that the trial goes on from, so
+    that every epoch is shuffled anew and the same way after a resume; `set_epoch` is not needed. A sampler of the user's own is
+    dealt out over the ranks. Iterable data sets are left as they are: they know best how to divide themselves.
+
+    add_dist_sampler: divide the data among the ranks. move_to_device: put tensors of a batch on the device. auto_transfer:
+    copy the next batch to a GPU while the present one is used.
+    """
+    sampler: Any = None
+    if add_dist_sampler and _world_size() > 1 and not isinstance(data_loader.dataset, IterableDataset):
+        sampler = _distributed(data_loader)
+        data_loader = _rebuilt(data_loader, sampler)
+    return _Loader(data_loader, sampler, get_device() if move_to_device else None, auto_transfer)
+
+
+class _Loader:
+    """A DataLoader that counts epochs for its sampler and moves batches. Other attributes are those of the DataLoader."""
+
+    def __init__(self, loader: DataLoader[Any], sampler: Any, device: torch.device | None, ahead: bool) -> None:
+        self._loader, self._sampler, self._device = loader, sampler, device
+        self._ahead = ahead and device is not None and device.type == "cuda"
+        current = session.current()
+        self._epoch = current.context.start_iteration if current is not None else 0
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
+
+    def __iter__(self) -> Iterator[Any]:
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(self._epoch)
+        self._epoch += 1
+        if self._device is None or (self._device.type == "cpu" and not self._ahead):
+            return iter(self._loader)
+        return self._moved_ahead() if self._ahead else (_to(batch, self._device) for batch in self._loader)
+
+    def _moved_ahead(self) -> Iterator[Any]:
+        """One batch ahead, on a stream of its own."""
+        stream = torch.cuda.Stream(self._device)
+        following: Any = None
+        for batch in self._loader:
+            with torch.cuda.stream(stream):
+                moved = _to(batch, self._device)
+            if following is not None:
+                yield following
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+            _record(moved, torch.cuda.current_stream(self._device))
+            following = moved
+        if following is not None:
+            yield following
+
+
+class _Dealt(Sampler[int]):
+    """A sampler of the user's, dealt out over the ranks; the same number of samples each, the last ones repeated if need be."""
+
+    def __init__(self, sampler: Sampler[int], rank: int, ranks: int) -> None:
+        self._sampler, self._rank, self._ranks = sampler, rank, ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        whole = list(self._sampler)
+        if whole and (missing := -len(whole) % self._ranks):
+            whole += (whole * (missing // len(whole) + 1))[:missing]
+        return iter(whole[self._rank :: self._ranks])
+
+    def __len__(self) -> int:
+        sampler = self._sampler
+        assert isinstance(sampler, Sized)
+        return -(-len(sampler) // self._ranks)
+
+
+def _distributed(loader: DataLoader[Any]) -> Any:
+    current = session.current()
+    seed = current.context.seed if current is not None else 0
+    sampler = loader.sampler
+    if isinstance(sampler, DistributedSampler):
+        return sampler
+    if type(sampler) in (RandomSampler, SequentialSampler):
+        shuffle = isinstance(sampler, RandomSampler)
+        return DistributedSampler(loader.dataset, shuffle=shuffle, seed=seed % 2**31, drop_last=False)
+    return _Dealt(sampler, dist.get_rank(), dist.get_world_size())
+
+
+def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
+    """The same loader with another sampler. ValueError for one with a batch sampler of its own, which cannot be divided."""
+    if loader.batch_size is None:
+        raise ValueError(
+            "prepare_data_loader cannot divide a loader with a batch_sampler of its own; divide it yourself and pass"
+            " add_dist_sampler=False"
+        )
+    options: dict[str, Any] = {
+        "batch_size": loader.batch_size,
+        "sampler": sampler,
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "drop_last": loader.drop_last,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "generator": loader.generator,
+        "persistent_workers": loader.persistent_workers,
+    }
+    if loader.num_workers > 0:
+        options |= {
+            "multiprocessing_context": loader.multiprocessing_context,
+            "prefetch_factor": loader.prefetch_factor,
+        }
+    return DataLoader(loader.dataset, **options)
+
+
+def _to(batch: Any, device: torch.device | None) -> Any:
+    """Tensors inside tuples, lists, dicts and anything with a `to` of its own."""
+    if isinstance(batch, Mapping):
+        return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_to(value, device) for value in batch)
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        with contextlib.suppress(TypeError):
+            return batch.to(device)
+    return batch
+
+
+def _record(batch: Any, stream: Any) -> None:
+    """Tell the allocator that this stream uses the tensors too."""
+    if isinstance(batch, torch.Tensor) and batch.is_cuda:
+        batch.record_stream(stream)
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            _record(value, stream)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            _record(value, stream)
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
