@@ -14,8 +14,9 @@ from tuner.domain.decisions import Decision, Exploit, Resume, Retry, Start
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import Limits, Objective, Spec
 from tuner.domain.keys import checkpoint_id, keyed_random, segment_id
-from tuner.driver.actions import Interrupt, Launch
+from tuner.driver.actions import Fit, Interrupt, Launch
 from tuner.driver.assemble import assemble
+from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, LogChunk, Store, UsageSample
 
@@ -77,11 +78,12 @@ class Search:
         curve: Curve = learning,
         seconds: float = 2.0,
         record: ExperimentRecord | None = None,
+        core: Core | None = None,
     ) -> None:
         self.store, self.curve, self.seconds, self.now = store, curve, seconds, start
         record = record or store.create_experiment(spec, now=start - 1.0)
         self.id, self.public_id = record.id, record.public_id
-        self.core = assemble(spec, Space.from_json(spec.space))
+        self.core = core or assemble(spec, Space.from_json(spec.space))
         self.epoch = store.claim(self.id, "test", 1e6, start)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -138,6 +140,9 @@ class Search:
                     self._at(0.4 * self.seconds, lambda n=number, o=ordinal, s=seq: self._start(n, o, s))
                 case Interrupt(trial=number, segment=ordinal):
                     self._at(0.0, lambda n=number, o=ordinal: self._leave(n, o))
+                case Fit(payload=payload):
+                    fitted = self.core.scheduler.fit(payload)
+                    self._at(0.1, lambda f=fitted: self._feed(e.ModelFitted(time=self.now, payload=f)))
                 case _:
                     pass  # checkpoints of a formula take no room
 
