@@ -73,12 +73,12 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.space import randn as randn
     from tuner.space import sample_from as sample_from
     from tuner.space import uniform as uniform
-    from tuner.trials.checkpoints import Checkpoint as Checkpoint
-    from tuner.trials.objects import with_parameters as with_parameters
-    from tuner.trials.session import get_checkpoint as get_checkpoint
-    from tuner.trials.session import get_context as get_context
-    from tuner.trials.session import report as report
-    from tuner.trials.session import should_checkpoint as should_checkpoint
+    from tuner.trials.checkpoints.checkpoints import Checkpoint as Checkpoint
+    from tuner.trials.checkpoints.objects import with_parameters as with_parameters
+    from tuner.trials.training.session import get_checkpoint as get_checkpoint
+    from tuner.trials.training.session import get_context as get_context
+    from tuner.trials.training.session import report as report
+    from tuner.trials.training.session import should_checkpoint as should_checkpoint
 
 else:  # hidden from type checkers, for which an unknown name is then an error
 
