@@ -104,7 +104,6 @@ def test_a_rank_loads_the_function_that_an_old_database_holds() -> None:
 
 
 @pytest.mark.ray
-def test_a_worker_of_ray_opens_an_old_pickle(old: bytes, private_ray: None) -> None:
-    ray.init(num_cpus=1, include_dashboard=False)
+def test_a_worker_of_ray_opens_an_old_pickle(old: bytes, local_ray: None) -> None:
     opened = ray.remote(lambda blob: type(pickle.loads(blob)["checkpoint"]).__module__)
     assert ray.get(opened.remote(old)) == "tuner.trials.checkpoints.checkpoints"
