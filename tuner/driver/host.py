@@ -448,7 +448,7 @@ class Host:
         return found
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """rank -> its Python stack ("stack") and what it uses now (see `trials.figures.usage`), of a segment that runs."""
+        """rank -> its Python stack ("stack") and what it uses now (see `process_stats.usage`), of a segment that runs."""
         stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.figures(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 

@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 class Meters(Protocol):
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """segment -> rank -> its figures now, see `trials.figures.usage`; those that do not answer are left out."""
+        """segment -> rank -> its figures now, see `process_stats.usage`; those that do not answer are left out."""
 
 
 class Shelf(Protocol):

@@ -11,6 +11,7 @@ import pytest
 import ray
 
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable, DriverSilent, ReportsLost
+from tuner.trials.checkpoints.objects import with_parameters
 from tuner.trials.groups.failures import from_error
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.protocol import RankResult
@@ -81,3 +82,14 @@ def test_the_clock_of_a_hang_begins_with_the_function() -> None:
     go_on.set()
     training.join(20)
     assert rank.progress() is None
+
+
+def test_a_traceback_begins_with_the_users_code_whichever_room_called_it() -> None:
+    def train(config: dict[str, Any], big: int) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        with_parameters(train, big=1)({})
+    called_by_us = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # type: ignore[union-attr]
+    frames = [line for line in describe(called_by_us, "").traceback.splitlines() if line.startswith("  File")]
+    assert [line.rpartition(", in ")[2] for line in frames] == ["train"]

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
@@ -83,12 +84,13 @@ def note_exits() -> None:
     os._exit = noted
 
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+"""The folder of `tuner.trials`: frames from there are not those of the user."""
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """The frames below the last one of this package; all where there is none below."""
-    ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(_OWN)]
+    ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
     return frames[ours[-1] + 1 :] or frames if ours else frames
 
 

@@ -38,7 +38,7 @@ from tuner.trials.runtime.apart import Apart
 from tuner.trials.runtime.calling import call
 from tuner.trials.runtime.code import load, resolve
 from tuner.trials.runtime.hygiene import Baseline
-from tuner.trials.runtime.logs import Capture, note_exits
+from tuner.trials.runtime.logs import OWN, Capture, note_exits
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.outbox import Outbox
 from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
@@ -567,12 +567,9 @@ def _cause(error: BaseException) -> str:
     return "spec" if isinstance(error, EntrypointError) else "exception"
 
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
 def _readable(error: BaseException) -> str:
     """The traceback without the frames of this package that it begins with."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
