@@ -1,0 +1,122 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { Series } from "../api/types";
+import { CurvesPlot, type Look, type PlotData } from "./plot";
+
+const LOOK: Look = { mode: "max", objective: true, x: "step", xLabel: "iteration", log: false, logX: false, trim: true, theme: "light", rungs: [] };
+
+function curve(number: number, length: number, top = 0.5): Series {
+  const x = Array.from({ length }, (_, i) => i + 1);
+  return { trial_id: `trl_${number}`, number, state: "running", best_value: top, segments: [{ ordinal: 1, cause: "start", x, y: x.map((i) => (top * i) / 100) }] };
+}
+
+const NO_SOURCE = () => undefined;
+const RANK = new Map(Array.from({ length: 30 }, (_, i) => [i, i + 1]));
+const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotData => ({ series, rank: RANK, source: NO_SOURCE, live: true, ...fields });
+const handlers = { onHover: () => {}, onSelect: () => {}, onOutside: () => {}, onZoom: () => {} };
+
+/** A canvas that takes every call and draws nothing. */
+function context(): CanvasRenderingContext2D {
+  const fields: Record<string | symbol, unknown> = { measureText: () => ({ width: 30 }) };
+  return new Proxy(fields, { get: (own, name) => own[name] ?? (() => undefined), set: (own, name, value) => ((own[name] = value), true) }) as unknown as CanvasRenderingContext2D;
+}
+
+let plot: CurvesPlot;
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "requestAnimationFrame", "cancelAnimationFrame"] });
+  vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockImplementation(context as never);
+  vi.stubGlobal("Path2D", class { moveTo() {} lineTo() {} rect() {} arc() {} });
+  const root = document.createElement("div");
+  document.body.append(root);
+  plot = new CurvesPlot(root, LOOK, handlers);
+});
+
+afterEach(() => {
+  plot.destroy();
+  vi.useRealTimers();
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+});
+
+/** uPlot draws in a microtask. */
+async function settle(): Promise<void> {
+  for (let i = 0; i < 5; i++) await Promise.resolve();
+}
+
+async function begin(series: readonly Series[]): Promise<void> {
+  plot.setData(data(series));
+  await settle();
+  Object.assign(plot.drawn, { all: 0, alone: 0 });
+}
+
+describe("the chart of curves", () => {
+  const many = Array.from({ length: 30 }, (_, i) => curve(i, 50));
+
+  it("draws only the curves that have changed, and all of them some seconds later", async () => {
+    await begin(many);
+    const next = many.map((one, i) => (i === 3 || i === 7 ? curve(i, 51) : one));
+    plot.setData(data(next));
+    await settle();
+    expect(plot.drawn).toEqual({ all: 0, alone: 2 });
+    plot.setData(data(next.map((one, i) => (i === 4 ? curve(i, 51) : one))));
+    await settle();
+    expect(plot.drawn).toEqual({ all: 0, alone: 3 });
+    vi.advanceTimersByTime(3000);
+    expect(plot.drawn).toEqual({ all: 1, alone: 3 });
+    vi.advanceTimersByTime(10_000);
+    expect(plot.drawn.all).toBe(1);
+  });
+
+  it("draws nothing where nothing has changed", async () => {
+    await begin(many);
+    plot.setData(data([...many]));
+    await settle();
+    vi.advanceTimersByTime(10_000);
+    expect(plot.drawn).toEqual({ all: 0, alone: 0 });
+  });
+
+  it("draws all of them where the axes move, where there are fewer, and where ranks are first known", async () => {
+    await begin(many);
+    plot.setData(data(many.map((one, i) => (i === 3 ? curve(i, 90) : one))));
+    await settle();
+    expect(plot.drawn.alone).toBe(0);
+    expect(plot.drawn.all).toBeGreaterThan(0);
+    await begin(many.slice(1));
+    plot.setData(data(many.slice(2)));
+    expect(plot.drawn.all).toBeGreaterThan(0);
+    plot.setData(data(many, { rank: new Map() }));
+    await begin(many);
+    plot.setData(data(many, { rank: new Map() }));
+    await settle();
+    Object.assign(plot.drawn, { all: 0, alone: 0 });
+    plot.setData(data(many));
+    expect(plot.drawn.all).toBe(1);
+  });
+
+  it("spreads many points over frames", async () => {
+    const long = Array.from({ length: 30 }, (_, i) => curve(i, 2000));
+    const frames = vi.spyOn(globalThis, "requestAnimationFrame");
+    plot.setData(data(many));
+    await settle();
+    expect(frames).not.toHaveBeenCalled();
+    plot.setData(data(long));
+    await settle();
+    const asked = frames.mock.calls.length;
+    expect(asked).toBeGreaterThan(0);
+    vi.advanceTimersByTime(500);
+    expect(frames.mock.calls.length).toBeGreaterThanOrEqual(asked + 1);
+  });
+
+  it("keeps what is zoomed to while reports come in", async () => {
+    await begin(many);
+    plot.setZoom({ x: { min: 10, max: 20 }, y: { min: 0, max: 0.1 } });
+    await settle();
+    Object.assign(plot.drawn, { all: 0, alone: 0 });
+    plot.setData(data(many.map((one, i) => (i === 3 ? curve(i, 90) : one))));
+    await settle();
+    expect(plot.drawn).toEqual({ all: 0, alone: 1 });
+    plot.setZoom(null);
+    await settle();
+    expect(plot.drawn.all).toBeGreaterThan(0);
+  });
+});
