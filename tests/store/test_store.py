@@ -12,7 +12,16 @@ import pytest
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Exploit, Finish, Note, Pause, Stop
-from tuner.domain.events import CheckpointInfo, CheckpointSaved, Commanded, Failure, Reported, SegmentEnded, Waiting
+from tuner.domain.events import (
+    CheckpointDeleted,
+    CheckpointInfo,
+    CheckpointSaved,
+    Commanded,
+    Failure,
+    Reported,
+    SegmentEnded,
+    Waiting,
+)
 from tuner.domain.keys import checkpoint_id, segment_id, trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment
@@ -142,7 +151,7 @@ class TestLeases:
         made, epoch, trials = begin(store)
         store.claim(made.id, "other", 10, T0 + 1000)
         before = list(store.load(made.id))
-        batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.COMPLETED, snapshot=b"x")
+        batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.COMPLETED)
         with pytest.raises(LostLease):
             store.commit(made.id, epoch, batch, T0)
         with pytest.raises(LostLease):
@@ -150,7 +159,6 @@ class TestLeases:
         store.release(made.id, epoch)  # not its own any more: nothing happens
         assert list(store.load(made.id)) == before
         assert store.metric_names(made.id) == []
-        assert store.snapshot(made.id) is None
         after = store.get_experiment(made.public_id)
         assert (after.state, after.driver_owner, after.driver_epoch) == (ExperimentState.RUNNING, "other", 2)
 
@@ -339,13 +347,6 @@ class TestLog:
         ]
         assert values == [[{"accuracy": 0.1}], [{"accuracy": 0.2}]]
 
-    def test_the_snapshot_is_the_newest(self, store: Store) -> None:
-        made, epoch, trials = begin(store)
-        assert store.snapshot(made.id) is None
-        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, snapshot=b"one"), T0)
-        store.commit(made.id, epoch, Batch(log=[(5, a_report(0, 2))], trials=trials, snapshot=b"two"), T0)
-        assert store.snapshot(made.id) == (5, b"two")
-
     def test_readers_see_whole_batches_only(self, store: Store, database_url: str) -> None:
         made, epoch, trials = begin(store)
         done = threading.Event()
@@ -531,13 +532,14 @@ class TestViews:
             for n in (1, 2, 3)
         ]
         log = [(3 + n, dataclasses.replace(a_report(0, n), checkpoint=infos[n - 1])) for n in (1, 2, 3)]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials, deleted_checkpoints=[infos[0].id]), T0)
+        deleted = CheckpointDeleted(time=T0, trial=0, checkpoint=infos[0].id)
+        store.commit(made.id, epoch, Batch(log=[*log, (7, deleted)], trials=trials), T0)
         assert [(c.state, c.node) for c in store.checkpoints(made.id)] == [
             (state, "5f" * 28) for state in ("deleted", "uploading", "ready")
         ]
         uploaded = [dataclasses.replace(info, ready=True, uri="s3://b", node=None) for info in infos[:2]]
         saved = [CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=info) for info in uploaded]
-        store.commit(made.id, epoch, Batch(log=[(7, saved[0]), (8, saved[1])], trials=trials), T0)
+        store.commit(made.id, epoch, Batch(log=[(8, saved[0]), (9, saved[1])], trials=trials), T0)
         assert [(c.state, c.uri, c.node) for c in store.checkpoints(made.id, trial=0)] == [
             ("deleted", "/c/1", "5f" * 28),
             ("ready", "s3://b", None),

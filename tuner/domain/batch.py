@@ -36,5 +36,3 @@ class Batch:
         default_factory=dict
     )  # trial -> event_seq of the decision that takes the place of all its earlier ones that were not carried out
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out
-    deleted_checkpoints: Sequence[str] = ()
-    snapshot: bytes | None = None

@@ -128,7 +128,7 @@ _KINDS: dict[str, type[Decision]] = {
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
-    """The decision that `to_json` wrote under this kind."""
+    """Return the decision that `to_json` wrote under this kind."""
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])

@@ -238,7 +238,7 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:
-    """The event that `to_json` wrote under this kind."""
+    """Return the event that `to_json` wrote under this kind."""
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])

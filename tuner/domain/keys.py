@@ -18,12 +18,12 @@ def keyed_seed(seed: int, *key: Key) -> int:
 
 
 def keyed_random(seed: int, *key: Key) -> random.Random:
-    """A generator of its own for one purpose, as in ``keyed_random(seed, "explore", trial, ordinal)``."""
+    """Return a random generator for one purpose, as in ``keyed_random(seed, "explore", trial, ordinal)``."""
     return random.Random(keyed_seed(seed, *key))
 
 
 def derived_id(prefix: str, *key: Key) -> str:
-    """An opaque id that is a function of its key: writing the same thing twice gives the same id."""
+    """Return an opaque id that depends on the key alone, so that writing the same thing twice gives the same id."""
     text = "\x1f".join(str(part) for part in key)
     return f"{prefix}_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
 

@@ -62,14 +62,14 @@ TRIAL_CHANGES: Mapping[TrialState, frozenset[TrialState]] = {
 
 
 def change_experiment(old: ExperimentState, new: ExperimentState) -> ExperimentState:
-    """`new`, or IllegalTransition where the table does not have old -> new."""
+    """Return `new`. Raise IllegalTransition if the table has no change from `old` to `new`."""
     if new not in EXPERIMENT_CHANGES[old]:
         raise IllegalTransition(f"an experiment that is {old} cannot become {new}")
     return new
 
 
 def change_trial(old: TrialState, new: TrialState) -> TrialState:
-    """`new`, or IllegalTransition where the table does not have old -> new."""
+    """Return `new`. Raise IllegalTransition if the table has no change from `old` to `new`."""
     if new not in TRIAL_CHANGES[old]:
         raise IllegalTransition(f"a trial that is {old} cannot become {new}")
     return new

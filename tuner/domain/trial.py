@@ -112,11 +112,11 @@ class Trial:
         return Mark(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
 
     def params_at(self, mark: Mark) -> Mapping[str, Any]:
-        """The configuration that led to a report: under PBT it may differ from the present one."""
+        """Return the configuration that led to a report. Under PBT it may differ from the present one."""
         return self.segments[mark.segment - 1].params if 0 < mark.segment <= len(self.segments) else self.params
 
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
-        """The ready checkpoint whose report had the best objective; the newest one where none had a finite value."""
+        """Return the ready checkpoint whose report was the best, or the newest one if no report had a finite value."""
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
         scored = [kept for kept in ready if kept.value is not None]
         if scored:

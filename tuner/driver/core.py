@@ -143,10 +143,6 @@ class Core(Fold):
         total = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
         return self.finishing is None and not self._exhausted and (total is None or len(self.trials) < total)
 
-    @property
-    def open_segments(self) -> int:
-        return self._open
-
     def verdict(self, number: int, ordinal: int, offer: int | None = None) -> Verdict:
         """What the ranks of this segment do now: a function of the state, so that asking twice gives the same answer.
 

@@ -44,7 +44,7 @@ from tuner.store.records import (
     UsageSample,
     UsageSeries,
 )
-from tuner.store.tables import code, experiment, snapshot
+from tuner.store.tables import code, experiment
 from tuner.store.writer import Cursor, Writer
 
 
@@ -406,17 +406,9 @@ class Store:
         with self._read() as connection:
             yield from history.entries(connection, experiment_id, after)
 
-    def snapshot(self, experiment_id: int) -> tuple[int, bytes] | None:
-        """(event_seq that it was taken at, bytes) of the newest snapshot."""
-        with self._read() as connection:
-            row = connection.execute(
-                select(*snapshot.c["event_seq", "state"]).where(snapshot.c.experiment_id == experiment_id)
-            ).first()
-        return None if row is None else (row.event_seq, bytes(row.state))
-
     def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> None:
-        """Write the batch whole, durably, or not at all. LostLease where the epoch is not the newest. Writing the same
-        batch again changes nothing. The snapshot, a mere cache, is written in a transaction of its own afterwards.
+        """Write the whole batch durably, or nothing. LostLease if the epoch is not the newest. Writing the same batch again
+        changes nothing.
         """
         try:
             with self._write() as cursor:
@@ -427,9 +419,6 @@ class Store:
         except BaseException:
             self._writers.pop(experiment_id, None)  # the ids that it remembers may not have been written
             raise
-        if batch.snapshot is not None and batch.log:
-            with self._write() as cursor:
-                writer.write_snapshot(cursor, batch.log[-1][0], batch.snapshot)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 

@@ -255,14 +255,6 @@ decision = Table(
     sqlite_with_rowid=False,
 )
 
-snapshot = Table(
-    "snapshot",
-    metadata,
-    Column("experiment_id", Id, ForeignKey("experiment.id"), primary_key=True, autoincrement=False),
-    Column("event_seq", Id, nullable=False),
-    Column("state", LargeBinary, nullable=False),
-)
-
 command = Table(
     "command",
     metadata,

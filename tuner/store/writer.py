@@ -93,9 +93,6 @@ INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state, node) VA
 ON CONFLICT (public_id) DO UPDATE
 SET uri = excluded.uri, bytes = excluded.bytes, state = excluded.state, node = excluded.node
 WHERE checkpoint.state <> 'deleted' AND NOT (checkpoint.state = 'ready' AND excluded.state = 'uploading')"""
-_SNAPSHOT = """
-INSERT INTO snapshot (experiment_id, event_seq, state) SELECT id, ?, ? FROM experiment WHERE id = ? AND driver_epoch = ?
-ON CONFLICT (experiment_id) DO UPDATE SET event_seq = excluded.event_seq, state = excluded.state"""
 
 _BEST = """
 INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"""
@@ -215,9 +212,6 @@ class Writer:
             )
         raise LostLease(f"experiment {self.public_id}: another driver has taken it over (ours was {self.epoch})")
 
-    def write_snapshot(self, cursor: Cursor, seq: int, state: bytes) -> None:
-        cursor.execute(_SNAPSHOT, (seq, state, self.experiment, self.epoch))
-
     def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
         """What the batch says of rows that were written before."""
         if batch.carried_out:
@@ -240,11 +234,6 @@ class Writer:
             cursor.executemany(
                 "UPDATE command SET state = 'done', done_at = ? WHERE id = ? AND experiment_id = ?",
                 [(now, command, self.experiment) for command in batch.commands],
-            )
-        if batch.deleted_checkpoints:
-            cursor.executemany(
-                "UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?",
-                [(public,) for public in batch.deleted_checkpoints],
             )
 
     def _write_experiment(self, cursor: Cursor, batch: Batch, time: float) -> None:
