@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+HELPERS = {"peers", "contenders", "learning_curves", "record_curves"}  # which print no figures
 
 
 def main() -> int:
-    known = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith("_") and p.stem != "peers")
+    known = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith("_") and p.stem not in HELPERS)
     wanted = sys.argv[1:] or known
     if unknown := [name for name in wanted if name not in known]:
         print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)

@@ -1,276 +1,238 @@
 """How good the default search is, on recorded learning curves in virtual time, beside what most people run today.
 
-    python benchmarks/quality.py [--curves DIR] [--family lcbench|taskset] [--seeds 3] [--workers 4] [--startup 0.05]
+    python -m benchmarks.quality [--runs 3] [--families lcbench mlp] [--methods default asha] [--results FILE]
+    python -m benchmarks.quality --methods default "plain:novelty.CROWDED=1e-9;curve_model.LINEAR=0.0" --baseline default
 
-DIR holds `curves.py`, whose `problems()` gives what is to be tuned; without --curves it is taken from the environment
-variable CURVES, else `../shared/curves` beside the repository. Regret is that of the best value seen so far: 1 is the median
-random configuration fully trained, 0 the best known value. Budgets are in full trainings' worth of worker time. Every method
-meets the same problems with the same seeds; the interval is that of the mean over problems and seeds (95 %).
+Regret is that of the best value seen so far: 1 is the median random configuration fully trained, 0 the best known value. Budgets
+are in full trainings' worth of worker time. Run k of a problem has a seed of its own, and the same one for every method. The
+interval is that of the mean over problems and runs (95 %). The second table has the differences to the baseline, run by run.
+
+The problems are those of this repository (`benchmarks/curves`) and, if they are there, LCBench's and TaskSet's in --curves, which
+defaults to the environment variable CURVES, else to `../shared/curves` beside the repository.
+
+With --results each run is appended to a file as it ends, and what the file already has is not run again. Begin a new file when
+the search has changed.
 
 Methods: `default` is `tuner.simulate` with nothing said but metric, mode and max_t; `asha` our stopping form over random
-configurations; `ray-asha` Ray's AsyncHyperBandScheduler driven directly over the same random configurations as `random`;
-`optuna` its TPESampler with its HyperbandPruner. Prints a table and one JSON line.
+configurations; `ray-asha` Ray's AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and
+`optuna-hyperband` with its HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
+NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers` changed, to find out what each is worth.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
-import importlib.util
+import itertools
 import json
 import math
 import os
 import statistics
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+import zlib
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-import numpy as np  # noqa: E402 (after the number of threads is set)
+from benchmarks import contenders, learning_curves  # noqa: E402 (after the number of threads is set)
+from benchmarks.contenders import Setting  # noqa: E402
+from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
 
-import tuner  # noqa: E402
-
-ETA = 3
-Report = Callable[[int, float], bool]
-"""(report count, value) -> whether the trial goes on."""
-
-
-def load(folder: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("curves", folder / "curves.py")
-    if spec is None or spec.loader is None or not (folder / "curves.py").exists():
-        raise SystemExit(f"no curves.py in {folder}: give its folder with --curves")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["curves"] = module
-    spec.loader.exec_module(module)
-    return module
+STUCK = 0.3  # a regret above which a run counts as stuck
+Row = dict[str, Any]
 
 
-# -- ours --------------------------------------------------------------------------------------------------------------
+def main() -> None:
+    args = arguments()
+    known = learning_curves.problems(args.curves)
+    if not learning_curves.shared(args.curves):
+        print(f"no LCBench and TaskSet: there is no curves.py in {args.curves}; name its folder with --curves")
+    chosen = [p.name for p in known if not args.families or p.name.startswith(tuple(args.families))]
+    if not chosen:
+        raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
+    methods = args.methods or contenders.names(args.curves)
+    wanted = [row_key(*t, args) for t in itertools.product(range(args.runs), chosen, methods)]
+    rows = read(args.results)
+    if not args.stored:
+        run_missing([key for key in wanted if key not in rows], rows, args)
+
+    mine = complete(wanted, rows, len(methods))
+    families = list(dict.fromkeys(key[0].split("/")[0] for key in mine))
+    table = {family: summary(family, methods, mine, args) for family in families}
+    show(table, args)
+    if args.by_problem:
+        show({name: summary(name, methods, mine, args) for name in dict.fromkeys(key[0] for key in mine)}, args)
+    print(json.dumps({"budgets": args.budgets, "workers": args.workers, "startup": args.startup, "families": table}))
 
 
-def simulated(problem: Any, seed: int, args: argparse.Namespace, **options: Any) -> list[tuple[float, float]]:
-    known: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-
-    def evaluate(config: dict[str, Any], done: int | None) -> Iterator[tuner.Step]:
-        key = tuple(config.values())
-        if key not in known:
-            known[key] = problem.curve(config)
-        values, seconds = known[key]
-        steps = np.diff(seconds, prepend=0.0)
-        for r in range(done or 0, len(values)):
-            yield tuner.Step(metrics={"value": float(values[r])}, seconds=float(steps[r]), checkpoint=r + 1)
-
-    space: dict[str, Any] = {}
-    for name, (kind, low, high, log) in problem.space.items():
-        if kind == "int":
-            space[name] = (tuner.lograndint if log else tuner.randint)(int(low), int(high) + 1)
-        else:
-            space[name] = (tuner.loguniform if log else tuner.uniform)(low, high)
-    result = tuner.simulate(
-        evaluate,
-        space,
-        metric="value",
-        mode=problem.mode,
-        max_t=problem.max_t,
-        max_concurrent_trials=args.workers,
-        startup_s=args.startup * problem.full_seconds,
-        time_budget_s=max(args.budgets) * problem.full_seconds / args.workers,
-        seed=seed,
-        **options,
-    )
-    return [(t, metrics["value"]) for t, _, _, metrics in result.history]
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, default=SHARED)
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
+    parser.add_argument("--baseline", default="", help="the first method")
+    parser.add_argument("--budgets", nargs="+", type=float, default=[2.5, 5, 10, 20, 40])
+    parser.add_argument("--runs", type=int, default=3, help="of each problem")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines, which is gone on with")
+    parser.add_argument("--stored", action="store_true", help="run nothing: tables of what --results has so far")
+    parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
+    args = parser.parse_args()
+    for method in args.methods:
+        if ":" not in method and method not in contenders.names(args.curves):
+            parser.error(f"no such method: {method}; there are {', '.join(contenders.names(args.curves))}")
+    return args
 
 
-# -- theirs, which start and stop trials and no more -------------------------------------------------------------------
+# -- runs ----------------------------------------------------------------------------------------------------------------
+
+Key = tuple[str, int, str, int, float, tuple[float, ...]]
+"""(problem, run, method, workers, startup, budgets)"""
 
 
-class RayASHA:
-    """Ray's scheduler, over configurations drawn at random."""
-
-    def __init__(self, problem: Any, seed: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from ray.tune.schedulers import AsyncHyperBandScheduler
-
-        self.problem, self.rng = problem, np.random.default_rng([seed, 1])
-        self.scheduler = AsyncHyperBandScheduler(max_t=problem.max_t, grace_period=1, reduction_factor=ETA)
-        self.scheduler.set_search_properties("value", problem.mode)
-        self.count = 0
-
-    def start(self) -> tuple[dict[str, Any], Report]:
-        config = self.problem.sample(self.rng)
-        trial = type("Trial", (), {"trial_id": str(self.count)})()
-        self.count += 1
-        self.scheduler.on_trial_add(None, trial)
-
-        def report(r: int, value: float) -> bool:
-            result = {"value": value, "training_iteration": r}
-            return bool(self.scheduler.on_trial_result(None, trial, result) == self.scheduler.CONTINUE)
-
-        return config, report
+def row_key(run: int, problem: str, method: str, args: argparse.Namespace) -> Key:
+    return problem, run, method, args.workers, args.startup, tuple(map(float, args.budgets))
 
 
-class Random:
-    """The same configurations, all trained to the end."""
-
-    def __init__(self, problem: Any, seed: int) -> None:
-        self.problem, self.rng = problem, np.random.default_rng([seed, 1])
-
-    def start(self) -> tuple[dict[str, Any], Report]:
-        return self.problem.sample(self.rng), lambda r, value: True
-
-
-class OptunaHyperband:
-    def __init__(self, problem: Any, seed: int) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.problem, self.optuna = problem, optuna
-        self.study = optuna.create_study(
-            direction="maximize" if problem.mode == "max" else "minimize",
-            sampler=optuna.samplers.TPESampler(seed=seed),
-            pruner=optuna.pruners.HyperbandPruner(1, problem.max_t, ETA),
-        )
-
-    def start(self) -> tuple[dict[str, Any], Report]:
-        trial = self.study.ask()
-        config: dict[str, Any] = {}
-        for name, (kind, low, high, log) in self.problem.space.items():
-            suggest = trial.suggest_int if kind == "int" else trial.suggest_float
-            config[name] = suggest(
-                name, int(low) if kind == "int" else low, int(high) if kind == "int" else high, log=log
-            )
-
-        def report(r: int, value: float) -> bool:
-            trial.report(value, r)
-            if r >= self.problem.max_t:
-                self.study.tell(trial, value)
-                return False
-            if trial.should_prune():
-                self.study.tell(trial, state=self.optuna.trial.TrialState.PRUNED)
-                return False
-            return True
-
-        return config, report
+def read(file: Path | None) -> dict[Key, Row]:
+    """The rows of a file; none if there is none. A line that was cut off in the middle is left out."""
+    rows: dict[Key, Row] = {}
+    for line in file.read_text().splitlines() if file is not None and file.exists() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        key = (row["problem"], row["run"], row["method"], row["workers"], row["startup"], tuple(row["budgets"]))
+        rows[key] = row
+    return rows
 
 
-def stopped(problem: Any, method: Any, args: argparse.Namespace) -> list[tuple[float, float]]:
-    """Workers that train what a method starts until it says stop."""
-    end = max(args.budgets) * problem.full_seconds / args.workers
-    order, history = 0, []
-    heap: list[tuple[float, int, int, Any]] = []
-
-    def start(now: float) -> None:
-        nonlocal order
-        config, report = method.start()
-        values, seconds = problem.curve(config)
-        begin = now + args.startup * problem.full_seconds
-        order += 1
-        heapq.heappush(heap, (begin + seconds[0], order, 0, (values, seconds, begin, report)))
-
-    for _ in range(args.workers):
-        start(0.0)
-    while heap and heap[0][0] <= end:
-        now, _, r, run = heapq.heappop(heap)
-        values, seconds, begin, report = run
-        history.append((now, float(values[r])))
-        goes_on = report(r + 1, float(values[r]))
-        if goes_on and r + 1 < len(values):
-            order += 1
-            heapq.heappush(heap, (begin + seconds[r + 1], order, r + 1, run))
-        else:
-            start(now)
-    return history
+def complete(wanted: list[Key], rows: dict[Key, Row], methods: int) -> dict[Key, Row]:
+    """The wanted rows of those runs that every method has, so that all means are over the same runs."""
+    there = [key for key in wanted if key in rows]
+    count = Counter(key[:2] for key in there)
+    return {key: rows[key] for key in there if count[key[:2]] == methods}
 
 
-METHODS: dict[str, Callable[[Any, int, argparse.Namespace], list[tuple[float, float]]]] = {
-    "default": lambda problem, seed, args: simulated(problem, seed, args),
-    "asha": lambda problem, seed, args: simulated(
-        problem, seed, args, scheduler={"type": "asha", "reduction_factor": ETA}, search_alg="random"
-    ),
-    "random": lambda problem, seed, args: stopped(problem, Random(problem, seed), args),
-    "ray-asha": lambda problem, seed, args: stopped(problem, RayASHA(problem, seed), args),
-    "optuna": lambda problem, seed, args: stopped(problem, OptunaHyperband(problem, seed), args),
-}
+def run_missing(missing: list[Key], rows: dict[Key, Row], args: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    with ProcessPoolExecutor(args.jobs) as pool:
+        pending = {pool.submit(one, key, args.curves): key for key in missing}
+        try:
+            for done, future in enumerate(as_completed(pending), 1):
+                row = rows[pending[future]] = future.result()
+                if args.results is not None:
+                    with args.results.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                if done % 50 == 0:
+                    print(
+                        f"{done} of {len(pending)} runs, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True
+                    )
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-# -- the whole ---------------------------------------------------------------------------------------------------------
+@cache
+def _problems(curves: Path) -> dict[str, Problem]:
+    return {p.name: p for p in learning_curves.problems(curves)}
 
 
-def regrets(problem: Any, history: list[tuple[float, float]], args: argparse.Namespace) -> list[float]:
+def one(key: Key, curves: Path) -> Row:
+    name, run, method, workers, startup, budgets = key
+    problem, setting = _problems(curves)[name], Setting(workers, startup, max(budgets), curves)
+    begin = time.process_time()
+    history = contenders.play(method, problem, seed_of(name, run), setting)
+    return {
+        "problem": name,
+        "run": run,
+        "method": method,
+        "workers": workers,
+        "startup": startup,
+        "budgets": budgets,
+        "regret": [round(r, 5) for r in regrets(problem, history, workers, budgets)],
+        "cpu_s": round(time.process_time() - begin, 2),
+    }
+
+
+def seed_of(problem: str, run: int) -> int:
+    """A seed of its own for each problem, so that no two of them meet the same first configurations."""
+    return zlib.crc32(f"{problem} {run}".encode())
+
+
+def regrets(problem: Problem, history: contenders.History, workers: int, budgets: tuple[float, ...]) -> list[float]:
     best = max if problem.mode == "max" else min
     out = []
-    for budget in args.budgets:
-        seen = [value for t, value in history if t <= budget * problem.full_seconds / args.workers]
+    for budget in budgets:
+        seen = [value for t, value in history if t <= budget * problem.full_seconds / workers]
         out.append(float(problem.regret(best(seen))) if seen else 1.0)
     return out
 
 
-def one(task: tuple[str, int, str, argparse.Namespace]) -> tuple[list[float], float]:
-    name, seed, method, args = task
-    problem = next(p for p in load(args.curves).problems() if p.name == name)
-    begin = time.process_time()
-    found = regrets(problem, METHODS[method](problem, seed, args), args)
-    return found, time.process_time() - begin
+# -- tables --------------------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
-    beside = Path(__file__).resolve().parents[2] / "shared" / "curves"
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--curves", type=Path, default=Path(os.environ.get("CURVES", beside)))
-    parser.add_argument("--family", default="", help="problems whose names begin so")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--budgets", nargs="+", type=float, default=[2.5, 5, 10, 20, 40])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument(
-        "--startup", type=float, default=0.0, help="cost of a start or resume, as a share of a training"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    args = parser.parse_args()
-    names = [p.name for p in load(args.curves).problems() if p.name.startswith(args.family)]
-    if not names:
-        raise SystemExit(f"no problem's name begins with {args.family!r}")
-    tasks = [(name, seed, method, args) for method in args.methods for name in names for seed in range(args.seeds)]
-    with ProcessPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(one, tasks))
-
-    table: dict[str, dict[str, Any]] = {}
-    for method in args.methods:
-        for family in sorted({name.split("/")[0] for name in names}):
-            mine = [r for (n, _, m, _), r in zip(tasks, results, strict=True) if m == method and n.startswith(family)]
-            columns = list(zip(*(found for found, _ in mine), strict=True))
-            table[f"{family} {method}"] = {
-                "mean": [round(statistics.mean(c), 4) for c in columns],
-                "interval": [round(interval(c), 4) for c in columns],
-                "cpu_s": round(statistics.mean(cpu for _, cpu in mine), 2),
-            }
-    show(table, args)
-    print(
-        json.dumps(
-            {"budgets": args.budgets, "workers": args.workers, "startup": args.startup, "seeds": args.seeds, **table}
-        )
-    )
+def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argparse.Namespace) -> dict[str, Row]:
+    """For each method its means, and how it differs from the baseline on the same runs."""
+    baseline = args.baseline or methods[0]
+    found = {m: {k[:2]: r for k, r in rows.items() if k[2] == m and in_family(k[0], prefix)} for m in methods}
+    out: dict[str, Row] = {}
+    for method, mine in found.items():
+        columns = list(zip(*(row["regret"] for row in mine.values()), strict=True))
+        out[label(method)] = {
+            "runs": len(mine),
+            "mean": [round(statistics.mean(c), 4) for c in columns],
+            "interval": [round(interval(c), 4) for c in columns],
+            "stuck": sum(v > STUCK for v in columns[-1]),
+            "cpu_s": round(statistics.mean(row["cpu_s"] for row in mine.values()), 2),
+        }
+        if method != baseline and baseline in found:
+            pairs = [(row["regret"], found[baseline][k]["regret"]) for k, row in mine.items() if k in found[baseline]]
+            by_budget = [[a[i] - b[i] for a, b in pairs] for i in range(len(columns))]
+            out[label(method)]["difference"] = [round(statistics.mean(d), 4) for d in by_budget]
+            out[label(method)]["difference_interval"] = [round(interval(d), 4) for d in by_budget]
+    return out
 
 
-def interval(values: tuple[float, ...]) -> float:
+def in_family(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}/")
+
+
+def label(method: str) -> str:
+    return method.split(":")[0]
+
+
+def interval(values: Any) -> float:
     return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
-def show(table: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
-    print(
-        f"mean regret ± 95 %, {args.workers} workers, {args.seeds} seeds, a start costs {args.startup:.0%} of a training"
-    )
-    print(f"{'full trainings':22s}" + "".join(f"{budget:>15g}" for budget in args.budgets) + "    cpu s a search")
-    for name, row in table.items():
-        cells = "".join(f"{m:>8.3f} ± {i:.3f}" for m, i in zip(row["mean"], row["interval"], strict=True))
-        print(f"{name:22s}{cells}{row['cpu_s']:>12.1f}")
+def show(table: dict[str, dict[str, Row]], args: argparse.Namespace) -> None:
+    wide = max(24, *(len(f"{family} {method}") + 2 for family, rows in table.items() for method in rows))
+    head = f"{'full trainings':{wide}s}" + "".join(f"{budget:>16g}" for budget in args.budgets)
+    print(f"\nmean regret ± 95 %, {args.workers} workers, a start costs {args.startup:.0%} of a training")
+    print(f"{head}    runs  above {STUCK}   cpu s a run")
+    for family, rows in table.items():
+        for method, row in rows.items():
+            more = f"{row['runs']:>8d}{row['stuck']:>11d}{row['cpu_s']:>14.1f}"
+            print(f"{f'{family} {method}':{wide}s}{cells(row['mean'], row['interval'], '8.3f')}{more}")
+    compared = [(f"{f} {m}", row) for f, rows in table.items() for m, row in rows.items() if "difference" in row]
+    if compared:
+        print(
+            f"\ndifference to {label(args.baseline or next(iter(next(iter(table.values())))))}, the same runs\n{head}"
+        )
+        for name, row in compared:
+            print(f"{name:{wide}s}{cells(row['difference'], row['difference_interval'], '+8.3f')}")
+
+
+def cells(means: list[float], intervals: list[float], form: str) -> str:
+    return "".join(f"  {m:{form}} ± {i:.3f}"[-16:] for m, i in zip(means, intervals, strict=True))
 
 
 if __name__ == "__main__":

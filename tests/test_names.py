@@ -9,7 +9,7 @@ import pytest
 
 import tuner
 from tuner import schedulers, search
-from tuner.names import ELSEWHERE, did_you_mean, keywords_explained
+from tuner.names import ELSEWHERE, did_you_mean, keywords_explained, printable
 from tuner.spec import _SECTIONS
 
 OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
@@ -31,6 +31,7 @@ OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
         ("pruner", "; did you mean 'scheduler'?"),
         ("max_resource", "; did you mean 'max_t'?"),
         ("load_if_exists", "; tuner.resume(experiment_id) goes on with an earlier search"),
+        ("constraints", "; a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}"),
         ("zzzz", ""),
     ],
 )
@@ -119,3 +120,8 @@ def test_capitals_do_not_matter() -> None:
     assert did_you_mean("MAX_T", ["max_t", "mode"]) == "; did you mean max_t?"
     assert did_you_mean("acuracy", ["loss", "Accuracy"]) == "; did you mean Accuracy?"
     assert did_you_mean("other", ["loss"]) == ""
+
+
+def test_nothing_that_a_terminal_obeys_is_printed() -> None:
+    assert printable("\x1b]0;owned\x07\x1b[31mred\x9b0m\r") == "\ufffd]0;owned\ufffd\ufffd[31mred\ufffd0m\ufffd"
+    assert printable("Straße, 時間\n\tof two lines") == "Straße, 時間\n\tof two lines"

@@ -211,3 +211,12 @@ def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_name_cannot_command_the_terminal(sqlite_store: Store) -> None:
+    made = sqlite_store.create_experiment(a_spec("red\x1b[31m\x07"), now=T0)
+    progress, out = shown(sqlite_store, made.public_id, False)
+    with progress:
+        progress.update()
+    assert "red\ufffd[31m\ufffd" in out.getvalue()
+    assert not {"\x1b", "\x07"} & set(out.getvalue())

@@ -186,7 +186,7 @@ def test_a_posted_experiment_runs_to_its_end(service: Service) -> None:
     stopped = [t for t in trials if t["state"] == "stopped"]
     assert stopped
     assert all("cut" in t["reason"] for t in stopped)
-    curves = service.get(f"/experiments/{created['id']}/curves?metric=accuracy&x=step&max_points=100")
+    curves = service.get(f"/experiments/{created['id']}/curves?metric=accuracy&x=step&points=100")
     longest = max(curves["series"], key=lambda s: len(s["segments"][0]["x"]))
     assert longest["segments"][0]["x"] == list(range(1, 10))
     seen = until("the last event", lambda: events and events[-1]["seq"] >= ended["last_event_seq"] and list(events), 20)

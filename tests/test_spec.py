@@ -133,7 +133,7 @@ def test_unknown_fields_of_sections() -> None:
         ({"seed": 2**63}, "/seed", f"expected at most {2**63 - 1}, got {2**63}"),
         ({"name": ""}, "/name", "must not be empty"),
         ({"name": "n" * 201}, "/name", "is longer than 200 characters"),
-        ({"name": "a\0b"}, "/name", "has characters that are no text"),
+        ({"name": "a\0b"}, "/name", "has control characters"),
         ({"name": "\ud800"}, "/name", "has characters that are no text"),
         ({"scaling": None}, "/scaling", "expected an object, got null"),
         ({"space": [1]}, "/space", "expected an object, got [1]"),
@@ -256,3 +256,8 @@ def test_pointers_are_json_pointers(extra: dict[str, int]) -> None:
         if "unknown field" in message
     }
     assert found == set(extra)
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\x07", "a\x9bm"])
+def test_names_have_no_control_characters(name: str) -> None:
+    assert errors(name=name)["/name"] == "has control characters"

@@ -1,4 +1,4 @@
-"""Distributed hyperparameter tuning. The public names; each is loaded when it is first used.
+"""Distributed hyperparameter tuning. Each public name is loaded when it is first used.
 
 `import tuner` loads neither torch nor ray nor sqlalchemy.
 """
@@ -36,31 +36,61 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, *_MODULES])
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the table; a test compares the two
+    from tuner import lightning as lightning
+    from tuner import torch as torch
     from tuner.driver.kept import shutdown as shutdown
     from tuner.driver.virtual import Step as Step
     from tuner.driver.virtual import simulate as simulate
+    from tuner.errors import CheckpointError as CheckpointError
+    from tuner.errors import EntrypointError as EntrypointError
+    from tuner.errors import PlacementError as PlacementError
     from tuner.errors import SpecError as SpecError
+    from tuner.errors import TrialError as TrialError
     from tuner.errors import TunerError as TunerError
     from tuner.runner import Result as Result
     from tuner.runner import resume as resume
     from tuner.runner import run as run
+    from tuner.schedulers import ASHAPromotionScheduler as ASHAPromotionScheduler
+    from tuner.schedulers import ASHAScheduler as ASHAScheduler
+    from tuner.schedulers import AsyncHyperBandScheduler as AsyncHyperBandScheduler
+    from tuner.schedulers import FIFOScheduler as FIFOScheduler
+    from tuner.schedulers import FreezeThawScheduler as FreezeThawScheduler
+    from tuner.schedulers import HyperBandScheduler as HyperBandScheduler
+    from tuner.schedulers import MedianStoppingRule as MedianStoppingRule
+    from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
+    from tuner.schedulers import stoppers as stoppers
     from tuner.space import choice as choice
     from tuner.space import grid_search as grid_search
+    from tuner.space import lograndint as lograndint
     from tuner.space import loguniform as loguniform
+    from tuner.space import qlograndint as qlograndint
+    from tuner.space import qloguniform as qloguniform
+    from tuner.space import qrandint as qrandint
+    from tuner.space import qrandn as qrandn
+    from tuner.space import quniform as quniform
     from tuner.space import randint as randint
+    from tuner.space import randn as randn
+    from tuner.space import sample_from as sample_from
     from tuner.space import uniform as uniform
+    from tuner.trials.checkpoints.checkpoints import Checkpoint as Checkpoint
+    from tuner.trials.checkpoints.objects import with_parameters as with_parameters
+    from tuner.trials.training.session import get_checkpoint as get_checkpoint
+    from tuner.trials.training.session import get_context as get_context
+    from tuner.trials.training.session import report as report
+    from tuner.trials.training.session import should_checkpoint as should_checkpoint
 
+else:  # hidden from type checkers, for which an unknown name is then an error
 
-def __getattr__(name: str) -> Any:
-    if home := _HOME_OF.get(name):
-        value = getattr(importlib.import_module(home), name)
-    elif module := _MODULES.get(name):
-        value = importlib.import_module(module)
-    else:
-        raise AttributeError(f"module 'tuner' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if home := _HOME_OF.get(name):
+            value = getattr(importlib.import_module(home), name)
+        elif module := _MODULES.get(name):
+            value = importlib.import_module(module)
+        else:
+            raise AttributeError(f"module 'tuner' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

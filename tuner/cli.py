@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner.errors import TunerError
+from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed hyperparameter tuning.")
 
@@ -90,7 +91,7 @@ def explain(
     from tuner.explain import decisions_about
 
     for line in decisions_about(_settings(), trial, as_json, number):
-        print(line)
+        print(printable(line))
 
 
 @app.command()
@@ -114,7 +115,7 @@ def list_experiments(
     from tuner.explain import experiments
 
     for line in experiments(_settings(), limit):
-        print(line)
+        print(printable(line))
 
 
 def _settings(**changes: Any) -> Any:

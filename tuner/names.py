@@ -93,6 +93,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 }
 NO_ARGUMENT = {
     "callbacks": "result.dataframe(history=True), the logs and the event stream have what they are used for",
+    "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "trials that fail do not end the others",
     "load_if_exists": "tuner.resume(experiment_id) goes on with an earlier search",
     "raise_on_failed_trial": "failed trials do not raise, see result.trials and result.error",
@@ -183,3 +184,11 @@ def _unknown(function: Callable[..., Any], name: str, known: list[str], part: st
     belongs = of_the_experiment(name, known) if part else ""
     instead = f"; {NO_ARGUMENT[name]}" if name in NO_ARGUMENT else ""
     return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39)) or instead}"
+
+
+_CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Return the text without the control characters that a terminal would obey: names and messages come from anywhere."""
+    return text.translate(_CONTROL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +15,8 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
+
+MAX_KEPT = 200  # experiments of which the importance is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +67,22 @@ def _started(core: Core, count: int) -> list[Any]:
     return list(core.trials)[:count]
 
 
+MAX_RESULTS = 5000
+"""How many trials the importance is from at most; of more, evenly spaced ones are taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Importance:
     """shares: parameter -> share of the importance, the most important first, all together 1; empty where there are too few
-    results. trials: how many results they are from. needed: how many there have to be.
+    results. trials: how many results they are from. needed: how many there have to be. left_out: trials that have ended and
+    were not looked at, because there are more than MAX_RESULTS.
     """
 
     metric: str
     shares: Mapping[str, float]
     trials: int
     needed: int
+    left_out: int
 
 
 def importance(store: Store, record: ExperimentRecord) -> Importance:
@@ -80,17 +90,38 @@ def importance(store: Store, record: ExperimentRecord) -> Importance:
     from tuner.search import importance as anova
 
     spec = record.spec
-    found: list[tuple[Mapping[str, Any], float]] = []
-    token: str | None = None
-    while True:
-        page = store.list_trials(record.id, page_size=1000, page_token=token)
-        for trial in page.items:
-            value = trial.best_value if spec.scope == "all" else trial.last_value
-            if trial.state.ended and value is not None:
-                found.append((trial.best_params if spec.scope == "all" else trial.params, value))
-        token = page.next_token
-        if token is None:
-            break
+    ended = store.ended_trials(record.id)
+    chosen = _spread(ended, MAX_RESULTS)
+    found = store.results(record.id, chosen, best=spec.scope == "all")
     space = Space.from_json(spec.space, opaque=True)
     shares = anova.importance(space, spec.objective.mode, found)
-    return Importance(spec.objective.metric, shares, len(found), anova.MIN_RECORDS)
+    return Importance(spec.objective.metric, shares, len(found), anova.MIN_RECORDS, len(ended) - len(chosen))
+
+
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the numbers, evenly spaced, the first and the last among them."""
+    if len(numbers) <= count:
+        return list(numbers)
+    return [numbers[at * (len(numbers) - 1) // (count - 1)] for at in range(count)]
+
+
+class Importances:
+    """Keeps the newest importance of each experiment until another trial of it has ended. May be used from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()  # also so that one is not worked out twice at a time
+        self._kept: OrderedDict[int, tuple[int, int, Importance]] = OrderedDict()  # (event_seq, trials ended, result)
+
+    def of(self, record: ExperimentRecord) -> Importance:
+        with self._lock:
+            seq, ended, found = self._kept.get(record.id, (-1, -1, None))
+            if found is None or seq != record.last_event_seq:
+                now = len(self._store.ended_trials(record.id))
+                if found is None or now != ended:
+                    found, ended = importance(self._store, record), now
+                self._kept[record.id] = (record.last_event_seq, ended, found)
+            self._kept.move_to_end(record.id)
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+            return found

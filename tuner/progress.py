@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.echo import Echo
+from tuner.names import printable
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
@@ -107,7 +108,7 @@ class Progress:
     def _warn(self, record: ExperimentRecord) -> None:
         for note in self.store.warnings(record.id, self._warned_seq):
             self._warned_seq = note.seq
-            self.console.print(Text.assemble(("warning: ", "bold yellow"), note.reason), soft_wrap=True)
+            self.console.print(Text.assemble(("warning: ", "bold yellow"), printable(note.reason)), soft_wrap=True)
 
     def _tell_failures(self, record: ExperimentRecord) -> None:
         """At once, with the traceback of its rank, when a trial fails of something that none has failed of before."""
@@ -120,9 +121,9 @@ class Progress:
             what = str(failure.get("message") or trial.reason)
             if what not in self._told and len(self._told) < TOLD_FAILURES:
                 self._told.add(what)
-                self.console.print(Text.assemble(("failed: ", "bold red"), trial.reason), soft_wrap=True)
+                self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
-                    self.console.print(Text(text, "dim"), soft_wrap=True)
+                    self.console.print(Text(printable(text), "dim"), soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
@@ -131,7 +132,7 @@ class Progress:
             f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""
         )  # of a grid there are more
         text = Text.assemble(
-            (f"{record.name} ", "bold"),
+            (f"{printable(record.name)} ", "bold"),
             f"{record.public_id}  {record.state}, {started}{total} trials",
             f" ({counts})" if counts else "",
             f", {record.spec.method}, {time.monotonic() - self._begun:.0f} s",
@@ -147,9 +148,9 @@ class Progress:
         elif record.no_best and not record.state.ended:
             text.append(f"\nno best trial yet: {record.no_best}", "yellow")
         if record.reason and record.state.ended:
-            text.append(f"\nended: {record.reason}", "dim")
+            text.append(f"\nended: {printable(record.reason)}", "dim")
         if record.error:
-            text.append(f"\n{record.error}", "red")
+            text.append(f"\n{printable(record.error)}", "red")
         if record.state.ended and (warning := _nothing_finished(record)):
             text.append(f"\nwarning: {warning}", "bold yellow")
         return text
@@ -177,7 +178,7 @@ class Progress:
         for trial in trials:
             value = "" if trial.last_value is None else f"{trial.last_value:.5g}"
             style = _STYLE.get(str(trial.state), "")
-            why = trial.waiting or trial.reason
+            why = printable(trial.waiting or trial.reason)
             if trial.state is TrialState.PENDING and not trial.waiting:
                 why = f"starting workers: {why}"
             state = Text(str(trial.state), style)
@@ -232,8 +233,11 @@ def _nothing_finished(record: ExperimentRecord) -> str | None:
 
 def short(params: Mapping[str, Any]) -> str:
     """``lr=0.0123 width=32``"""
-    return " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}" for name, value in params.items()
+    return printable(
+        " ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"
+            for name, value in params.items()
+        )
     )
 
 

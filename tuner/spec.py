@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Errors = list[tuple[str, str]]
 Mode = Literal["min", "max"]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+# Names are printed in terminals, which obey control characters.
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -256,6 +257,8 @@ def _message(error: Any) -> str:
             return f"expected an object, got {_shown(given)}"
         case "list_type":
             return f"expected a list, got {_shown(given)}"
+        case "string_pattern_mismatch":
+            return "has control characters"
         case "string_unicode":
             return "has characters that are no text"
         case "string_too_short":

@@ -8,5 +8,6 @@ export default defineConfig({
   plugins: [react()],
   server: { host: "127.0.0.1", proxy: { "/api": service, "/openapi.json": service } },
   build: { outDir: "../tuner/_web", emptyOutDir: true, chunkSizeWarningLimit: 900 },
-  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], setupFiles: ["src/test/setup.ts"] },
+  // A busy machine takes seconds to find something by its role in three hundred rows.
+  test: { testTimeout: 30_000, environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], setupFiles: ["src/test/setup.ts"] },
 });

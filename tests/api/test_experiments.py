@@ -19,6 +19,7 @@ from tests.driver.bench import Bench
 from tests.driver.stored import stored
 from tests.driver.test_standing import CONSTRAINED
 from tests.store.examples import T0, a_report, a_spec, begin
+from tests.web.searches import bred
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import CheckpointInfo
@@ -231,12 +232,61 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
     loss = (await client.get(f"{API}/{made.public_id}/curves", params={"metric": "loss", "x": "time"})).json()
     assert loss["series"][0]["segments"][0] == {"ordinal": 1, "cause": "start", "x": [1.0, 2.0], "y": [None, None]}
 
+    best = (await client.get(f"{API}/{made.public_id}/best-so-far")).json()
+    assert best == {"metric": "accuracy", "mode": "max", "x": [1.0, 2.0], "y": [0.25, 0.5]}
+    assert (curves["width"], curves["left_out"]) == (1, 0)
+
     decisions = (await client.get(f"{API}/{made.public_id}/decisions", params={"trial": 0})).json()["items"]
     assert [(d["seq"], d["kind"], d["state"]) for d in decisions] == [(8, "stop", "done"), (2, "start", "pending")]
     assert decisions[0] | {"time": ""} == {
         "seq": 8, "time": "", "kind": "stop", "trial_number": 0, "trial_id": first, "reason": "stopped at iteration 2",
         "state": "done", "payload": {"trial": 0},
     }  # fmt: skip
+
+
+async def test_decisions_can_be_filtered_by_kind_and_by_words_of_the_reason(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    made, epoch, trials = begin(sqlite_store, 2)
+    log = [(6, Stop(reason="below the cut", trial=0)), (7, Finish(reason="all done"))]
+    sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+
+    async def found(**params: Any) -> list[int]:
+        answer = await client.get(f"{API}/{made.public_id}/decisions", params=params)
+        return [one["seq"] for one in answer.json()["items"]]
+
+    assert await found(kind=["stop", "finish"]) == [7, 6]
+    assert await found(text="The Cut") == [6]
+    assert await found(kind=["start"], trial=1) == [4]
+    refused = await client.get(f"{API}/{made.public_id}/decisions", params={"kind": "explode"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind/0")
+
+
+async def test_segments_say_whose_weights_they_went_on_from(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    search = bred(sqlite_store)
+    items = [
+        segment
+        for number in range(len(search.core.trials))
+        for segment in (await client.get(f"/api/v1/trials/{trial_id(search.public_id, number)}")).json()["segments"]
+    ]
+    listed: list[dict[str, Any]] = []
+    token = ""
+    while token is not None:
+        page = await client.get(
+            f"{API}/{search.public_id}/segments", params={"page_size": 3, "page_token": token or "0"}
+        )
+        listed += page.json()["items"]
+        token = page.json()["next_page_token"]
+    assert len(listed) == len(items)
+    taken = [one for one in listed if one["cause"] == "exploit"]
+    assert taken
+    for one in taken:
+        donor = search.core.trials[one["source_trial_number"]]
+        assert donor.number != one["trial_number"]
+        assert donor.segments[one["source_ordinal"] - 1].start_iteration <= one["start_iteration"]
+    only = await client.get(f"{API}/{search.public_id}/segments", params={"cause": "exploit", "page_size": 1000})
+    assert only.json()["items"] == taken
+    assert (await client.get(f"{API}/exp_x/segments")).status_code == 404
 
 
 async def test_an_answer_that_the_client_has_is_not_sent_again(client: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -248,6 +298,70 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(client: httpx.Asy
     sqlite_store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
     changed = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
     assert (changed.status_code, changed.json()["last_event_seq"]) == (200, 4)
+
+
+async def test_curves_at_the_resolution_of_a_screen(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    log = [(3 + n, a_report(0, n, accuracy=n % 7 + (50.0 if n == 777 else 0.0))) for n in range(1, 2001)]
+    sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+    url = f"{API}/{made.public_id}/curves"
+    [series] = (await client.get(url, params={"points": 100})).json()["series"]
+    assert len(series["segments"][0]["x"]) <= 100
+    assert max(series["segments"][0]["y"]) == 50.0
+    zoomed = (await client.get(url, params={"points": 100, "from": 770, "to": 780})).json()
+    assert zoomed["width"] == 1
+    assert zoomed["series"][0]["segments"][0]["x"] == list(range(769, 782))
+    old = (await client.get(url, params={"max_points": 100})).json()
+    assert old["series"] == [series]
+    assert (await client.get(url, params={"from": "nan"})).status_code == 422
+
+
+async def test_curves_that_the_client_has_are_not_even_read(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    url = f"{API}/{made.public_id}/curves"
+    first = await client.get(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_store, "curves", None)
+        again = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    sqlite_store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+    assert (await client.get(url, headers={"If-None-Match": first.headers["etag"]})).status_code == 200
+    other = await client.get(url, params={"points": 10}, headers={"If-None-Match": first.headers["etag"]})
+    assert other.status_code == 200
+
+
+async def test_of_many_trials_the_best_curves_come(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 4)
+    for trial, value in zip(trials, (0.1, 0.9, 0.5, 0.7), strict=True):
+        trial.best_value = value
+    log = [(10 + n, a_report(n, 1)) for n in range(4)]
+    batch = Batch(log=log, trials=trials, summary={"counts": {"running": 4}})
+    sqlite_store.commit(made.id, epoch, batch, T0)
+    url = f"{API}/{made.public_id}/curves"
+    found = (await client.get(url, params={"limit": 2})).json()
+    assert ([s["number"] for s in found["series"]], found["left_out"]) == ([1, 3], 2)
+    named = (await client.get(url, params={"trial": [0, 2, 99]})).json()
+    assert [s["number"] for s in named["series"]] == [0, 2]
+
+
+async def test_trials_come_sorted_and_filtered(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 5)
+    for trial, value in zip(trials, (0.3, 0.1, 0.5, None, 0.2), strict=True):
+        trial.best_value = value
+    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    url = f"{API}/{made.public_id}/trials"
+    first = (await client.get(url, params={"sort": "-best_value", "page_size": 3})).json()
+    assert ([t["number"] for t in first["items"]], first["total"]) == ([2, 0, 4], 5)
+    query = {"sort": "-best_value", "page_size": 3, "page_token": first["next_page_token"]}
+    second = (await client.get(url, params=query)).json()
+    assert ([t["number"] for t in second["items"]], second["next_page_token"]) == ([1, 3], None)
+    fitting = (await client.get(url, params={"where": ["params.lr>0.02", "best_value<=0.5"]})).json()
+    assert ([t["number"] for t in fitting["items"]], fitting["total"]) == ([2, 4], 2)
+    wrong = await client.get(url, params={"where": "best_valu>1"})
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/where")
+    assert (await client.get(url)).json()["total"] == 5
 
 
 class TestCommands:

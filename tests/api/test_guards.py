@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,77 @@ async def test_a_body_must_say_that_it_is_json(
     response = await client.post("/api/v1/experiments", content="{}", headers={"Content-Type": kind})
     assert (response.status_code, "application/json" in response.json()["detail"]) == (415, True)
     assert sqlite_store.list_experiments().items == ()
+
+
+async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    sent = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(64):
+            sent += 1
+            yield b" " * 2**20
+
+    url, headers = "/api/v1/experiments", {"Content-Type": "application/json"}
+    response = await client.post(url, content=chunks(), headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (413, "application/problem+json")
+    assert "larger than" in response.json()["detail"]
+    assert sent <= 17, "the rest is not read"
+    assert sqlite_store.list_experiments().items == ()
+
+
+async def test_a_body_must_be_utf_8(client: httpx.AsyncClient) -> None:
+    headers = {"Content-Type": "application/json"}
+    for body in ('{"name": "é"}'.encode("latin-1"), '{"name": "x"}'.encode("utf-16")):
+        response = await client.post("/api/v1/experiments", content=body, headers=headers)
+        assert (response.status_code, "not UTF-8" in response.json()["detail"]) == (422, True)
+    headers = {"Content-Type": "application/json; charset=utf-16"}
+    response = await client.post("/api/v1/experiments", content=b"{}", headers=headers)
+    assert (response.status_code, "utf-16" in response.json()["detail"]) == (415, True)
+
+
+async def test_a_name_that_occurs_twice_is_refused(client: httpx.AsyncClient) -> None:
+    headers = {"Content-Type": "application/json"}
+    body = b'{"name": "a", "space": {"lr": 1, "lr": 2}}'
+    response = await client.post("/api/v1/experiments/dry-run", content=body, headers=headers)
+    assert (response.status_code, "'lr' occurs twice" in response.json()["detail"]) == (422, True)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/api/v1/experiments", "/", "/nothing.js", "/openapi.json"])
+async def test_every_answer_says_that_its_type_is_meant(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(path)
+    assert response.headers.get_list("x-content-type-options") == ["nosniff"]
+    refused = await client.get(path, headers={"Host": "evil.example"})
+    assert refused.headers.get_list("x-content-type-options") == ["nosniff"]
+
+
+async def test_head_is_get_without_a_body(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    for path in ("/healthz", f"/api/v1/experiments/{made.public_id}", "/api/v1/experiments/nothing"):
+        plain = {"Accept-Encoding": "identity"}
+        get, head = await client.get(path, headers=plain), await client.head(path, headers=plain)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+        assert {**head.headers, "vary": ""} == {**get.headers, "vary": ""}
+    stream = await client.head(f"/api/v1/experiments/{made.public_id}/events")
+    assert (stream.status_code, stream.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/api/v1/experiments", "GET, HEAD, POST"),
+        ("PUT", "/api/v1/experiments/exp_1", "GET, HEAD"),
+        ("GET", "/api/v1/experiments/exp_1/cancel", "POST"),
+        ("POST", "/healthz", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_is_told_the_right_ones(
+    client: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    response = await client.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 async def test_a_body_that_is_too_large_is_refused_by_its_head(client: httpx.AsyncClient) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import httpx
@@ -38,13 +39,39 @@ async def test_the_page_is_served_at_every_address_of_its_own(client: httpx.Asyn
         "/..%2fsecret.txt",
         "/a%00.js",
         "/api/nothing",
+        "/metrics",
+        "/docs",
+        "/redoc",
+        "/admin/console",
+        "/openapi.json/x",
         "/healthz/x",
     ],
 )
 async def test_nothing_else_is_served(client: httpx.AsyncClient, web: Path, path: str) -> None:
     response = await client.get(path)
     assert response.status_code == 404
+    assert response.headers["content-type"] == "application/problem+json"
     assert "secret" not in response.text.replace("secret.txt", "")
+
+
+async def test_a_compressed_file_is_sent_to_those_who_take_it(client: httpx.AsyncClient, web: Path) -> None:
+    script = web / "assets" / "index-abc.js"
+    script.write_text("let page = 1;\n" * 500)
+    (web / "assets" / "index-abc.js.gz").write_bytes(gzip.compress(script.read_bytes()))
+    packed = await client.get("/assets/index-abc.js")
+    assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "Accept-Encoding")
+    assert "javascript" in packed.headers["content-type"]
+    assert "immutable" in packed.headers["cache-control"]
+    assert int(packed.headers["content-length"]) < 500
+    plain = await client.get("/assets/index-abc.js", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == packed.text == script.read_text()
+
+
+async def test_long_answers_are_compressed(client: httpx.AsyncClient) -> None:
+    long, short = await client.get("/openapi.json"), await client.get("/healthz")
+    assert (long.headers.get("content-encoding"), short.headers.get("content-encoding")) == ("gzip", None)
+    assert long.json()["openapi"]
 
 
 async def test_a_missing_bundle_says_how_to_build_it(client: httpx.AsyncClient) -> None:

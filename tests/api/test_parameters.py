@@ -23,7 +23,11 @@ ROOT = Path(__file__).parents[2]
         ("/experiments", "page_sise", "unknown parameter; did you mean page_size?"),
         ("/experiments/{id}/curves", "max_point", "unknown parameter; did you mean max_points?"),
         ("/experiments/{id}/curves", "Metric", "unknown parameter; did you mean metric?"),
-        ("/experiments/{id}/curves", "zzz", "unknown parameter; there are metric, x, max_points"),
+        (
+            "/experiments/{id}/curves",
+            "zzz",
+            "unknown parameter; there are metric, x, points, from, to, trial, limit, max_points",
+        ),
         ("/experiments/{id}", "zzz", "unknown parameter; this takes none"),
         ("/experiments/{id}/events", "afer", "unknown parameter; did you mean after?"),
         ("/trials/{trial}/logs", "tali", "unknown parameter; did you mean tail?"),
@@ -72,7 +76,7 @@ def test_the_page_asks_for_nothing_unknown(app: FastAPI) -> None:
     asked: set[str] = set(re.findall(r"\?(\w+)=", text))
     for fields in re.findall(r"query: \{([^}]*)\}", text) + re.findall(r"`, \{([^}]*)\}", text):
         asked |= {re.split(r"[?:]", field.strip())[0] for field in re.split("[;,]", fields) if field.strip()}
-    assert {"page_size", "page_token", "metric", "x", "max_points", "after", "tail"} <= asked <= known
+    assert {"page_size", "page_token", "metric", "x", "points", "after", "tail"} <= asked <= known
 
 
 def test_the_documents_table_has_every_parameter(app: FastAPI) -> None:

@@ -141,8 +141,36 @@ async def test_importance_finds_the_parameter_that_matters(client: httpx.AsyncCl
     assert sum(item["share"] for item in found["items"]) == pytest.approx(1)
 
 
+async def test_importance_is_worked_out_once_until_a_trial_ends(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store, 30)
+    url = f"{API}/{made.public_id}/importance"
+    first = (await client.get(url)).json()
+    with monkeypatch.context() as patch:
+        patch.setattr("tuner.search.importance.importance", None)
+        assert (await client.get(url)).json() == first
+        epoch = sqlite_store.claim(made.id, "driver", 60.0, T0)
+        seq = made.last_event_seq + 1
+        sqlite_store.commit(made.id, epoch, Batch(log=[(seq, DriverStarted(time=T0, epoch=epoch))]), T0)
+        assert (await client.get(url)).json() == first, "something happened, but no trial has ended"
+    trial = Trial(30, {"x": 0.5, "y": 0.5}, TrialState.COMPLETED, best_value=0.5, last_value=0.5, created_at=T0)
+    start = Start(reason="a worker group is free", number=30)
+    sqlite_store.commit(made.id, epoch, Batch(log=[(seq + 1, start)], trials=[trial]), T0)
+    assert (await client.get(url)).json()["trials"] == 31
+
+
+async def test_of_very_many_trials_evenly_spaced_ones_are_looked_at(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.preview.MAX_RESULTS", 40)
+    found = (await client.get(f"{API}/{ended(sqlite_store, 60).public_id}/importance")).json()
+    assert (found["trials"], found["left_out"]) == (40, 20)
+    assert found["items"][0]["parameter"] == "x"
+
+
 async def test_too_few_results_say_nothing(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made = ended(sqlite_store, 9)
     found = (await client.get(f"{API}/{made.public_id}/importance")).json()
-    assert found == {"metric": "accuracy", "items": [], "trials": 9, "needed": 10}
+    assert found == {"metric": "accuracy", "items": [], "trials": 9, "needed": 10, "left_out": 0}
     assert (await client.get(f"{API}/exp_x/importance")).status_code == 404

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import socket
+import stat
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 
 from tests.store.examples import T0, a_report, begin
 from tuner.api import stream
+from tuner.api.server import Server
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import ModelFitted
@@ -105,6 +110,77 @@ def test_a_long_log_comes_whole(server: str, sqlite_store: Store, monkeypatch: p
     sqlite_store.commit(made.id, epoch, Batch(log=[(3 + n, a_report(0, n)) for n in range(1, 101)], trials=trials), T0)
     found = take(server, f"/api/v1/experiments/{made.public_id}/events", 104)
     assert [seq for seq, _, _ in found] == [*range(1, 104), 103]
+
+
+def test_the_log_is_read_once_for_all_clients(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    url = f"{server}/api/v1/experiments/{made.public_id}/events?after=3"
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(12):
+            client = stack.enter_context(httpx.Client(timeout=20))
+            clients.append(events(stack.enter_context(client.stream("GET", url)).iter_lines()))
+        assert {next(client)[1] for client in clients} == {"experiment"}
+        reads: list[int] = []
+        read = sqlite_store.events_after
+        monkeypatch.setattr(sqlite_store, "events_after", lambda *args: reads.append(args[1]) or read(*args))
+        for seq in (4, 5):
+            batch = Batch(log=[(seq, a_report(0, seq - 3))], trials=trials)
+            sqlite_store.commit(made.id, epoch, batch, T0)
+            assert {next(client)[0] for client in clients} == {seq}
+        assert reads == [3, 4]
+
+
+def test_an_experiment_that_many_reports_were_added_to_is_caught_up_with(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "KEPT", 5)
+    made, epoch, trials = begin(sqlite_store)
+    url = f"{server}/api/v1/experiments/{made.public_id}/events?after=3"
+    with httpx.stream("GET", url, timeout=20) as response:
+        found = events(response.iter_lines())
+        assert next(found)[1] == "experiment"
+        log = [(3 + n, a_report(0, n)) for n in range(1, 30)]
+        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert [next(found)[0] for _ in log] == [seq for seq, _ in log]
+
+
+def test_accepted_connections_send_at_once(app: Any) -> None:
+    """Without TCP_NODELAY the body of every answer on a kept-alive connection came 40 ms after its head. Clients may have
+    connected before the server took the socket over.
+    """
+    listening = socket.create_server(("127.0.0.1", 0))
+    with listening, socket.create_connection(listening.getsockname()) as early:
+        serving = Server(app, log_level="warning")
+        thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        with socket.create_connection(listening.getsockname()) as late:
+            for client in (early, late):
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
+                accepted = [of for of in _sockets() if _peer(of) == client.getsockname()]
+                assert [of.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0 for of in accepted] == [True]
+        serving.should_exit = True
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+def _sockets() -> list[socket.socket]:
+    """All sockets of this process, each as a duplicate."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(socket.socket(fileno=os.dup(int(name))))
+    return found
+
+
+def _peer(of: socket.socket) -> Any:
+    with contextlib.suppress(OSError):
+        return of.getpeername()
+    return None
 
 
 def test_a_quiet_stream_is_kept_open_by_comments(

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from tests.api.conftest import Poked
 from tests.store.examples import T0, begin
+from tests.web.searches import bred
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Fail
 from tuner.domain.events import Failure
@@ -139,6 +140,23 @@ async def test_no_ranks_where_no_driver_can_be_asked(client: httpx.AsyncClient, 
     answer = await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/live")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert "the script that runs this search" in answer.json()["detail"]
+
+
+async def test_the_curves_of_every_metric(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    search = bred(sqlite_store)
+    number = next(trial.number for trial in search.core.trials if len(trial.segments) > 1)
+    url = f"/api/v1/trials/{trial_id(search.public_id, number)}/curves"
+    found = (await client.get(url)).json()
+    assert (found["x"], [item["metric"] for item in found["items"]]) == ("step", ["accuracy", "loss"])
+    for item in found["items"]:
+        whole = (
+            await client.get(f"/api/v1/experiments/{search.public_id}/curves", params={"metric": item["metric"]})
+        ).json()
+        assert item["segments"] == next(one["segments"] for one in whole["series"] if one["number"] == number)
+    assert {"start", "exploit"} <= {segment["cause"] for segment in found["items"][0]["segments"]}
+    thinned = (await client.get(url, params={"x": "time", "max_points": 4})).json()
+    assert thinned["x"] == "time"
+    assert max(len(segment["x"]) for segment in thinned["items"][0]["segments"]) <= 4
 
 
 async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None:

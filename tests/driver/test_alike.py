@@ -38,6 +38,14 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
     assert bench.successor().core.error == bench.core.error
 
 
+def test_three_that_return_without_a_report_end_the_search() -> None:
+    silent = Failure(kind="user", cause="no_report", message="the training function returned without a report", rank=0)
+    bench = fails(Bench(num_samples=20, limits=LIMITS), silent, silent, silent)
+    assert bench.core.state is ExperimentState.FAILED
+    assert len(bench.core.trials) == 3
+    assert (bench.core.error or "").startswith("the first 3 trials all returned without a report")
+
+
 @pytest.mark.parametrize(
     "odd",
     [

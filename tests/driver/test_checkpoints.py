@@ -7,6 +7,7 @@ import pytest
 from tests.driver.bench import Bench, deletions, launches
 from tuner.domain import events as e
 from tuner.domain.events import Failure
+from tuner.driver.checkpoints import CheckpointLedger
 
 ONE = {"num_samples": 1, "limits": {"max_concurrent_trials": 1, "max_failures": 3}}
 LOST = Failure(kind="system", cause="node_lost", message="its node was lost")
@@ -171,3 +172,20 @@ def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> No
     bench.reported(0, loss=0.1, checkpoint=True)
     assert deletions(bench.reported(0, loss=0.5, checkpoint=True)) == []
     assert deletions(bench.reported(1, loss=0.05)) == ["ckp_0_1_1"]  # another trial has the best value now
+
+
+def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": None})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    looked: list[int] = []
+    usable = CheckpointLedger._usable
+    monkeypatch.setattr(CheckpointLedger, "_usable", lambda *args: looked.append(0) or usable(*args))
+    for _ in range(20):
+        bench.reported(0, checkpoint=True)
+    assert looked == []
+    newest = bench.core.trials[0].checkpoint
+    assert newest is not None
+    assert newest.step == 21

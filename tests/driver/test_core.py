@@ -229,6 +229,24 @@ def test_why_a_trial_failed_is_the_same_after_a_restart(cause: str) -> None:
     assert list(bench.successor().core.trials) == list(bench.core.trials)
 
 
+def test_what_a_stop_function_said_of_a_report_that_was_lost_does_not_count_for_the_next_segment() -> None:
+    bench = Bench(num_samples=1, stop={"loss": -9.0})
+    stopper = FunctionStopper(stops)
+    stopper.outside = True
+    bench.core = assemble(bench.spec, bench.space, Parts(stopper=stopper))
+    bench.log.clear()
+    bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    bench.started(0)
+    bench.feed(e.StopJudged(time=bench.tick(), trial=0, segment=1, iteration=1, answers=[{"stop": True}]))
+    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="gone"))  # and its report with it
+    bench.started(0)
+    bench.reported(0)
+    assert bench.states == ["running"], "the function lets this report go on, or there would be an answer to it"
+    bench.feed(e.StopJudged(time=bench.tick(), trial=0, segment=2, iteration=2, answers=[{"stop": True}]))
+    bench.reported(0)
+    assert bench.states == ["completed"]
+
+
 def again(entry: Any) -> Any:
     """As it comes out of the database."""
     data = json.loads(json.dumps(entry.to_json()))

@@ -112,6 +112,8 @@ class World:
         )
         proposes = self.kind == "freeze_thaw"
         search = {"type": "auto"} if proposes else rng.choice(SEARCHERS)
+        if search["type"] in ("tpe", "gp", "nsgaii") and rng.random() < 0.6:
+            search = {**search, "constraints": {"size": {"max": rng.choice([0.0, 0.3, 0.3, 0.7])}}}
         samples = rng.choice([4, 7, 9])
         if self.kind in ("fifo", "asha", "asha_promotion", "median") and (dice := rng.random()) < 0.2:
             search = {"type": "grid"} if dice < 0.1 else {"type": "define_by_run"}
@@ -130,7 +132,9 @@ class World:
             stop={"loss": -0.5} if rng.random() < 0.1 else {},
             limits=Limits(max_concurrent_trials=rng.choice([1, 2, 3, 4]), max_failures=100, max_system_failures=1000),
             checkpoint=self.policy,
+            scope=rng.choice(["all", "all", "last"]),
         )
+        self.budget_after = rng.randrange(30, 400) if rng.random() < 0.1 else None  # steps
         if self.by_tokens and self.kind in ("hyperband",):
             self.spec = replace(self.spec, max_t=9, time_attr="training_iteration")
             self.by_tokens = False
@@ -308,7 +312,7 @@ class World:
             ]  # fmt: skip
             if not newest:
                 self.found(f"{name} is deleted, it is the newest of trial {saved.trial}")
-            if self.policy.keep_best and saved.value is not None:
+            if self.policy.keep_best and saved.value is not None and "constraints" not in self.spec.search:
                 score = self.spec.objective.score
                 kept = [k for k in core.trials[saved.trial].checkpoints.values() if k.value is not None]
                 better = [k for k in kept if score(k.value or 0.0) >= score(saved.value)]
@@ -350,8 +354,12 @@ class World:
         return self.now
 
     def move(self) -> bool:
-        """Let one thing happen; False where there is nothing that could."""
+        """Let one thing happen; return False if there is nothing that could."""
         rng = self.rng
+        if self.budget_after is not None and self.step >= self.budget_after:
+            self.budget_after = None
+            self.feed(e.BudgetSpent(time=self.tick(), seconds=1.0))
+            return True
         if self.chaotic:
             dice = rng.random()
             if self.commands and dice < 0.05:
@@ -494,6 +502,8 @@ class World:
         metrics = {"loss": loss, "tokens": 100.0 * (run.start + run.count)}
         if rng.random() < 0.03:
             del metrics["loss"]
+        if "constraints" in self.spec.search and rng.random() < 0.9:
+            metrics["size"] = rng.random()
         saved = self.save(run, metrics.get("loss")) if rng.random() < 0.35 else None
         if saved is not None and saved.value is not None and not math.isfinite(saved.value):
             saved.value = None

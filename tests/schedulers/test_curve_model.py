@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
+from tuner.schedulers import curve_model
 from tuner.schedulers.curve_model import (
     JITTER,
+    LINEAR,
     Evidence,
     Floats,
     Posterior,
     Prior,
     Rows,
     Warp,
+    centred,
     log_expected_improvement,
     log_probability_of_improvement,
     matern52,
@@ -45,12 +48,19 @@ def prototype() -> tuple[Evidence, Floats]:
     return Evidence(Rows(X, TRIAL, TAU), z, np.array([0, 1]), prior), as_the_prototype(THETA, prior)
 
 
+@pytest.fixture
+def no_linear_trend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the linear trend out, which the prototype did not have."""
+    monkeypatch.setattr(curve_model, "LINEAR", 0.0)
+
+
 def test_warp_as_the_prototype() -> None:
     warp = Warp.of(SCORES)
     assert warp.z[:5] == pytest.approx(PRIOR_Z, abs=1e-7)  # it had 1e-9 added to the scale
     assert (warp.centre, warp.scale) == pytest.approx((0.42089341413293924, 0.3415650265319866), abs=1e-8)
 
 
+@pytest.mark.usefixtures("no_linear_trend")
 def test_loss_and_slopes_as_the_prototype() -> None:
     evidence, theta = prototype()
     value, slopes = evidence.loss(theta)
@@ -58,6 +68,7 @@ def test_loss_and_slopes_as_the_prototype() -> None:
     assert slopes[:5] == pytest.approx(SLOPES, abs=1e-8)
 
 
+@pytest.mark.usefixtures("no_linear_trend")
 def test_posterior_as_the_prototype() -> None:
     evidence, theta = prototype()
     rows = Rows(np.concatenate([X, [[0.3, 0.9]]]), TRIAL, TAU)
@@ -114,8 +125,9 @@ def naive_kernel(theta: Floats, a: list[tuple[Floats, int, float]], b: list[tupl
         for j, (y, other, upsilon) in enumerate(b):
             trend = m52(float(np.linalg.norm((x - y) / lengths)))
             near = local * math.exp(-(float(np.linalg.norm(x - y)) ** 2) / (2 * radius**2))
+            line = LINEAR * float((x[:3] - 0.5) @ (y[:3] - 0.5))  # the fourth parameter is a choice
             grown = math.exp(theta[-1] * (tau - 1) + theta[-1] * (upsilon - 1))
-            out[i, j] = (trend + near + own * (trial == other)) * grown * m52(abs(tau - upsilon) / scale)
+            out[i, j] = (trend + line + near + own * (trial == other)) * grown * m52(abs(tau - upsilon) / scale)
     return out
 
 
@@ -209,6 +221,26 @@ def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
         assert mean[0] == pytest.approx(1.5, abs=0.5)
     assert growth["fan"] > 1.5
     assert 0 <= growth["level"] < 0.3
+
+
+def test_a_linear_trend_reaches_the_corners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where scores grow along every parameter, the corner far away from all results promises the most."""
+    x = np.random.default_rng(6).random((40, 6))
+    theta = np.concatenate([np.log([0.3] * 6 + [1.0, 0.01, 1e-3, 1e-6, 0.1]), [0.0]])
+    score = (x - 0.5).sum(1)
+
+    def expected() -> float:
+        nobody = np.array([], dtype=np.int64)
+        posterior = Posterior(theta, np.arange(6), Rows(x, np.arange(40), np.ones(40)), score, nobody)
+        return float(posterior.of_new(np.ones((1, 6)), 1.0)[0][0])
+
+    assert expected() > score.max()
+    monkeypatch.setattr(curve_model, "LINEAR", 0.0)
+    assert expected() < 0.5 * score.max()
+
+
+def test_categories_have_no_linear_trend() -> None:
+    assert centred(np.array([[0.1, 0.7, 0.0, 0.9]]), np.array([0, 1, 1, 2])) == pytest.approx(np.array([[-0.4, 0.4]]))
 
 
 # -- warp

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.schedulers.curve_model import Floats
-from tuner.schedulers.novelty import DISTANCES, MOST, Novelty, log_new
+from tuner.schedulers.novelty import DISTANCES, MOST, Novelty, distance_to_nearest, log_apart, log_new
 
 Result = tuple[int, int, float | None]
 
@@ -66,5 +66,13 @@ def test_bit_by_bit_is_at_once() -> None:
 def test_log_new_is_the_logarithm_of_what_is_left() -> None:
     chance = np.where(DISTANCES < 0.3, 0.75, 0.0)
     known = np.array([[0.5, 0.5], [0.9, 0.9]])
-    found = log_new(chance, np.array([[0.5, 0.5], [0.55, 0.5], [0.0, 0.0]]), known)
-    assert found == pytest.approx([np.log(0.25), np.log(0.25), 0.0])
+    nearest = distance_to_nearest(np.array([[0.5, 0.5], [0.55, 0.5], [0.0, 0.0]]), known)
+    assert nearest == pytest.approx([0.0, 0.05, np.sqrt(0.5)])
+    assert log_new(chance, nearest) == pytest.approx([np.log(0.25), np.log(0.25), 0.0])
+
+
+def test_a_copy_counts_for_a_hundredth_and_what_is_far_away_for_itself() -> None:
+    found = np.exp(log_apart(np.array([0.0, 0.025, 0.05, 0.1, 0.3])))
+    assert found == pytest.approx(
+        [0.01, 1 - 0.99 * np.exp(-0.125), 1 - 0.99 * np.exp(-0.5), 1 - 0.99 * np.exp(-2), 1.0]
+    )

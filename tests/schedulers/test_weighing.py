@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tuner.schedulers import novelty
 from tuner.schedulers.cube import Cube
 from tuner.schedulers.curve_model import Floats, Prior
 from tuner.schedulers.freeze_thaw import levels
@@ -176,6 +177,26 @@ def test_new_trials_keep_away_from_where_they_would_be_repeats() -> None:
 
     assert np.median(nearest()) < 0.25
     assert min(nearest(repeats=cells)) > 0.29
+
+
+def test_new_trials_are_no_near_copies_of_tried_or_running_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where close neighbours are much alike, near copies of the best have the best chance of a small improvement."""
+    results = results_of({n: [0.1 * n, 0.2 * n] for n in range(6)} | {9: [0.2 * k for k in range(8)]})
+    nobody, running = np.array([], dtype=np.int64), np.array([1000])
+    known = np.concatenate([results.points, place(1000)[None]])
+    alike = np.concatenate([np.log([0.5, 0.5, 1.0, 0.3, 1e-3, 1.0, 0.1]), [0.0]])
+
+    def nearest() -> Floats:
+        more = {"may_start": True, "started": nobody, "running": running, "theta": alike}
+        found = [ask(results, seed, **more) for seed in range(8)]
+        points = np.array([winner.point for winner in found if winner is not None])
+        distances: Floats = np.sqrt(((points[:, None] - known) ** 2).sum(2).min(1))
+        return distances
+
+    assert len(nearest()) == 8
+    assert nearest().min() > 0.08
+    monkeypatch.setattr(novelty, "CROWDED", 1e-9)
+    assert np.median(nearest()) < 0.03
 
 
 def test_the_best_of_a_few_points_is_no_end_of_a_climb() -> None:

@@ -299,7 +299,7 @@ class TestLog:
             1 / 3,
             math.inf,
         ]
-        [curve] = store.curves(made.id, "nan")
+        [curve] = store.curves(made.id, "nan").curves
         assert curve.segments[0].y == [None]
 
     def test_a_report_of_a_segment_that_nobody_opened_is_refused_whole(self, store: Store) -> None:
@@ -492,6 +492,10 @@ class TestViews:
         assert [(d.seq, d.kind, d.trial) for d in rest.items] == [(4, "start", 1), (2, "start", 0)]
         assert [d.seq for d in store.decisions(made.id, trial=1).items] == [7, 4]
         assert page.items[1].payload["trial"] == 1
+        assert [d.seq for d in store.decisions(made.id, kinds=["stop", "finish"]).items] == [8, 6]
+        assert [d.seq for d in store.decisions(made.id, text="ALL d").items] == [8]
+        assert [d.seq for d in store.decisions(made.id, kinds=["stop"], text="rest").items] == []
+        assert [d.seq for d in store.decisions(made.id, text="%").items] == []
 
     def test_warnings_are_notes_that_say_so(self, store: Store) -> None:
         made, epoch, trials = begin(store)
@@ -585,15 +589,15 @@ class TestViews:
             (8, dataclasses.replace(a_report(0, 1, segment=2, accuracy=0.9), iteration=3)),
         ]
         store.commit(made.id, epoch, Batch(log=log, trials=[trial, other]), T0)
-        [curve] = store.curves(made.id, "accuracy")
+        [curve] = store.curves(made.id, "accuracy").curves
         assert curve.trial == 0
         assert [(s.ordinal, s.cause, s.x, s.y) for s in curve.segments] == [
             (1, "start", [1, 2], [0.01, 0.02]),
             (2, "resume", [3], [0.9]),
         ]
-        [curve] = store.curves(made.id, "accuracy", x="time")
+        [curve] = store.curves(made.id, "accuracy", x="time").curves
         assert curve.segments[0].x == [1.0, 2.0]
-        assert store.curves(made.id, "nothing") == []
+        assert store.curves(made.id, "nothing").curves == ()
         assert store.metric_names(made.id) == ["accuracy", "loss"]
         with pytest.raises(SpecError):
             store.curves(made.id, "accuracy", x="steps")
@@ -604,9 +608,9 @@ class TestViews:
         reports = [dataclasses.replace(a_report(0, n), step=step) for n, step in enumerate(steps, 1)]
         store.commit(made.id, epoch, Batch(log=[(3 + n, r) for n, r in enumerate(reports, 1)], trials=trials), T0)
         assert [entry for _, entry in store.load(made.id, after=3)] == reports
-        [curve] = store.curves(made.id, "accuracy", x="user_step")
+        [curve] = store.curves(made.id, "accuracy", x="user_step").curves
         assert [(part.x, part.y) for part in curve.segments] == [([2**40, 0, -7], [0.02, 0.03, 0.04])]
-        [curve] = store.curves(made.id, "accuracy")
+        [curve] = store.curves(made.id, "accuracy").curves
         assert curve.segments[0].x == [1, 2, 3, 4]
 
     def test_best_so_far_has_the_improvements(self, store: Store) -> None:

@@ -14,8 +14,9 @@ from tuner.domain.decisions import Decision, Exploit, Resume, Retry, Start
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import Limits, Objective, Spec
 from tuner.domain.keys import checkpoint_id, keyed_random, segment_id
-from tuner.driver.actions import Interrupt, Launch
+from tuner.driver.actions import Fit, Interrupt, Launch
 from tuner.driver.assemble import assemble
+from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, LogChunk, Store, UsageSample
 
@@ -62,7 +63,7 @@ def digits(name: str = "digits", trials: int = 27, **fields: Any) -> Spec:
         "limits": Limits(max_concurrent_trials=4, max_failures=1),
         **fields,
     }
-    return Spec(name=name, objectives=(Objective("accuracy", "max"),), **parts)
+    return Spec(name=name, **{"objectives": (Objective("accuracy", "max"),), **parts})
 
 
 class Search:
@@ -77,11 +78,12 @@ class Search:
         curve: Curve = learning,
         seconds: float = 2.0,
         record: ExperimentRecord | None = None,
+        core: Core | None = None,
     ) -> None:
         self.store, self.curve, self.seconds, self.now = store, curve, seconds, start
         record = record or store.create_experiment(spec, now=start - 1.0)
         self.id, self.public_id = record.id, record.public_id
-        self.core = assemble(spec, Space.from_json(spec.space))
+        self.core = core or assemble(spec, Space.from_json(spec.space))
         self.epoch = store.claim(self.id, "test", 1e6, start)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -138,6 +140,9 @@ class Search:
                     self._at(0.4 * self.seconds, lambda n=number, o=ordinal, s=seq: self._start(n, o, s))
                 case Interrupt(trial=number, segment=ordinal):
                     self._at(0.0, lambda n=number, o=ordinal: self._leave(n, o))
+                case Fit(payload=payload):
+                    fitted = self.core.scheduler.fit(payload)
+                    self._at(0.1, lambda f=fitted: self._feed(e.ModelFitted(time=self.now, payload=f)))
                 case _:
                     pass  # checkpoints of a formula take no room
 
@@ -254,3 +259,37 @@ def steady(number: int, ordinal: int, params: Mapping[str, Any], iteration: int)
     found = learning(0, ordinal, {**params, "lr": min(0.08, float(params["lr"]))}, iteration)
     assert found is not None
     return found
+
+
+def bred(store: Store, trials: int = 8, start: float = 1.7e9) -> Search:
+    """A finished search by PBT: in every few intervals the worst members take over the weights of the best."""
+    pbt = {
+        "type": "pbt",
+        "perturbation_interval": 4,
+        "hyperparam_mutations": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}},
+    }
+    limits = Limits(max_concurrent_trials=trials)
+    search = Search(store, digits("bred", trials, scheduler=pbt, max_t=30, limits=limits), start=start, curve=steady)
+    search.advance(at_once=20)
+    return search
+
+
+def two_objectives(store: Store, trials: int = 40, start: float = 1.7e9) -> Search:
+    """A finished search for high accuracy and low latency, with one report a trial."""
+
+    def curve(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        width, rate = int(params["width"]), float(params["lr"])
+        noise = keyed_random(1, "noise", number).random()
+        accuracy = 0.97 - 0.9 / width - 0.03 * abs(math.log10(rate) + 2.2)
+        return {"accuracy": accuracy, "latency": 0.2 + width / 20 * (1 + noise), "loss": 1 - accuracy}
+
+    spec = digits(
+        "two objectives",
+        trials,
+        scheduler={"type": "fifo"},
+        max_t=1,
+        objectives=(Objective("accuracy", "max"), Objective("latency", "min")),
+    )
+    search = Search(store, spec, start=start, curve=curve)
+    search.advance(at_once=20)
+    return search

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.web.conftest import Open, Service
-from tests.web.searches import SHAPES, Search, digits, steady
+from tests.web.searches import SHAPES, Search, bred, digits, steady, two_objectives
 from tuner.domain.experiment import Limits
 
 pytestmark = pytest.mark.browser
@@ -100,7 +100,7 @@ def test_the_list_shows_state_progress_and_best(visit: Open, finished: Search, r
     row = page.get_by_role("row", name=re.compile("digits"))
     expect(row).to_contain_text("completed")
     expect(row).to_contain_text("27/27")
-    expect(row).to_contain_text(f"{best_of(finished)['value']:.4g}")
+    expect(row).to_contain_text(f"{best_of(finished)['value']:.6g}")
     expect(page.get_by_role("row").nth(1)).to_contain_text("live")
     expect(page).to_have_title("Experiments · Tuner")
     shot(page, tmp_path, "list")
@@ -122,17 +122,21 @@ def test_an_experiment_shows_its_curves_and_why_each_trial_ended(
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
     best = best_of(finished)
     first = page.get_by_role("row").nth(1)
-    expect(first).to_contain_text(f"{best['value']:.4g}")
+    expect(first).to_contain_text(f"{best['value']:.6g}")
     log = page.get_by_role("region", name="Decisions, newest first")
     expect(log).to_contain_text("all 27 trials ended")
-    shares = page.get_by_label("Importance of parameters for accuracy")
-    expect(shares).to_contain_text("lr")
-    expect(shares).to_contain_text("width")
     page.get_by_role("button", name=re.compile("^stopped")).click()
     stopped = [trial for trial in finished.core.trials if trial.state == "stopped"]
     for trial in sorted(stopped, key=lambda one: -(one.best_value or 0))[:5]:
         expect(page.get_by_role("row", name=re.compile(rf"^{trial.number} stopped"))).to_contain_text(trial.reason)
     shot(page, tmp_path, "experiment")
+    page.get_by_role("tab", name="Parameters").click()
+    shares = page.get_by_label("Importance of parameters for accuracy")
+    expect(shares).to_contain_text("lr")
+    expect(shares).to_contain_text("width")
+    expect(page.get_by_text("of 26 trials were stopped early", exact=False)).to_be_visible()
+    page.get_by_role("tab", name="Set-up").click()
+    expect(page.get_by_text("loguniform(1e-4, 0.1)")).to_be_visible()
 
 
 def test_a_running_experiment_is_followed_report_by_report(visit: Open, running: Search, tmp_path: Path) -> None:
@@ -149,7 +153,7 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
     assert len(running.core.trials) > trials
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
     best = best_of(running)
-    expect(page.get_by_role("row").nth(1)).to_contain_text(f"{best['value']:.4g}")
+    expect(page.get_by_role("row").nth(1)).to_contain_text(f"{best['value']:.6g}")
     wait_until(page, lambda: page.evaluate(INK) > before, "drawing the new points")
     last = next(decision for decision in running.store.decisions(running.id).items if decision.trial is not None)
     expect(page.get_by_role("region", name="Decisions, newest first")).to_contain_text(last.reason)
@@ -293,23 +297,19 @@ def test_an_open_trial_leaves_the_buttons_above_in_reach(visit: Open, running: S
 
 
 def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Service, tmp_path: Path) -> None:
-    mutations = {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.09}}
-    pbt = {"type": "pbt", "perturbation_interval": 4, "hyperparam_mutations": mutations}
-    limits = Limits(max_concurrent_trials=8)
-    search = Search(service.store, digits("bred", 8, scheduler=pbt, max_t=30, limits=limits), start=time.time() - 3600)
-    search.advance(at_once=50)
+    search = bred(service.store, start=time.time() - 3600)
     exploited = [t for t in search.core.trials if t.segments[-1].cause == "exploit"]
     assert exploited
     page = visit(f"/experiments/{search.public_id}?trial={exploited[0].number}")
-    expect(page.get_by_text("exploit", exact=True).first).to_be_visible()
-    page.get_by_role("tab", name="Lineage").click()
+    expect(page.get_by_text("took over another trial's weights")).to_be_visible()
+    page.get_by_role("dialog").get_by_role("tab", name="Lineage").click()
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
     expect(lineage).to_contain_text("took over from trial")
     expect(page.get_by_role("dialog")).to_contain_text("Schedule to train anew with")
     shot(page, tmp_path, "bred")
     lineage.get_by_role("button").first.click()
-    expect(page).to_have_url(re.compile(r"trial=\d+$"))
+    expect(page).to_have_url(re.compile(r"trial=\d+&view=lineage$"))
 
 
 def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search) -> None:
@@ -362,7 +362,9 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, finished: Search, path: str,
 
 def test_what_is_not_there_is_said_so(visit: Open, finished: Search) -> None:
     page = visit("/experiments/exp_nothing")
-    expect(page.get_by_role("alert")).to_contain_text("There is no such experiment")
+    expect(page.get_by_role("heading", name="There is no such experiment", level=1)).to_be_visible()
+    page.get_by_role("link", name="All experiments").click()
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
     page = visit("/nowhere")
     expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
     page.get_by_role("link", name="All experiments").click()

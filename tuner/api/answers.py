@@ -25,13 +25,25 @@ SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description"
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
 
 
-def answer(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """The model as JSON, with an ETag: a client that asks again with If-None-Match gets a 304 where nothing has changed."""
+def answer(
+    model: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, tag: str | None = None
+) -> Response:
+    """Return the model as JSON with an ETag, by default made from the body. A client that asks again with If-None-Match gets a
+    304 if nothing has changed.
+    """
     body = model.model_dump_json().encode()
-    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-    return Response(
-        body, status, {"ETag": f'"{tag}"', "Cache-Control": "no-cache", **(headers or {})}, "application/json"
-    )
+    head = {"ETag": tag or etag(body), "Cache-Control": "no-cache", **(headers or {})}
+    return Response(body, status, head, "application/json")
+
+
+def etag(of: bytes) -> str:
+    return f'"{hashlib.blake2b(of, digest_size=12).hexdigest()}"'
+
+
+def knows(request: Request, tag: str) -> bool:
+    """Return whether the client has the answer with this ETag already."""
+    known = request.headers.get("if-none-match", "").split(",")
+    return tag in {one.strip().removeprefix("W/") for one in known}
 
 
 async def only_known_parameters(request: Request) -> None:
@@ -50,14 +62,29 @@ def _parameters(of: Dependant) -> list[str]:
 
 
 async def json_body(request: Request) -> Any:
-    """The body as JSON. SpecError says where it is none; NaN, which Python would read, is none."""
+    """Return the body as JSON. SpecError says what is wrong with it: NaN, a name that occurs twice in an object, and any encoding
+    but UTF-8 are errors, though Python would read them.
+    """
     body = await request.body()
     try:
-        return json.loads(body, parse_constant=_refuse_constant)
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from error
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         raise SpecError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         raise SpecError(f"not JSON: {error}") from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} occurs twice in one object")
+    return found
 
 
 def _refuse_constant(name: str) -> Any:

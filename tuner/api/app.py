@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.routing import APIRoute
+from starlette.routing import compile_path
 
 from tuner import __version__
 from tuner.api import experiments, health, pages, problems, trials
@@ -18,6 +21,8 @@ from tuner.api.openapi import describe
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store
+
+GZIP_LEVEL = 1  # the others take several times as long for a few per cent
 
 
 def create_app(
@@ -53,9 +58,16 @@ def create_app(
     for part in (experiments, trials):
         app.include_router(part.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
     app.include_router(pages.router(web))
+    app.state.methods = [
+        (compile_path(prefix + route.path)[0], route.methods)
+        for prefix, part in (("", health), ("/api/v1", experiments), ("/api/v1", trials))
+        for route in part.router.routes
+        if isinstance(route, APIRoute)
+    ]
     problems.install(app)
     describe(app)
     app.add_middleware(Guard, settings=settings)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
     return app
 
 

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from tuner.api.stream import Tail
 from tuner.entrypoints import EntrypointChecker
+from tuner.preview import Importances
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -23,6 +25,12 @@ class Context:
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     ending: threading.Event = field(default_factory=threading.Event)
+    tail: Tail = field(init=False)
+    importances: Importances = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tail = Tail(self.store, self.ending)
+        self.importances = Importances(self.store)
 
 
 def context(request: Request) -> Context:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from tuner import preview, usecases
+from tuner import usecases
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, json_body
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
 from tuner.api.context import Here
 from tuner.api.stream import follow
 from tuner.errors import SpecError
@@ -77,29 +78,52 @@ def get(here: Here, experiment_id: str) -> Response:
     "/experiments/{experiment_id}/trials",
     response_model=schemas.TrialPage,
     responses={**NOT_FOUND, **BAD},
-    summary="By number, without segments",
+    summary="Sorted and filtered by any column, without segments",
 )
 def list_trials(
     here: Here,
     experiment_id: str,
     state: schemas.TrialStateName | None = None,
+    sort: Annotated[
+        str,
+        Query(
+            max_length=1000,
+            description="a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, "
+            "last.METRIC, ...; trials without a value come last, equal ones by number",
+        ),
+    ] = "number",
+    where: Annotated[
+        list[str] | None,
+        Query(
+            max_length=20,
+            description="conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value",
+            examples=[["best_value>=0.9", "params.optimizer=adam"]],
+        ),
+    ] = None,
     page_size: PageSize = 100,
-    page_token: PageToken = None,
+    page_token: Annotated[str | None, Query(max_length=2000, description="next_page_token of the page before")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.list_trials(record.id, state=state, page_size=page_size, page_token=page_token)
+    if sort == "number" and not where:
+        page = here.store.list_trials(record.id, state=state, page_size=page_size, page_token=page_token)
+        total = sum(record.counts.values()) if state is None else record.counts.get(state, 0)
+    else:
+        page, total = here.store.sorted_trials(
+            record.id, sort=sort, where=where or (), state=state, page_size=page_size, page_token=page_token
+        )
     items = [schemas.Trial.of(trial) for trial in page.items]
-    return answer(schemas.TrialPage(items=items, next_page_token=page.next_token))
+    return answer(schemas.TrialPage(items=items, next_page_token=page.next_token, total=total))
 
 
 @router.get(
     "/experiments/{experiment_id}/curves",
     response_model=schemas.Curves,
     responses={**NOT_FOUND, **BAD},
-    summary="One curve a trial; it breaks between segments, and spikes are kept when points are thinned",
+    summary="One curve a trial, at the resolution of a screen; it breaks between segments, and spikes are kept",
 )
 def curves(
     here: Here,
+    request: Request,
     experiment_id: str,
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
     x: Annotated[
@@ -109,13 +133,57 @@ def curves(
             "left out; time: seconds since the experiment's start"
         ),
     ] = "step",
-    max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment")] = 1000,
+    points: Annotated[
+        int | None,
+        Query(
+            ge=4, le=100_000, description="about so many for a curve that reaches over the whole range, by default 1000"
+        ),
+    ] = None,
+    low: Annotated[float | None, Query(alias="from", description="where the range begins, on the axis x")] = None,
+    high: Annotated[float | None, Query(alias="to", description="where the range ends")] = None,
+    trial: Annotated[
+        list[int] | None, Query(max_length=1000, description="numbers of trials; by default the best")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, where none are named")] = 2000,
+    max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    name = _text(metric) or record.spec.objective.metric
-    found = here.store.curves(record.id, name, x=x, max_points=max_points)
-    best = here.store.best_so_far(record.id, name, schemas.mode_of(record, name))
-    return answer(schemas.Curves.of(record, name, x, found, best))
+    for name, value in (("from", low), ("to", high)):
+        if value is not None and not math.isfinite(value):
+            raise SpecError("expected a finite number", f"/{name}")
+    # What is answered follows from the log alone, so a client that has it is told so before anything is read.
+    tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query}".encode())
+    if knows(request, tag):
+        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    metric = _text(metric) or record.spec.objective.metric
+    total = sum(record.counts.values())
+    wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
+    if wanted is None and total > limit:
+        wanted = here.store.best_trials(record.id, record.spec.objective.mode, limit)
+    found = here.store.curves(
+        record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
+    )
+    best = here.store.best_so_far(record.id, metric, schemas.mode_of(record, metric))
+    left_out = 0 if wanted is None else max(total - len(wanted), 0)
+    return answer(schemas.Curves.of(record, metric, x, found, left_out, best), tag=tag)
+
+
+@router.get(
+    "/experiments/{experiment_id}/best-so-far",
+    response_model=schemas.BestSoFarOf,
+    responses={**NOT_FOUND, **BAD},
+    summary="The best value by time, a point for each improvement",
+)
+def best_so_far(
+    here: Here,
+    experiment_id: str,
+    metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
+) -> Response:
+    record = _find(here.store, experiment_id)
+    metric = _text(metric) or record.spec.objective.metric
+    mode = schemas.mode_of(record, metric)
+    x, y = here.store.best_so_far(record.id, metric, mode)
+    return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=x, y=y))
 
 
 @router.get(
@@ -126,7 +194,7 @@ def curves(
 )
 def importance(here: Here, experiment_id: str) -> Response:
     record = _find(here.store, experiment_id)
-    return answer(schemas.Importances.of(preview.importance(here.store, record)))
+    return answer(schemas.Importances.of(here.importances.of(record)))
 
 
 @router.get(
@@ -139,13 +207,38 @@ def decisions(
     here: Here,
     experiment_id: str,
     trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    kind: Annotated[
+        list[schemas.DecisionKind] | None, Query(description="of these kinds only; may be repeated")
+    ] = None,
+    text: Annotated[str | None, Query(max_length=200, description="any part of the reason")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.decisions(record.id, trial=trial, page_size=page_size, page_token=page_token)
+    page = here.store.decisions(
+        record.id, trial=trial, kinds=kind or (), text=_text(text), page_size=page_size, page_token=page_token
+    )
     items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
     return answer(schemas.DecisionPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/segments",
+    response_model=schemas.SegmentPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="The segments of all trials, oldest first, each with where its weights come from",
+)
+def segments(
+    here: Here,
+    experiment_id: str,
+    cause: Annotated[list[schemas.Cause] | None, Query(description="of these causes only; may be repeated")] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = _find(here.store, experiment_id)
+    page = here.store.list_segments(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
+    items = [schemas.SegmentItem.of(item) for item in page.items]
+    return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
 
 
 @router.get(
@@ -166,7 +259,7 @@ def events(
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
         after = max(after, int(last_event_id))
     return StreamingResponse(
-        follow(here.store, record, after, here.ending),
+        follow(here.store, here.tail, record, after, here.ending),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -8,21 +8,24 @@ says where it comes from, and a body must be JSON, which other pages may not sen
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.problems import problem_response
 from tuner.settings import Settings
 
 MAX_BODY = 16 * 1024 * 1024
+TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Guard:
-    """ASGI middleware: checks the request's head, and answers 304 where the client has the answer already."""
+    """ASGI middleware: checks the request's head, counts its body, answers HEAD, and answers 304 if the client has the answer."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -33,11 +36,17 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        send = _NoSniff(send)
+        if scope["method"] == "HEAD":
+            head = _HeadOnly(receive, send)
+            scope, receive, send = {**scope, "method": "GET"}, head.receive, head.send
         if refusal := self._refusal(scope["method"], headers):
             status, detail = refusal
             await problem_response(status, detail)(scope, receive, send)
             return
         known = headers.get("if-none-match")
+        if scope["method"] not in SAFE:
+            receive = _Counted(receive)
         await self._app(scope, receive, _NotModified(send, known) if known else send)
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
@@ -51,11 +60,14 @@ class Guard:
             return 403, f"a page of {origin} may not change anything here"
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > MAX_BODY:
-            return 413, f"the body is larger than {MAX_BODY} bytes"
+            return 413, TOO_LARGE
         body = length != "0" or "transfer-encoding" in headers
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if body and kind != "application/json":
-            return 415, f"expected Content-Type: application/json, got {kind or 'none'}"
+        kind, _, parameters = headers.get("content-type", "").lower().partition(";")
+        if body and kind.strip() != "application/json":
+            return 415, f"expected Content-Type: application/json, got {kind.strip() or 'none'}"
+        charset = parameters.strip().removeprefix("charset=").strip('"')
+        if body and parameters.strip().startswith("charset=") and charset not in ("utf-8", "utf8", "us-ascii"):
+            return 415, f"expected JSON in UTF-8, got charset={charset}"
         return None
 
     def _allowed(self, host: str) -> bool:
@@ -69,6 +81,56 @@ class Guard:
             return ipaddress.ip_address(name).is_loopback
         except ValueError:
             return False
+
+
+class _Counted:
+    """Counts the bytes of a body as they come: one that is sent in chunks has no length in its head."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._left = MAX_BODY
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise HTTPException(413, TOO_LARGE, {"Connection": "close"})
+        return message
+
+
+class _NoSniff:
+    """Tells browsers of every answer to take it as the type that it says."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [(name, value) for name, value in message["headers"] if name.lower() != b"x-content-type-options"]
+            message = {**message, "headers": [*kept, (b"x-content-type-options", b"nosniff")]}
+        await self._send(message)
+
+
+class _HeadOnly:
+    """Sends the head that a GET would have and ends the answer there; an event stream is told that nobody listens."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._asked = False
+        self._answered = asyncio.Event()
+
+    async def receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return await self._receive()
+        await self._answered.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._send(message)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._answered.set()
 
 
 class _NotModified:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import mimetypes
 from pathlib import Path
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 import tuner
+from tuner.api.problems import allowed_methods
+
+OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "settings"})
+"""Where the addresses begin that the page itself knows."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
@@ -30,18 +35,30 @@ def router(web: Path | None) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/{path:path}", include_in_schema=False)
-    def page(path: str) -> Response:
-        if path.partition("/")[0] in ("api", "healthz", "readyz", "openapi.json"):
-            raise HTTPException(404, f"there is no /{path}")
+    def page(request: Request, path: str) -> Response:
+        if methods := allowed_methods(request):
+            raise HTTPException(405, "Method Not Allowed", {"Allow": methods})
         index = bundle / "index.html"
         if not index.is_file():
             return HTMLResponse(MISSING, 200 if not path else 404, ALWAYS_ASK)
         if "\0" not in path:
             file = (bundle / path).resolve()
             if file.is_relative_to(bundle) and file.is_file():
-                return FileResponse(file, headers=FOREVER if path.startswith("assets/") else ALWAYS_ASK)
-        if "." in path.rpartition("/")[2]:
+                return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
+        if path.partition("/")[0] not in OWN or "." in path.rpartition("/")[2]:
             raise HTTPException(404, f"there is no /{path}")
-        return FileResponse(index, headers=ALWAYS_ASK)
+        return _file(request, index, ALWAYS_ASK)
 
     return routes
+
+
+def _file(request: Request, file: Path, headers: dict[str, str]) -> Response:
+    """A file of the bundle, as it was compressed when the bundle was built if the client takes that."""
+    packed = file.with_name(f"{file.name}.gz")
+    if not packed.is_file():
+        return FileResponse(file, headers=headers)
+    headers = {**headers, "Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return FileResponse(file, headers=headers)
+    kind = mimetypes.guess_type(file.name)[0]
+    return FileResponse(packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=kind)

@@ -64,7 +64,7 @@ def _ours(_: Request, error: Exception) -> Response:
 
 def _query(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [(f"/{item['loc'][-1]}", _worded(item)) for item in error.errors()]
+    errors = [("/" + "/".join(str(part) for part in item["loc"][1:]), _worded(item)) for item in error.errors()]
     detail = "; ".join(f"{pointer[1:]}: {message}" for pointer, message in errors)
     return problem_response(422, detail, errors)
 
@@ -76,9 +76,22 @@ def _worded(item: Mapping[str, Any]) -> str:
     return f"{message[:1].lower()}{message[1:]}, got {item.get('input')!r}"
 
 
-def _http(_: Request, error: Exception) -> Response:
+def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem_response(error.status_code, str(error.detail), headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = allowed_methods(request) or "GET, HEAD"
+        return problem_response(405, f"{request.url.path} takes {headers['Allow']}", headers=headers)
+    return problem_response(error.status_code, str(error.detail), headers=headers)
+
+
+def allowed_methods(request: Request) -> str:
+    """The methods that the routes of this address take; empty if there is none but the page's."""
+    found: set[str] = set()
+    for pattern, methods in request.app.state.methods:
+        if pattern.fullmatch(request.url.path):
+            found |= methods
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
 
 
 def _unexpected(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -28,7 +28,10 @@ from tuner.store import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    TrialSegment,
 )
+from tuner.store import Curves as CurvesRecord
+from tuner.store import CurveSegment as CurveSegmentRecord
 from tuner.store import UsageSeries as UsageRecord
 from tuner.usecases import how_to_go_on
 
@@ -276,11 +279,14 @@ class Importances(Model):
     items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
     trials: Annotated[int, Field(description="ended trials with a result")]
     needed: Annotated[int, Field(description="how many of them there have to be")]
+    left_out: Annotated[
+        int, Field(description="ended trials that were not looked at: at most 5,000 are, evenly spaced")
+    ]
 
     @classmethod
     def of(cls, found: Importance) -> Importances:
         items = [Share(parameter=name, share=share) for name, share in found.shares.items()]
-        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed)
+        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed, left_out=found.left_out)
 
 
 class ExperimentPage(PageOf[Experiment]):
@@ -347,6 +353,47 @@ class Segment(Model):
         )
 
 
+class SegmentItem(Model):
+    """A segment in the list of all segments of an experiment."""
+
+    trial_number: int
+    ordinal: int
+    cause: Cause
+    start_iteration: int
+    source_trial_number: Annotated[int | None, Field(description="whose checkpoint it went on from, if from any")]
+    source_ordinal: Annotated[int | None, Field(description="of the segment that saved that checkpoint")]
+    params: Json
+    warm: bool | None
+    startup_s: float | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    outcome: str | None
+
+    @classmethod
+    def of(cls, item: TrialSegment) -> SegmentItem:
+        record = item.segment
+        return cls(
+            trial_number=item.trial,
+            ordinal=record.ordinal,
+            cause=record.cause,  # type: ignore[arg-type]
+            start_iteration=record.start_iteration,
+            source_trial_number=record.source_trial,
+            source_ordinal=record.source_ordinal,
+            params=dict(record.params),
+            warm=record.warm,
+            startup_s=record.startup_s,
+            created_at=rfc3339(record.created_at),
+            started_at=_time(record.started_at),
+            ended_at=_time(record.ended_at),
+            outcome=record.outcome,
+        )
+
+
+class SegmentPage(PageOf[SegmentItem]):
+    pass
+
+
 class Trial(Model):
     id: str
     experiment_id: str
@@ -378,7 +425,7 @@ class Trial(Model):
 
 
 class TrialPage(PageOf[Trial]):
-    pass
+    total: Annotated[int, Field(description="how many trials fit, on all pages together")]
 
 
 class TrialDetail(Trial):
@@ -442,6 +489,22 @@ class CurveSegment(Model):
     y: list[Number]
 
 
+class MetricCurve(Model):
+    metric: str
+    segments: list[CurveSegment]
+
+
+class TrialCurves(Model):
+    """The curves of one trial, one for every metric that it has reported."""
+
+    x: Literal["step", "time"]
+    items: Annotated[list[MetricCurve], Field(description="in the order in which they were first reported")]
+
+    @classmethod
+    def of(cls, x: Literal["step", "time"], found: list[tuple[str, list[CurveSegmentRecord]]]) -> TrialCurves:
+        return cls(x=x, items=[MetricCurve(metric=name, segments=_pieces(segments)) for name, segments in found])
+
+
 class Series(Model):
     trial_id: str
     number: int
@@ -455,10 +518,19 @@ class BestSoFar(Model):
     y: list[float]
 
 
+class BestSoFarOf(BestSoFar):
+    metric: str
+    mode: Literal["min", "max"]
+
+
 class Curves(Model):
     metric: str
     mode: Literal["min", "max"]
     x: Literal["step", "user_step", "time"]
+    width: Annotated[
+        int, Field(description="of every so many reports the lowest and the highest are there; 1: all reports are")
+    ]
+    left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
     series: list[Series]
     best_so_far: BestSoFar
 
@@ -468,14 +540,17 @@ class Curves(Model):
         experiment: ExperimentRecord,
         metric: str,
         x: Literal["step", "user_step", "time"],
-        curves: list[Curve],
+        found: CurvesRecord,
+        left_out: int,
         best: tuple[list[float], list[float]],
     ) -> Curves:
         return cls(
             metric=metric,
             mode=mode_of(experiment, metric),
             x=x,
-            series=[_series(experiment, curve) for curve in curves],
+            width=found.width,
+            left_out=left_out,
+            series=[_series(experiment, curve) for curve in found.curves],
             best_so_far=BestSoFar(x=best[0], y=best[1]),
         )
 
@@ -685,11 +760,14 @@ def _link(experiment: str, link: Link) -> LineageSegment:
 
 
 def _series(experiment: ExperimentRecord, curve: Curve) -> Series:
-    segments = [CurveSegment(ordinal=s.ordinal, cause=s.cause, x=list(s.x), y=list(s.y)) for s in curve.segments]  # type: ignore[arg-type]
     return Series(
         trial_id=trial_id(experiment.public_id, curve.trial),
         number=curve.trial,
         state=curve.state,  # type: ignore[arg-type]
         best_value=curve.best_value,
-        segments=segments,
+        segments=_pieces(curve.segments),
     )
+
+
+def _pieces(segments: Sequence[CurveSegmentRecord]) -> list[CurveSegment]:
+    return [CurveSegment(ordinal=s.ordinal, cause=s.cause, x=list(s.x), y=list(s.y)) for s in segments]  # type: ignore[arg-type]

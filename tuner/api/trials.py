@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -66,6 +66,21 @@ def usage(
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
 ) -> Response:
     return answer(schemas.Usage.of(here.store.usage(_text(trial_id), rank=rank, segment=segment)))
+
+
+@router.get(
+    "/trials/{trial_id}/curves",
+    response_model=schemas.TrialCurves,
+    responses={**NOT_FOUND, **BAD},
+    summary="The curve of every metric that it has reported",
+)
+def curves(
+    here: Here,
+    trial_id: str,
+    x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
+    max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment and metric")] = 1000,
+) -> Response:
+    return answer(schemas.TrialCurves.of(x, here.store.trial_curves(_text(trial_id), x=x, max_points=max_points)))
 
 
 @router.get(

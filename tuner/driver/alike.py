@@ -17,10 +17,14 @@ _MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
-    """(type of the exception, "line 12 of train.py") of an exception in the user's code; None for any other failure.
+    """Return what a failure has in common with others of its kind; None if it says nothing about the next trial.
 
-    A node that was lost, a process that was killed and a lack of memory say nothing about the next trial.
+    That is (type of the exception, "line 12 of train.py") for an exception in the user's code, and ("no report", "its end")
+    for a function that returned without one. A node that was lost, a process that was killed and a lack of memory say nothing
+    about the next trial.
     """
+    if failure is not None and failure.kind == "user" and failure.cause == "no_report":
+        return "no report", "its end"
     if failure is None or failure.kind != "user" or failure.cause != "exception":
         return None
     kind = failure.message.partition(":")[0]
@@ -32,7 +36,8 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
-    """Say so if, with the trial that fails now, the first ALIKE trials to end failed with the same exception at the same line.
+    """Say so if, with the trial that fails now, the first ALIKE trials to end failed with the same exception at the same line,
+    or all returned without a report.
 
     None if any trial has ever reported, or has ended otherwise. Trials that will be tried again have not failed.
     """
@@ -45,4 +50,6 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
     if any(trial.state is not TrialState.FAILED or place_of(trial.failure) != place for trial in ended):
         return None
     kind, where = place
+    if failure.cause == "no_report":
+        return f"the first {len(ended) + 1} trials all returned without a report"
     return f"the first {len(ended) + 1} trials all failed with {kind} at {where}, before any of them had reported"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import CheckpointPolicy, Objective
 from tuner.domain.trial import Kept, Population, Segment, Trial
-from tuner.driver.retention import superfluous
+from tuner.driver.retention import keeps_all, superfluous
 
 Deletion = tuple[int, CheckpointInfo]
 """(the trial that saved it, the checkpoint)"""
@@ -74,7 +74,7 @@ class CheckpointLedger:
                 self._delete(trial, [kept])
                 return
             self._early.setdefault(trial.number, {})[info.id] = None
-        self._choose_start(trial)
+        self._consider(trial, kept)
         self.tidy(trial)
 
     def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
@@ -154,7 +154,7 @@ class CheckpointLedger:
 
     def tidy(self, trial: Trial) -> None:
         """Decide on the deletion of what the policy does not keep and nothing points to."""
-        if len(trial.checkpoints) < 2:
+        if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
         if trial.number == self._best and (best := trial.best_checkpoint(self._objective)) is not None:
@@ -183,6 +183,20 @@ class CheckpointLedger:
         found = trial.checkpoints.values()
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
+    def _consider(self, trial: Trial, kept: Kept) -> None:
+        """Let a checkpoint that is new, or ready by now, be the start if it is newer than the present one.
+
+        This looks at no other checkpoint: a trial may keep thousands.
+        """
+        present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
+        if present is None or present is kept or present.segment < trial.line_begins:
+            self._choose_start(trial)
+        elif self._is_usable(trial, kept) and age(kept) > age(present):
+            trial.checkpoint = kept.info
+
+    def _is_usable(self, trial: Trial, kept: Kept) -> bool:
+        return kept.info.ready and kept.info.id not in self._early.get(trial.number, ())
+
     def _choose_start(self, trial: Trial) -> None:
         own = self._usable(trial, trial.line_begins)
         inherited = trial.inherited
@@ -201,6 +215,8 @@ class CheckpointLedger:
         if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
             return
         del self._borrowers[borrowed.id][trial.number]
+        if not self._borrowers[borrowed.id]:
+            del self._borrowers[borrowed.id]
         if (owner := self._owner.get(borrowed.id)) is not None:
             self.tidy(self._trials[owner])
 

@@ -525,8 +525,9 @@ class Core(Fold):
             planned = [other.next] if other.next is not None and other.checkpoint is None else []
             if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
                 return
+        count = f"{trial.iteration} report{'s' if trial.iteration != 1 else ''}"
         why = (
-            f"trial {trial.number} starts over, {trial.iteration} reports once more, as its function has saved no checkpoint: "
+            f"trial {trial.number} starts over, {count} once more, as its function has saved no checkpoint: "
             "pass one to tuner.report, or take a scheduler that never resumes, such as asha"
         )
         self._take(d.Note(reason=why, trial=trial.number, warning=True))

@@ -149,7 +149,7 @@ class Fold:
             case e.StopJudged():
                 functions = self.stopper.functions() if self.stopper is not None else []
                 for stopper, answer in zip(functions, event.answers, strict=False):
-                    stopper.answered(event.trial, event.iteration, answer)
+                    stopper.answered(event.trial, event.segment, event.iteration, answer)
             case e.CheckpointSaved():
                 self._keep(self._touch(event.trial), event.segment, event.checkpoint)
             case e.CheckpointDeleted():

@@ -8,6 +8,11 @@ from tuner.domain.experiment import CheckpointPolicy, Objective
 from tuner.domain.trial import Kept
 
 
+def keeps_all(policy: CheckpointPolicy) -> bool:
+    """Return whether the policy never deletes anything."""
+    return policy.keep_last is None or policy.keep_best is None
+
+
 def superfluous(
     kept: Sequence[Kept], policy: CheckpointPolicy, objective: Objective, needed: Collection[str]
 ) -> list[Kept]:
@@ -16,7 +21,7 @@ def superfluous(
     kept: the usable checkpoints of one trial, oldest first. needed: ids of those that are kept in any case. At least the
     newest one is always kept. The policy keeps all if one of its two numbers is None.
     """
-    if policy.keep_last is None or policy.keep_best is None:
+    if policy.keep_last is None or policy.keep_best is None:  # keeps_all, in a form that mypy reads
         return []
     newest = max(1, policy.keep_last)
     if len(kept) <= newest:

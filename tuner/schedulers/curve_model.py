@@ -3,14 +3,17 @@
 In the line of freeze-thaw Bayesian optimization (Swersky, Snoek and Adams 2014) with a stationary kernel in place of
 theirs: results at a few geometric levels are enough, and one Cholesky factorization of a few hundred rows serves a decision.
 
-    k = A [ (M52(|x - x'| / l) + c·G(|x - x'| / ρ) + s·1{i = i'}) · g(τ) g(τ') M52(|τ - τ'| / λ) + (σ² + ε)·1{same row} ]
+    k = A [ (M52(|x - x'| / l) + b·(x - 1/2)·(x' - 1/2) + c·G(|x - x'| / ρ) + s·1{i = i'}) · g(τ) g(τ') M52(|τ - τ'| / λ)
+            + (σ² + ε)·1{same row} ]
 
 with M52 the Matérn kernel of smoothness 5/2, G the Gaussian one, x the encoded configuration, τ = ln t / ln max_t, i the
-trial. The first term is the trend over the space, with a length of its own for every parameter; the second is what close
-neighbours share beyond it, so that what is known of one configuration is known of its near copies; `s` is what a trial has
-of its own (the luck of its seed). g(τ) = exp(γ(τ - 1)), γ >= 0, lets curves fan out: where all begin alike, a small lead at
-the beginning is a large one at the end. The amplitude A is profiled out. The other parameters have normal priors on their
-logarithms (γ on itself) and are set to the maximum of the posterior by L-BFGS-B with analytic gradients.
+trial. The first term is the trend over the space, with a length of its own for every parameter. The second is a linear
+trend over the numeric parameters, of fixed weight b: it carries what is known to the far corners of the space, which is
+where optima often lie. The third is what close neighbours share beyond these trends, so that what is known of one
+configuration is known of its near copies. `s` is what a trial has of its own (the luck of its seed). g(τ) = exp(γ(τ - 1)),
+γ >= 0, lets curves fan out: where all begin alike, a small lead at the beginning is a large one at the end. The amplitude A
+is profiled out. The other parameters have normal priors on their logarithms (γ on itself) and are set to the maximum of the
+posterior by L-BFGS-B with analytic gradients.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ Ints = NDArray[np.int64]
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-6
 WORST_Z = -3.0
+LINEAR = 0.3  # b, the weight of the linear trend
 
 
 # ---------------------------------------------------------------------------------------------------------------- warp
@@ -133,6 +137,12 @@ def squared_distances(a: Floats, b: Floats) -> Floats:
     return out
 
 
+def centred(x: Floats, group: Ints) -> Floats:
+    """Return x - 1/2 (n, r) of the numeric columns of x (n, q), those that encode a parameter alone; the rest are categories."""
+    out: Floats = x[:, np.bincount(group)[group] == 1] - 0.5
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Prior:
     """Normal priors on the logarithms of the parameters, as (median, standard deviation of the log).
@@ -193,7 +203,8 @@ class Evidence:
         decay = np.exp(-q)
         nearness = squared_distances(x, x) / radius**2
         near = local * np.exp(-0.5 * nearness)
-        across = (1 + q + q * q / 3) * decay + near
+        line = centred(x, self.group)
+        across = (1 + q + q * q / 3) * decay + near + LINEAR * (line @ line.T)
         across[np.diag_indices_from(across)] += own
         h = SQRT5 * np.abs(levels[:, None] - levels) / scale
         to_end = levels[:, None] + levels - 2
@@ -260,6 +271,7 @@ class Posterior:
     def __init__(self, theta: Floats, group: Ints, rows: Rows, z: Floats, running: Ints) -> None:
         """`running` are the trials that run now, numbered as in `rows`, which has their x too."""
         d = int(group.max()) + 1
+        self._group = group
         self._lengths = np.exp(theta[:d])[group]
         self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:-1]))
         self._growth = float(theta[-1])
@@ -269,6 +281,7 @@ class Posterior:
         self._all, self._column = rows.x, np.full(len(rows.x), -1)
         self._column[used] = np.arange(len(used))
         self._x, self._scaled = rows.x[used], rows.x[used] / self._lengths
+        self._line = centred(self._x, group)
         self._levels, self._level = np.unique(np.concatenate([rows.tau, np.ones(len(running))]), return_inverse=True)
         across = self._across(self._x)
         across[np.diag_indices_from(across)] += self._own
@@ -284,24 +297,27 @@ class Posterior:
 
     def of_trials(self, trials: Ints, tau: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation (m,) of the curves, without noise, of trials of `rows` (m,) at tau (m,)."""
-        across = self._across(self._all[trials])
+        x = self._all[trials]
+        across = self._across(x)
         known = np.flatnonzero(self._column[trials] >= 0)
         across[known, self._column[trials[known]]] += self._own
         levels, level = np.unique(tau, return_inverse=True)
         k = across[:, self._trial]
         k *= self._along(levels)[:, self._level][level]
-        return self._moments(k, tau)
+        return self._moments(k, x, tau)
 
     def of_new(self, x: Floats, tau: float) -> tuple[Floats, Floats]:
         """The same for configurations x (m, q) that have not been tried, all at one tau."""
         k = self._across(x)[:, self._trial]
         k *= self._along(np.array([tau]))[0, self._level]
-        return self._moments(k, np.array([tau]))
+        return self._moments(k, x, np.array([tau]))
 
-    def _moments(self, k: Floats, tau: Floats) -> tuple[Floats, Floats]:
+    def _moments(self, k: Floats, x: Floats, tau: Floats) -> tuple[Floats, Floats]:
         mean: Floats = k[:, : self._real] @ self._alpha
         v = blas.dtrmm(1.0, self._inverse, k.T, lower=1, overwrite_b=1)
-        prior = (1 + self._local + self._own) * np.exp(2 * self._growth * (tau - 1))
+        line = centred(x, self._group)
+        trend = 1 + self._local + self._own + LINEAR * np.einsum("ij,ij->i", line, line)
+        prior = trend * np.exp(2 * self._growth * (tau - 1))
         variance = self.amplitude * (prior - np.einsum("ij,ij->j", v, v))
         return mean, np.sqrt(np.maximum(variance, 1e-9))
 
@@ -313,6 +329,7 @@ class Posterior:
         np.exp(near, out=near)
         near *= self._local
         out += near
+        out += (LINEAR * centred(x, self._group)) @ self._line.T
         return out
 
     def _along(self, tau: Floats) -> Floats:

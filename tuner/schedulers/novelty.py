@@ -1,7 +1,8 @@
-"""How likely a new configuration is to repeat one that has been tried, as far as the repeats so far tell.
+"""How much less a new configuration is worth because it is close to one that has been tried.
 
-Where code rounds a parameter, or looks up the nearest of a list, the space falls into cells within which all configurations are
-the same. How large they are is not known, but every new trial shows whether it repeats the one nearest to it.
+It may be a near copy (`log_apart`), or an exact repeat, as far as the repeats so far tell (`log_new`). Where code rounds a
+parameter, or looks up the nearest of a list, the space falls into cells within which all configurations are the same. How
+large they are is not known, but every new trial shows whether it repeats the one nearest to it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ BANDWIDTH = 0.25  # of the logarithm of a distance
 DOUBT = 1.0  # that there are no repeats, as if so many trials had shown it at every distance
 MOST = 0.99
 MOST_KNOWN = 1000  # trials that a new configuration is compared with, the newest
+CROWDED = 0.05  # the distance within which a new configuration is crowded by one that has been tried
 
 
 class Novelty:
@@ -56,9 +58,24 @@ class Novelty:
         return self._chance
 
 
-def log_new(chance: Floats, x: Floats, known: Floats) -> Floats:
-    """ln of the probability (m,) that features x (m, q) do not repeat any of `known` (k, q)."""
-    nearest = np.sqrt(squared_distances(x, known[-MOST_KNOWN:]).min(1))
+def distance_to_nearest(x: Floats, known: Floats) -> Floats:
+    """Return how far (m,) features x (m, q) are from the nearest of `known` (k, q)."""
+    out: Floats = np.sqrt(squared_distances(x, known[-MOST_KNOWN:]).min(1))
+    return out
+
+
+def log_new(chance: Floats, nearest: Floats) -> Floats:
+    """Return ln of the probability (m,) that configurations at these distances from the nearest tried one do not repeat it."""
     at = np.log(np.maximum(nearest, DISTANCES[0]))
     out: Floats = np.log1p(-np.interp(at, np.log(DISTANCES), chance))
+    return out
+
+
+def log_apart(nearest: Floats) -> Floats:
+    """Return ln of what a configuration is worth (m,) at these distances from the nearest tried one: near copies count for less.
+
+    A small goal gives every near copy of a good configuration a fair chance of passing it. Without this, copies take a large
+    part of the training, though they can improve on the best score by very little.
+    """
+    out: Floats = np.log1p(-MOST * np.exp(-0.5 * (nearest / CROWDED) ** 2))
     return out

@@ -351,7 +351,9 @@ class FunctionStopper(Stopper):
         self.function = import_function("function", function) if isinstance(function, str) else function
         if not callable(self.function):
             raise SpecError(f"expected a function, got {function!r}", "/function")
-        self._answers: dict[int, tuple[int, Mapping[str, Any]]] = {}  # trial -> (iteration, answer)
+        self._answers: dict[
+            int, tuple[tuple[int, int], Mapping[str, Any]]
+        ] = {}  # trial -> (segment, iteration), answer
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the function apart, so that whoever unpickles the stopper need not load it."""
@@ -364,9 +366,9 @@ class FunctionStopper(Stopper):
         """What the function is called with for this trial, beside its number."""
         return {ITERATION: float(trial.iteration), TIME: trial.running_s, **trial.last}
 
-    def answered(self, number: int, iteration: int, answer: Mapping[str, Any]) -> None:
+    def answered(self, number: int, segment: int, iteration: int, answer: Mapping[str, Any]) -> None:
         """Take in what the function said of a trial's report: {"stop": bool}, or {"error", "args", "text", "traceback"}."""
-        self._answers[number] = iteration, answer
+        self._answers[number] = (segment, iteration), answer
 
     def record(self, fact: Fact, trials: Population) -> None:
         if isinstance(fact, TrialEnded):
@@ -385,9 +387,12 @@ class FunctionStopper(Stopper):
         return f"completed at iteration {trial.iteration}: {name_of(self.function)} says so"
 
     def _answer(self, trial: Trial) -> bool:
-        """What it said of the trial's newest report; an answer is handed in only if it ends the trial or is an error."""
-        iteration, answer = self._answers.get(trial.number, (0, {}))
-        if iteration != trial.iteration:
+        """Return what it said of the trial's newest report. An answer is handed in only if it ends the trial or is an error.
+
+        The answer to a report that was never committed must not count for another segment's report of the same iteration.
+        """
+        place, answer = self._answers.get(trial.number, ((0, 0), {}))
+        if place != (len(trial.segments), trial.iteration):
             return False
         if "error" in answer:
             raise _error_of(answer)

@@ -25,7 +25,7 @@ from tuner.schedulers.curve_model import (
     log_expected_improvement,
     log_probability_of_improvement,
 )
-from tuner.schedulers.novelty import log_new
+from tuner.schedulers.novelty import distance_to_nearest, log_apart, log_new
 
 MAX_ROWS = 320  # results that the model looks at; its cost grows with the cube
 TOP_TRIALS = 40  # whose whole curves are kept longest,
@@ -33,7 +33,7 @@ TOP_RESULTS = 180  # in so many results besides their newest
 MAX_STARTED = 150  # started trials that a decision weighs one by one
 RIVAL = 10  # a new trial that promises so many times the improvement of every started one is not put off for them
 HOPELESS = math.log(1e-3)  # no question is a horizon within which no started trial is likelier to pass the goal
-SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 150, 20, 6, 10
+SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
 FEW = 30  # uniform points, where that is all there is to choose from
 STEPS = (0.1, 0.05, 0.025, 0.012)  # of the climbs
 
@@ -131,7 +131,8 @@ class Forecast:
     """What the model expects of a trial at a time, as scores.
 
     chance: the probability of passing the goal by then or, when thawing, the expected improvement upon it, in units of the
-    score. counted: the same as it is weighed, less for what a start costs and for the chance of a repeat.
+    score. counted: the same as it is weighed, less for what a start costs and for being
+    close to another, which may make it a repeat.
     """
 
     until: float
@@ -291,8 +292,8 @@ def _best_new(
 ) -> tuple[Winner | None, float]:
     """Scattered points, neighbours of the best trials, then hill climbs from the best of these; or the best of a few points.
 
-    The model expects of a configuration what it would expect if it were none of those that were tried; the worth of one
-    that may repeat another is smaller by that chance.
+    The model expects of a configuration what it would expect if it were none of those that were tried. One that is close to
+    a configuration that has been tried counts for less, and for less still by the chance that it repeats it exactly.
     """
     until = min(draw.horizon, float(q.levels[-1]))
     at = float(tau(q.levels, np.array([until]))[0])
@@ -304,9 +305,10 @@ def _best_new(
 
     def value(points: Floats) -> Floats:
         x = cube.features(points)
-        values = draw.score(*posterior.of_new(x, at)) - toll
+        nearest = distance_to_nearest(x, known)
+        values = draw.score(*posterior.of_new(x, at)) - toll + log_apart(nearest)
         if q.repeats is not None:
-            values += log_new(q.repeats, x, known)
+            values += log_new(q.repeats, nearest)
         if tried:
             values[[key(p) in tried for p in points]] = -np.inf
         return values

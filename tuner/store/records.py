@@ -93,6 +93,14 @@ class SegmentRecord:
     outcome: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class TrialSegment:
+    """A segment with the number of its trial."""
+
+    trial: int
+    segment: SegmentRecord
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     id: int
@@ -185,6 +193,14 @@ class Curve:
     state: str
     best_value: float | None
     segments: Sequence[CurveSegment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """The curves of some trials. Of every `width` reports the lowest and the highest are there; 1 is every report."""
+
+    width: int
+    curves: Sequence[Curve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

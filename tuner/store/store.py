@@ -22,15 +22,16 @@ from sqlalchemy import Connection, Engine, select
 
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.experiment import Spec
-from tuner.errors import NotFound, StoreError
-from tuner.store import history, statements, views
+from tuner.errors import NotFound, SpecError, StoreError
+from tuner.store import columns, curves, history, statements, views
 from tuner.store.connect import Synchronous, connect, translated
 from tuner.store.migrate import HEAD, migrate, revision
 from tuner.store.records import (
     CheckpointRecord,
     CodeRecord,
     CommandRecord,
-    Curve,
+    Curves,
+    CurveSegment,
     DecisionRecord,
     ExperimentRecord,
     LogChunk,
@@ -39,6 +40,7 @@ from tuner.store.records import (
     SegmentRecord,
     StreamItem,
     TrialRecord,
+    TrialSegment,
     UsageSample,
     UsageSeries,
 )
@@ -53,6 +55,7 @@ class Store:
         self._lock = threading.Lock()
         self._write_connection: Any = None
         self._writers: dict[int, Writer] = {}
+        self._sorter = columns.Sorter()
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:
@@ -119,6 +122,13 @@ class Store:
         with self._read() as connection:
             return views.progress(connection, experiment_id)
 
+    def progress_of(self, experiment_ids: Sequence[int]) -> dict[int, Progress]:
+        """As `progress`, of several experiments in one query; those that are gone are left out."""
+        if not experiment_ids:
+            return {}
+        with self._read() as connection:
+            return views.progress_of(connection, experiment_ids)
+
     def experiments_named(self, name: str) -> list[ExperimentRecord]:
         """All that are called exactly so, newest first; empty where there is none."""
         with self._read() as connection:
@@ -137,6 +147,45 @@ class Store:
         """By number, without segments."""
         with self._read() as connection:
             return views.trials(connection, experiment_id, state, page_size, page_token)
+
+    def sorted_trials(
+        self,
+        experiment_id: int,
+        *,
+        sort: str = "number",
+        where: Sequence[str] = (),
+        state: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
+    ) -> tuple[Page[TrialRecord], int]:
+        """A page of the trials that fit, without segments, and how many fit altogether.
+
+        sort: a column, descending with a minus before it: `number`, `state`, `best_value`, `params.NAME`, `last.METRIC`, ...
+        Equal ones come by number, those without a value last. where: conditions such as ``best_value>=0.5`` that all have to
+        hold; ``~`` looks for a part of a text. SpecError if a name or a condition is wrong.
+        """
+        conditions = columns.parsed(where, state)
+        with self._cursor() as (cursor, connection):
+            numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
+            return Page(views.trials_numbered(connection, experiment_id, numbers), token), total
+
+    def ended_trials(self, experiment_id: int) -> list[int]:
+        """The numbers of the trials that have ended, in order. Reads an index alone."""
+        with self._read() as connection:
+            return views.ended_trials(connection, experiment_id)
+
+    def results(
+        self, experiment_id: int, trials: Sequence[int], *, best: bool
+    ) -> list[tuple[Mapping[str, Any], float]]:
+        """(flat params, best or last value) of those of these trials that have one, by number."""
+        with self._read() as connection:
+            return views.results(connection, experiment_id, trials, best)
+
+    def best_trials(self, experiment_id: int, mode: str, count: int) -> list[int]:
+        """The numbers of so many trials with the best values, those that have none last."""
+        sort = "-best_value" if mode == "max" else "best_value"
+        with self._cursor() as (cursor, _):
+            return self._sorter.page(cursor, experiment_id, sort, (), count, None)[0]
 
     def newest_trials(self, experiment_id: int, count: int) -> list[TrialRecord]:
         """The last `count` trials by number, without segments."""
@@ -164,11 +213,25 @@ class Store:
             return views.checkpoint_by(connection, public_id)
 
     def decisions(
-        self, experiment_id: int, *, trial: int | None = None, page_size: int = 100, page_token: str | None = None
+        self,
+        experiment_id: int,
+        *,
+        trial: int | None = None,
+        kinds: Sequence[str] = (),
+        text: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
     ) -> Page[DecisionRecord]:
-        """Newest first."""
+        """Return decisions, newest first: of one trial, of these kinds, with `text` in their reasons, where given."""
         with self._read() as connection:
-            return views.decisions(connection, experiment_id, trial, page_size, page_token)
+            return views.decisions(connection, experiment_id, trial, kinds, text, page_size, page_token)
+
+    def list_segments(
+        self, experiment_id: int, *, causes: Sequence[str] = (), page_size: int = 100, page_token: str | None = None
+    ) -> Page[TrialSegment]:
+        """Return the segments of all trials in the order in which they were created, those of some causes if given."""
+        with self._read() as connection:
+            return views.segment_page(connection, experiment_id, causes, page_size, page_token)
 
     def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
         """Notes behind this event_seq that warn of what looks like a mistake, oldest first."""
@@ -189,19 +252,51 @@ class Store:
         with self._read() as connection:
             return views.metric_names(connection, experiment_ids)
 
-    def curves(self, experiment_id: int, metric: str, *, x: str = "step", max_points: int = 1000) -> list[Curve]:
-        """One curve a trial; `x` is "step" (the iteration) or "time" (seconds since the experiment's start).
+    def curves(
+        self,
+        experiment_id: int,
+        metric: str,
+        *,
+        x: str = "step",
+        points: int = 1000,
+        low: float | None = None,
+        high: float | None = None,
+        trials: Sequence[int] | None = None,
+    ) -> Curves:
+        """The curves of these trials, by default of all, by number. `x` is "step" (the iteration) or "time" (seconds since the
+        experiment's start).
 
-        A segment with more than `max_points` points is thinned to at most that many: the lowest and the highest of each
-        bucket stay, and so do the first and the last.
+        `low`, `high`: the part of the axis that is wanted. A curve that reaches over all of it has about `points` points, the
+        others proportionally fewer: of every so many reports the lowest and the highest, and of every segment the
+        first and the last.
         """
-        with self._read() as connection:
-            return views.curves(connection, experiment_id, metric, x, max_points)
+        if x not in ("step", "user_step", "time"):
+            raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
+        with self._cursor() as (cursor, connection):
+            span = curves.Span(x, views.begin(connection, experiment_id), low, high)  # type: ignore[arg-type]
+            return curves.read(cursor, experiment_id, metric, span, points, trials)
+
+    def trial_curves(
+        self, trial_id: str, *, x: str = "step", max_points: int = 1000
+    ) -> list[tuple[str, list[CurveSegment]]]:
+        """Return the curve of every metric that this trial has reported, in the order in which they were first reported.
+
+        `x` is that of `curves`; a curve has about `max_points` points at most.
+        """
+        trial = self.get_trial(trial_id)
+        found = []
+        for name in self.metric_names(trial.experiment_id):
+            for curve in self.curves(trial.experiment_id, name, x=x, points=max_points, trials=[trial.number]).curves:
+                found.append((name, list(curve.segments)))
+        return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """(seconds since the experiment's start, best value by then), a point for each improvement."""
-        with self._read() as connection:
-            return views.best_so_far(connection, experiment_id, metric, mode)
+        """(seconds since the experiment's start, best value by then), a point for each improvement. Of a metric that is no
+        objective, or with another mode, some improvements may be missing where there are very many points.
+        """
+        with self._cursor() as (cursor, connection):
+            begin = views.begin(connection, experiment_id)
+            return curves.best_so_far(cursor, experiment_id, metric, mode, begin)
 
     # -- code and logs -------------------------------------------------------------------------------------------------
 
@@ -342,6 +437,12 @@ class Store:
     def _read(self) -> Iterator[Connection]:
         with translated(self.backend), self._engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def _cursor(self) -> Iterator[tuple[Cursor, Connection]]:
+        """A transaction that only reads, and a plain cursor in it, for queries with very many rows."""
+        with self._read() as connection, connection.begin():
+            yield Cursor(connection.connection.cursor(), self.backend), connection
 
     @contextmanager
     def _write(self) -> Iterator[Cursor]:

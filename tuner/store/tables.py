@@ -140,6 +140,7 @@ trial = Table(
     Column("started_at", Real),
     Column("ended_at", Real),
     UniqueConstraint("experiment_id", "number"),
+    Index("ix_trial_state", "experiment_id", "state", "number"),
 )
 
 segment = Table(
@@ -184,6 +185,29 @@ metric_point = Table(
     Column("value", Real),  # NULL where `kind` is not 0
     Column("kind", SmallInteger, nullable=False),  # 0 finite, 1 NaN, 2 +inf, 3 -inf
     Column("user_step", BigInteger),  # the training code's own count; `step` is the training_iteration
+    sqlite_with_rowid=False,
+)
+
+metric_bucket = Table(
+    "metric_bucket",
+    metadata,
+    Column("segment_id", Id, primary_key=True, autoincrement=False),
+    Column("key_id", Id, primary_key=True, autoincrement=False),
+    Column("level", SmallInteger, primary_key=True, autoincrement=False),
+    Column("chunk", Integer, primary_key=True, autoincrement=False),  # which 8 buckets of the level, from 0
+    Column("last_no", Integer, nullable=False),  # the newest report in it
+    Column("data", LargeBinary, nullable=False),  # see pyramid.RECORD
+    sqlite_with_rowid=False,
+)
+
+best_point = Table(
+    "best_point",
+    metadata,
+    # One row for each improvement of an objective, in the order of the log.
+    Column("key_id", Id, primary_key=True, autoincrement=False),
+    Column("event_seq", Id, primary_key=True, autoincrement=False),
+    Column("time", Real, nullable=False),
+    Column("value", Real, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, or_, select
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -13,8 +13,6 @@ from tuner.errors import NotFound, SpecError
 from tuner.store.records import (
     CheckpointRecord,
     CommandRecord,
-    Curve,
-    CurveSegment,
     DecisionRecord,
     ExperimentRecord,
     LogChunk,
@@ -22,6 +20,7 @@ from tuner.store.records import (
     Progress,
     SegmentRecord,
     TrialRecord,
+    TrialSegment,
     UsageSeries,
 )
 from tuner.store.tables import (
@@ -31,12 +30,10 @@ from tuner.store.tables import (
     experiment,
     log_chunk,
     metric_key,
-    metric_point,
     rank_usage,
     segment,
     trial,
 )
-from tuner.store.thinning import thin
 
 T = TypeVar("T")
 
@@ -55,13 +52,20 @@ def experiment_by(connection: Connection, where: ColumnElement[bool], shown: str
 
 
 def progress(connection: Connection, experiment_id: int) -> Progress:
-    query = select(*experiment.c["last_event_seq", "state", "reason", "error"]).where(experiment.c.id == experiment_id)
-    row = connection.execute(query).first()
-    if row is None:
+    found = progress_of(connection, [experiment_id])
+    if not found:
         raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return Progress(
-        last_event_seq=row.last_event_seq, state=ExperimentState(row.state), reason=row.reason, error=row.error
-    )
+    return found[experiment_id]
+
+
+def progress_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, Progress]:
+    query = select(*experiment.c["id", "last_event_seq", "state", "reason", "error"])
+    return {
+        row.id: Progress(
+            last_event_seq=row.last_event_seq, state=ExperimentState(row.state), reason=row.reason, error=row.error
+        )
+        for row in connection.execute(query.where(experiment.c.id.in_(experiment_ids)))
+    }
 
 
 def claimable(connection: Connection, now: float) -> list[ExperimentRecord]:
@@ -119,6 +123,33 @@ def trials(
     return _page(connection, query, size, _trial, lambda record: record.number)
 
 
+def trials_numbered(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> tuple[TrialRecord, ...]:
+    """In the order of `numbers`."""
+    query = _trials().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
+    found = {row["number"]: _trial(row) for row in connection.execute(query).mappings()}
+    return tuple(found[number] for number in numbers if number in found)
+
+
+def ended_trials(connection: Connection, experiment_id: int) -> list[int]:
+    ended = [state for state in TrialState if state.ended]
+    query = select(trial.c.number).where(trial.c.experiment_id == experiment_id, trial.c.state.in_(ended))
+    return sorted(connection.execute(query).scalars())
+
+
+def results(
+    connection: Connection, experiment_id: int, numbers: Sequence[int], best: bool
+) -> list[tuple[Mapping[str, Any], float]]:
+    value = trial.c.best_value if best else trial.c.last_value
+    query = select(trial.c.params, trial.c.best_params, value)
+    query = query.where(trial.c.experiment_id == experiment_id, value.is_not(None))
+    found: list[tuple[Mapping[str, Any], float]] = []
+    for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
+        part = query.where(trial.c.number.in_(numbers[at : at + 1000])).order_by(trial.c.number)
+        for newest, reached, result in connection.execute(part):
+            found.append((reached if best and reached is not None else newest, float(result)))
+    return found
+
+
 def newest_trials(connection: Connection, experiment_id: int, count: int) -> list[TrialRecord]:
     query = _trials().where(trial.c.experiment_id == experiment_id).order_by(trial.c.number.desc()).limit(count)
     return [_trial(row) for row in connection.execute(query).mappings()][::-1]
@@ -146,12 +177,22 @@ def checkpoint_by(connection: Connection, public_id: str) -> CheckpointRecord:
 
 
 def decisions(
-    connection: Connection, experiment_id: int, number: int | None, size: int, token: str | None
+    connection: Connection,
+    experiment_id: int,
+    number: int | None,
+    kinds: Sequence[str],
+    text: str | None,
+    size: int,
+    token: str | None,
 ) -> Page[DecisionRecord]:
     columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
     query = select(*columns).where(decision.c.experiment_id == experiment_id).order_by(decision.c.event_seq.desc())
     if number is not None:
         query = query.where(decision.c.trial_number == number)
+    if kinds:
+        query = query.where(decision.c.kind.in_(kinds))
+    if text:
+        query = query.where(decision.c.reason.icontains(text, autoescape=True))
     if token is not None:
         query = query.where(decision.c.event_seq < _number(token))
     return _page(connection, query, size, _decision, lambda record: record.seq)
@@ -175,68 +216,6 @@ def metric_names(connection: Connection, experiment_ids: Sequence[int]) -> dict[
     for row in connection.execute(query):
         found[row.experiment_id].append(row.name)
     return found
-
-
-def curves(connection: Connection, experiment_id: int, metric: str, x: str, max_points: int) -> list[Curve]:
-    if x not in ("step", "user_step", "time"):
-        raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
-    begin = _begin(connection, experiment_id)
-    across: ColumnElement[Any] = metric_point.c.time - begin if x == "time" else metric_point.c[x]
-    points = (
-        select(metric_point.c.segment_id, across, metric_point.c.value)
-        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
-        .join(segment, segment.c.id == metric_point.c.segment_id)
-        .join(trial, trial.c.id == segment.c.trial_id)
-        .where(
-            trial.c.experiment_id == experiment_id,
-            metric_key.c.experiment_id == experiment_id,
-            metric_key.c.name == metric,
-            across.is_not(None),
-        )
-        .order_by(trial.c.number, segment.c.ordinal, metric_point.c.report_no)
-    )
-    by_segment: dict[int, tuple[list[float], list[float | None]]] = {}
-    for row_id, at, value in connection.execute(points):
-        xs, ys = by_segment.setdefault(row_id, ([], []))
-        xs.append(at)
-        ys.append(value)
-    owners = (
-        select(trial.c.number, trial.c.state, trial.c.best_value, segment.c.id, segment.c.ordinal, segment.c.cause)
-        .join(segment, segment.c.trial_id == trial.c.id)
-        .where(trial.c.experiment_id == experiment_id)
-        .order_by(trial.c.number, segment.c.ordinal)
-    )
-    found: dict[int, Curve] = {}
-    pieces: dict[int, list[CurveSegment]] = {}
-    for number, state, best, row_id, ordinal, cause in connection.execute(owners):
-        if row_id not in by_segment:
-            continue
-        xs, ys = thin(*by_segment[row_id], max_points)
-        pieces.setdefault(number, []).append(CurveSegment(ordinal=ordinal, cause=cause, x=xs, y=ys))
-        found[number] = Curve(trial=number, state=state, best_value=best, segments=pieces[number])
-    return list(found.values())
-
-
-def best_so_far(connection: Connection, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-    value = metric_point.c.value if mode == "max" else -metric_point.c.value
-    order = (metric_point.c.time, metric_point.c.segment_id, metric_point.c.report_no)
-    # A window function sees each point beside the best before it, so only the improvements leave the database.
-    before = func.max(value).over(order_by=order, rows=(None, -1)).label("before")
-    points = (
-        select(metric_point.c.time, metric_point.c.value, value.label("score"), before)
-        .join(metric_key, metric_key.c.id == metric_point.c.key_id)
-        .join(segment, segment.c.id == metric_point.c.segment_id)
-        .join(trial, trial.c.id == segment.c.trial_id)
-        .where(trial.c.experiment_id == experiment_id, metric_key.c.experiment_id == experiment_id)
-        .where(metric_key.c.name == metric, metric_point.c.value.is_not(None))
-        .subquery()
-    )
-    better = points.c.before.is_(None) | (points.c.score > points.c.before)
-    rows = connection.execute(
-        select(points.c.time, points.c.value).where(better).order_by(points.c.time, points.c.score)
-    ).all()
-    begin = _begin(connection, experiment_id)
-    return [time - begin for time, _ in rows], [value for _, value in rows]
 
 
 def logs(
@@ -289,12 +268,12 @@ def usage(connection: Connection, public_id: str, rank: int | None, ordinal: int
     found: dict[tuple[int, int], list[Any]] = {}
     for row in connection.execute(query):
         found.setdefault((row.ordinal, row.rank), []).append(row)
-    begin = _begin(connection, owner)
+    zero = begin(connection, owner)
     return [
         UsageSeries(
             segment=of,
             rank=by,
-            x=[row.time - begin for row in rows],
+            x=[row.time - zero for row in rows],
             cpu_percent=_cpu_percent(rows),
             rss_bytes=[row.rss_bytes for row in rows],
             gpu_bytes=[row.gpu_bytes for row in rows],
@@ -339,7 +318,7 @@ def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:
     return tails
 
 
-def _begin(connection: Connection, experiment_id: int) -> float:
+def begin(connection: Connection, experiment_id: int) -> float:
     row = connection.execute(
         select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
     ).first()
@@ -370,6 +349,19 @@ def segments(connection: Connection, experiment_id: int) -> dict[int, tuple[Segm
     for row in connection.execute(_segment_rows().where(trial.c.experiment_id == experiment_id)).mappings():
         found.setdefault(row["number"], []).append(_segment(row))
     return {number: tuple(records) for number, records in found.items()}
+
+
+def segment_page(
+    connection: Connection, experiment_id: int, causes: Sequence[str], size: int, token: str | None
+) -> Page[TrialSegment]:
+    query = _segment_rows().order_by(None).order_by(segment.c.id).where(trial.c.experiment_id == experiment_id)
+    if causes:
+        query = query.where(segment.c.cause.in_(causes))
+    if token is not None:
+        query = query.where(segment.c.id > _number(token))
+    return _page(
+        connection, query, size, lambda row: TrialSegment(row["number"], _segment(row)), lambda item: item.segment.id
+    )
 
 
 def _segments(connection: Connection, trial_row: int) -> tuple[SegmentRecord, ...]:

@@ -6,8 +6,9 @@ Statements are plain SQL that both databases understand, with `?` for parameters
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.trial import Segment, Trial
 from tuner.errors import LostLease, StoreError
+from tuner.store.pyramid import Pyramid
 from tuner.store.tables import dumps
 
 FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
@@ -52,7 +54,9 @@ _TRIAL_COLUMNS = (
     "started_at",
     "ended_at",
 )
-_TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in _TRIAL_COLUMNS)} WHERE id = ?"
+# An index has the state: naming it in an UPDATE costs an index entry, whether it changes or not.
+_TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in _TRIAL_COLUMNS[1:])} WHERE id = ?"
+_TRIAL_STATE = "UPDATE trial SET state = ? WHERE id = ?"
 _TRIAL_INSERT = f"""
 INSERT INTO trial ({", ".join(_TRIAL_COLUMNS)}, public_id, experiment_id, number, created_at)
 VALUES ({", ".join("?" * (len(_TRIAL_COLUMNS) + 4))})
@@ -92,6 +96,9 @@ WHERE checkpoint.state <> 'deleted' AND NOT (checkpoint.state = 'ready' AND excl
 _SNAPSHOT = """
 INSERT INTO snapshot (experiment_id, event_seq, state) SELECT id, ?, ? FROM experiment WHERE id = ? AND driver_epoch = ?
 ON CONFLICT (experiment_id) DO UPDATE SET event_seq = excluded.event_seq, state = excluded.state"""
+
+_BEST = """
+INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
@@ -159,25 +166,34 @@ class Writer:
     """
 
     def __init__(self, cursor: Cursor, experiment: int, epoch: int) -> None:
-        row = cursor.rows("SELECT public_id, driver_epoch FROM experiment WHERE id = ?", (experiment,))
+        row = cursor.rows("SELECT public_id, spec FROM experiment WHERE id = ?", (experiment,))
         if not row:
             raise StoreError(f"there is no experiment with the id {experiment}")
         self.experiment = experiment
         self.epoch = epoch
         self.public_id: str = row[0][0]
-        trials = "SELECT number, id FROM trial WHERE experiment_id = ?"
+        trials = "SELECT number, id, state FROM trial WHERE experiment_id = ?"
         segments = (
             "SELECT t.number, s.ordinal, s.id, s.started_at, s.ended_at, s.outcome FROM segment s"
             " JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
         )
         keys = "SELECT name, id FROM metric_key WHERE experiment_id = ?"
-        self._trials: dict[int, int] = dict(cursor.rows(trials, (experiment,)))
+        found = cursor.rows(trials, (experiment,))
+        self._trials: dict[int, int] = {number: row_id for number, row_id, _ in found}
+        self._states: dict[int, str] = {number: state for number, _, state in found}
         self._keys: dict[str, int] = dict(cursor.rows(keys, (experiment,)))
         self._segments: dict[tuple[int, int], int] = {}
         self._shown: dict[int, _Stage] = {}
         for number, ordinal, row_id, *stage in cursor.rows(segments, (experiment,)):
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2])
+        self._pyramid = Pyramid(experiment)
+        self._objectives = {o["metric"]: o["mode"] == "max" for o in json.loads(row[0][1])["objectives"]}
+        self._best: dict[int, float] = {}  # key -> best value of an objective so far
+        for name in self._objectives.keys() & self._keys.keys():
+            last = "SELECT value FROM best_point WHERE key_id = ? ORDER BY event_seq DESC LIMIT 1"
+            if (best := cursor.value(last, (self._keys[name],))) is not None:
+                self._best[self._keys[name]] = best
 
     def write(self, cursor: Cursor, batch: Batch, now: float) -> None:
         """Put the batch into the open transaction. LostLease where the epoch is not this writer's any more."""
@@ -185,8 +201,8 @@ class Writer:
         owner = cursor.another()
         with cursor.pipelined():
             self._write_experiment(owner, batch, time)
-            self._write_trials(cursor, batch.trials, time)
-            self._write_log(cursor, batch, now)
+            ended = self._write_trials(cursor, batch.trials, time)
+            self._write_log(cursor, batch, now, ended)
             self._write_effects(cursor, batch, now)
         if owner.rowcount != 1:
             self._refuse(cursor, batch)
@@ -257,8 +273,9 @@ class Writer:
                 ),
             )
 
-    def _write_trials(self, cursor: Cursor, trials: Sequence[Trial], time: float) -> None:
-        updates = []
+    def _write_trials(self, cursor: Cursor, trials: Sequence[Trial], time: float) -> set[int]:
+        """Return the segments that have ended in this batch."""
+        updates, ended = [], set()
         for trial in trials:
             values = _trial_values(trial, time)
             row = self._trials.get(trial.number)
@@ -267,12 +284,18 @@ class Writer:
                 values += (public, self.experiment, trial.number, trial.created_at or time)
                 row = self._trials[trial.number] = int(cursor.value(_TRIAL_INSERT, values))
             else:
-                updates.append((*values, row))
+                updates.append((*values[1:], row))
+                if self._states.get(trial.number) != values[0]:
+                    cursor.execute(_TRIAL_STATE, (values[0], row))
+            self._states[trial.number] = values[0]
             for segment in reversed(trial.segments):
                 if self._write_segment(cursor, row, trial.number, segment, time):
                     break  # those before it are as they were
+                if segment.ended_at is not None:
+                    ended.add(self._segment(trial.number, segment.ordinal))
         if updates:
             cursor.executemany(_TRIAL_UPDATE, updates)
+        return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
         """Whether the row was there already and had ended."""
@@ -283,6 +306,7 @@ class Writer:
             opened, config = segment.opened_at or time, dumps(segment.params)
             values = (public, trial, segment.ordinal, segment.cause, segment.start_iteration, config, source, opened)
             row = self._segments[number, segment.ordinal] = int(cursor.value(_SEGMENT_INSERT, values))
+            self._pyramid.opened(row)
         stage = (segment.started_at, segment.ended_at, segment.outcome)
         shown = self._shown.get(row, _NEW)
         if stage != shown:
@@ -291,16 +315,22 @@ class Writer:
             self._shown[row] = stage
         return shown[1] is not None
 
-    def _write_log(self, cursor: Cursor, batch: Batch, now: float) -> None:
+    def _write_log(self, cursor: Cursor, batch: Batch, now: float, ended: Set[int]) -> None:
         events: list[tuple[Any, ...]] = []
         decisions: list[tuple[Any, ...]] = []
         points: list[tuple[Any, ...]] = []
+        best: list[tuple[Any, ...]] = []
+        reporting: set[int] = set()
         time = now
         for seq, entry in batch.log:
             if isinstance(entry, e.Reported):
                 time = entry.time
                 segment = self._segment(entry.trial, entry.segment)
+                before = len(points)
                 self._add_points(cursor, points, segment, entry)
+                self._pyramid.add(cursor, segment, entry.report_no, points[before:])
+                self._add_best(best, seq, entry)
+                reporting.add(segment)
                 payload: dict[str, Any] = {} if entry.step is None else {"step": entry.step}
                 if entry.checkpoint is not None:
                     payload["checkpoint"] = dataclasses.asdict(entry.checkpoint)
@@ -344,8 +374,25 @@ class Writer:
             cursor.insert(_EVENT, _EVENTS_AT_ONCE, events)
         if points:
             cursor.insert(_POINT, _POINTS_AT_ONCE, points)
+        self._pyramid.write(cursor, reporting - ended)
+        for segment in ended:
+            self._pyramid.seal(cursor, segment)
+        if best:
+            cursor.executemany(_BEST, best)
         if decisions:
             cursor.executemany(_DECISION, decisions)
+
+    def _add_best(self, best: list[tuple[Any, ...]], seq: int, report: e.Reported) -> None:
+        """Add a row where the report has the best value of an objective so far."""
+        for name, highest in self._objectives.items():
+            value, kind = encode(report.metrics.get(name, math.nan))
+            if value is None or kind != FINITE:
+                continue
+            key = self._keys[name]
+            before = self._best.get(key)
+            if before is None or (value > before if highest else value < before):
+                self._best[key] = value
+                best.append((key, seq, report.time, value))
 
     def _add_points(self, cursor: Cursor, points: list[tuple[Any, ...]], segment: int, report: e.Reported) -> None:
         keys, number, step, time = self._keys, report.report_no, report.iteration, report.time

@@ -1,6 +1,6 @@
 import { ActionIcon, Anchor, Button, Group, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
-import { useEffect, useSyncExternalStore } from "react";
+import { useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet } from "react-router";
 import { ApiError } from "./api/client";
 import classes from "./App.module.css";
@@ -9,22 +9,37 @@ export function App() {
   return (
     <>
       <a className={classes.skip} href="#main">Skip to content</a>
-      <header className={classes.header}>
-        <Link to="/experiments" className={classes.brand}>
-          <img src="/favicon.svg" alt="" width={22} height={22} /> Tuner
-        </Link>
-        <nav className={classes.nav} aria-label="Main">
-          <NavLink to="/experiments">Experiments</NavLink>
-          <a href="/openapi.json">API</a>
-        </nav>
-        <SchemeButton />
-      </header>
-      <DownBanner />
+      <Top>
+        <header className={classes.header}>
+          <Link to="/experiments" className={classes.brand}>
+            <img src="/favicon.svg" alt="" width={22} height={22} /> Tuner
+          </Link>
+          <nav className={classes.nav} aria-label="Main">
+            <NavLink to="/experiments">Experiments</NavLink>
+            <a href="/openapi.json">API</a>
+          </nav>
+          <SchemeButton />
+        </header>
+        <DownBanner />
+      </Top>
       <main id="main" className={classes.main}>
         <Outlet />
       </main>
     </>
   );
+}
+
+/** What stays at the top of the window. Others that are fixed there, such as an open trial, begin below it. */
+function Top({ children }: { children: ReactNode }) {
+  const ref = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const set = () => document.documentElement.style.setProperty("--app-top", `${ref.current!.offsetHeight}px`);
+    set();
+    const observer = new ResizeObserver(set);
+    observer.observe(ref.current!);
+    return () => observer.disconnect();
+  }, []);
+  return <div ref={ref} className={classes.top}>{children}</div>;
 }
 
 function SchemeButton() {

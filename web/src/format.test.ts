@@ -1,6 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { timeTick } from "./curves/ticks";
-import { ago, bytes, config, duration, elapsed, number, param, readable } from "./format";
+import { ago, bytes, config, duration, elapsed, metric, number, param, readable } from "./format";
 
 describe("numbers", () => {
   it.each([
@@ -47,8 +46,10 @@ describe("times", () => {
     expect(ago("2026-03-01T09:59:18Z", now)).toBe("42 s ago");
     expect(ago("2026-03-01T07:30:00Z", now)).toBe("2 h ago");
   });
+});
 
-  it("labels axes shortly", () => {
-    expect([0, 0.5, 10, 60, 90, 3600, 5400, 86_400].map(timeTick)).toEqual(["0", "0.5 s", "10 s", "1 min", "1 min 30 s", "1 h", "1 h 30 min", "1 d"]);
-  });
+describe("reported values", () => {
+  it.each([
+    [0.123456789, "0.123457"], [0.5, "0.5"], [12, "12"], [null, "–"], [NaN, "–"], [0.00001234567, "1.23457e-5"], [1234567.8, "1.23457e6"], [1e20, "1e20"],
+  ])("%s is written %s, as reasons write it", (value, text) => expect(metric(value)).toBe(text));
 });

@@ -11,6 +11,15 @@ export function number(value: number | null | undefined): string {
   return String(Number(value.toPrecision(4)));
 }
 
+/** A reported value, with the six digits that the reasons of decisions have, so that the two can be compared. */
+export function metric(value: number | null | undefined): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(5).replace("e+", "e").replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(6)));
+}
+
 export function param(value: unknown): string {
   if (value === undefined) return "";
   if (typeof value === "number") return number(value);

@@ -1,19 +1,15 @@
-import "@mantine/core/styles.css";
-import "uplot/dist/uPlot.min.css";
+import "./styles";
 import "./main.css";
 
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { StrictMode } from "react";
+import { lazy, StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
 import { createBrowserRouter, RouterProvider } from "react-router";
 import { ApiError } from "./api/client";
 import { App } from "./App";
-import { ExperimentPage } from "./pages/ExperimentPage";
-import { ExperimentsPage } from "./pages/ExperimentsPage";
 import { NotFoundPage } from "./pages/NotFoundPage";
-import { TrialPage } from "./pages/TrialPage";
-import { theme } from "./theme";
+import { theme, variables } from "./theme";
 
 const client = new QueryClient({
   defaultOptions: {
@@ -28,15 +24,23 @@ const client = new QueryClient({
   },
 });
 
+/** A page that is loaded when it is first opened. */
+function page(load: () => Promise<{ default: ComponentType }>) {
+  const Page = lazy(load);
+  return <Suspense fallback={null}><Page /></Suspense>;
+}
+
+const list = page(() => import("./pages/ExperimentsPage"));
+
 const router = createBrowserRouter([
   {
     element: <App />,
     errorElement: <NotFoundPage />,
     children: [
-      { path: "/", element: <ExperimentsPage /> },
-      { path: "/experiments", element: <ExperimentsPage /> },
-      { path: "/experiments/:id", element: <ExperimentPage /> },
-      { path: "/trials/:id", element: <TrialPage /> },
+      { path: "/", element: list },
+      { path: "/experiments", element: list },
+      { path: "/experiments/:id", element: page(() => import("./pages/ExperimentPage")) },
+      { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
       { path: "*", element: <NotFoundPage /> },
     ],
   },
@@ -44,7 +48,7 @@ const router = createBrowserRouter([
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
-    <MantineProvider theme={theme} defaultColorScheme="auto">
+    <MantineProvider theme={theme} cssVariablesResolver={variables} defaultColorScheme="auto">
       <QueryClientProvider client={client}>
         <RouterProvider router={router} />
       </QueryClientProvider>

@@ -1,4 +1,4 @@
-import { createTheme, type MantineColorsTuple } from "@mantine/core";
+import { createTheme, type CSSVariablesResolver, type MantineColorsTuple } from "@mantine/core";
 
 const indigo: MantineColorsTuple = [
   "#eef0fc", "#dadef3", "#b2bae4", "#8793d6", "#6472ca", "#4e5ec3", "#4253c0", "#3444aa", "#2d3c98", "#233386",
@@ -14,4 +14,11 @@ export const theme = createTheme({
   headings: { fontWeight: "600" },
   fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "20px" },
   cursorType: "pointer",
+});
+
+/** Colours of text with a contrast of at least 4.5 to 1 on everything that they stand on. */
+export const variables: CSSVariablesResolver = () => ({
+  variables: {},
+  light: { "--mantine-color-dimmed": "#5c6470", "--mantine-color-placeholder": "#667080", "--mantine-color-anchor": "#3444aa", "--tuner-link": "#3444aa" },
+  dark: { "--mantine-color-dimmed": "#a3abb9", "--mantine-color-placeholder": "#949cab", "--mantine-color-anchor": "#a9b4f0", "--tuner-link": "#a9b4f0", "--mantine-color-body": "#1a1c21" },
 });

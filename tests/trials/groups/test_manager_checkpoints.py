@@ -80,8 +80,8 @@ def test_a_last_checkpoint_may_take_longer_than_the_grace_of_a_stop(bench: Bench
 
 
 def test_a_stop_waits_for_the_checkpoint_that_it_asks_for(bench: Bench) -> None:
-    stopped = launch(bench, 1, params={"steps": 100_000}, limits={"stop_grace_s": 0.5}, first_milestone=None)
-    ray.get(bench.host.delay_commits.remote(stopped.segment_id, 3.0))
+    stopped = launch(bench, 1, params={"steps": 100_000}, limits={"stop_grace_s": 2.0}, first_milestone=None)
+    ray.get(bench.host.delay_commits.remote(stopped.segment_id, 6.0))
     running = bench.begin(stopped)
     bench.wait_for_report(stopped)
     ray.get(bench.host.interrupt.remote(stopped.segment_id, "stop"))

@@ -135,6 +135,7 @@ def run(bench: Bench, launch: Launch, verdicts: dict[int, Verdict] | None = None
     starts = [start for start in ray.get(bench.host.events.remote())[1] if start["segment"] == launch.segment_id]
     pids = [rank["pid"] for start in starts for rank in start["ranks"]]
     ports = listening(pids)
+    bench.call("rest", False)  # a worker whose function only raised is kept for the next trial
     bench.call("settle")
     assert bench.call("stats") == {"running": 0, "waiting": 0, "idle": 0}
     assert remains(pids) == {"processes": [], "placement_groups": []}

@@ -27,7 +27,7 @@ from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
-_ECHO_S = 2.0  # how long after an echo its origin is waited for
+_ECHO_S = 10.0  # how long after an echo its origin is waited for; a busy machine takes seconds to tell of it
 _READY_S = 120.0  # imports and the rendezvous may take this long even where reports must come quicker
 _ANSWER_S = 2.0  # how long a rank may take to answer a question
 _MUTE_S = 20.0  # how long no rank may answer: C code that holds the GIL, or a machine that swaps, is no hang yet

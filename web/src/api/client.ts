@@ -1,6 +1,9 @@
 /** The calls of the HTTP API. Every failure is an ApiError with a sentence that can be shown. */
 
-import type { Curves, Decision, Experiment, Importances, Lineage, LogPart, Page, Problem, Trial, TrialWithSegments, UsageSeries, XAxis } from "./types";
+import type {
+  Curves, Decision, DecisionKind, Experiment, Importances, Lineage, LogPart, Page, Problem, SegmentItem, Trial, TrialCurves, TrialWithSegments,
+  UsageSeries, XAxis,
+} from "./types";
 
 const BASE = "/api/v1";
 
@@ -21,11 +24,14 @@ export class ApiError extends Error {
   }
 }
 
-type Query = Record<string, string | number | undefined>;
+type Query = Record<string, string | number | readonly string[] | undefined>;
 
 async function call<T>(method: "GET" | "POST", path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
   const search = new URLSearchParams();
-  for (const [key, value] of Object.entries(query)) if (value !== undefined && value !== "") search.set(key, String(value));
+  for (const [key, value] of Object.entries(query)) {
+    if (Array.isArray(value)) for (const one of value as string[]) search.append(key, one);
+    else if (value !== undefined && value !== "") search.set(key, String(value));
+  }
   const url = `${BASE}${path}${search.size ? `?${search}` : ""}`;
   let response: Response;
   try {
@@ -60,6 +66,14 @@ async function all<T>(path: string, query: Query, signal?: AbortSignal): Promise
   return items;
 }
 
+export interface DecisionQuery {
+  trial?: number;
+  kind?: readonly DecisionKind[];
+  text?: string;
+  page_size?: number;
+  page_token?: string;
+}
+
 export type Action = "pause" | "resume" | "cancel";
 
 export const api = {
@@ -68,10 +82,12 @@ export const api = {
   experiment: (id: string, signal?: AbortSignal) => call<Experiment>("GET", `/experiments/${id}`, {}, signal),
   trials: (id: string, signal?: AbortSignal) => all<Trial>(`/experiments/${id}/trials`, { page_size: 1000 }, signal),
   curves: (id: string, metric: string, x: XAxis, signal?: AbortSignal) =>
-    call<Curves>("GET", `/experiments/${id}/curves`, { metric, x, max_points: 400 }, signal),
-  decisions: (id: string, query: { trial?: number; page_size?: number; page_token?: string }, signal?: AbortSignal) =>
-    call<Page<Decision>>("GET", `/experiments/${id}/decisions`, query, signal),
+    call<Curves>("GET", `/experiments/${id}/curves`, { metric, x, points: 400 }, signal),
+  segments: (id: string, signal?: AbortSignal) => all<SegmentItem>(`/experiments/${id}/segments`, { page_size: 1000 }, signal),
+  decisions: (id: string, query: DecisionQuery, signal?: AbortSignal) =>
+    call<Page<Decision>>("GET", `/experiments/${id}/decisions`, { ...query }, signal),
   trial: (id: string, signal?: AbortSignal) => call<TrialWithSegments>("GET", `/trials/${id}`, {}, signal),
+  trialCurves: (id: string, x: XAxis, signal?: AbortSignal) => call<TrialCurves>("GET", `/trials/${id}/curves`, { x, max_points: 400 }, signal),
   logs: (id: string, query: { rank?: number; segment?: number; tail?: number }, signal?: AbortSignal) =>
     call<{ items: LogPart[] }>("GET", `/trials/${id}/logs`, query, signal),
   usage: (id: string, signal?: AbortSignal) => call<{ items: UsageSeries[] }>("GET", `/trials/${id}/usage`, {}, signal),

@@ -42,6 +42,23 @@ export interface components {
             /** Y */
             y: number[];
         };
+        /** BestSoFarOf */
+        BestSoFarOf: {
+            /**
+             * X
+             * @description seconds since the experiment's start
+             */
+            x: number[];
+            /** Y */
+            y: number[];
+            /** Metric */
+            metric: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "min" | "max";
+        };
         /** Change */
         Change: {
             /** Before */
@@ -148,6 +165,16 @@ export interface components {
              * @enum {string}
              */
             x: "step" | "user_step" | "time";
+            /**
+             * Width
+             * @description of every so many reports the lowest and the highest are there; 1: all reports are
+             */
+            width: number;
+            /**
+             * Left Out
+             * @description trials of the experiment that are not among these
+             */
+            left_out: number;
             /** Series */
             series: components["schemas"]["Series"][];
             best_so_far: components["schemas"]["BestSoFar"];
@@ -447,6 +474,11 @@ export interface components {
              * @description how many of them there have to be
              */
             needed: number;
+            /**
+             * Left Out
+             * @description ended trials that were not looked at: at most 5,000 are, evenly spaced
+             */
+            left_out: number;
         };
         /** Limits */
         Limits: {
@@ -578,6 +610,13 @@ export interface components {
         Logs: {
             /** Items */
             items: components["schemas"]["LogItem"][];
+        };
+        /** MetricCurve */
+        MetricCurve: {
+            /** Metric */
+            metric: string;
+            /** Segments */
+            segments: components["schemas"]["CurveSegment"][];
         };
         /** Objective */
         Objective: {
@@ -718,6 +757,59 @@ export interface components {
             /** Outcome */
             outcome: string | null;
         };
+        /**
+         * SegmentItem
+         * @description A segment in the list of all segments of an experiment.
+         */
+        SegmentItem: {
+            /** Trial Number */
+            trial_number: number;
+            /** Ordinal */
+            ordinal: number;
+            /**
+             * Cause
+             * @enum {string}
+             */
+            cause: "start" | "retry" | "resume" | "exploit";
+            /** Start Iteration */
+            start_iteration: number;
+            /**
+             * Source Trial Number
+             * @description whose checkpoint it went on from, if from any
+             */
+            source_trial_number: number | null;
+            /**
+             * Source Ordinal
+             * @description of the segment that saved that checkpoint
+             */
+            source_ordinal: number | null;
+            /** Params */
+            params: {
+                [key: string]: unknown;
+            };
+            /** Warm */
+            warm: boolean | null;
+            /** Startup S */
+            startup_s: number | null;
+            /** Created At */
+            created_at: string;
+            /** Started At */
+            started_at: string | null;
+            /** Ended At */
+            ended_at: string | null;
+            /** Outcome */
+            outcome: string | null;
+        };
+        /** SegmentPage */
+        SegmentPage: {
+            /** Items */
+            items: components["schemas"]["SegmentItem"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
         /** Series */
         Series: {
             /** Trial Id */
@@ -802,6 +894,22 @@ export interface components {
             /** Ended At */
             ended_at: string | null;
         };
+        /**
+         * TrialCurves
+         * @description The curves of one trial, one for every metric that it has reported.
+         */
+        TrialCurves: {
+            /**
+             * X
+             * @enum {string}
+             */
+            x: "step" | "time";
+            /**
+             * Items
+             * @description in the order in which they were first reported
+             */
+            items: components["schemas"]["MetricCurve"][];
+        };
         /** TrialDetail */
         TrialDetail: {
             /** Id */
@@ -874,6 +982,11 @@ export interface components {
              * @description of the next page; null on the last one
              */
             next_page_token: string | null;
+            /**
+             * Total
+             * @description how many trials fit, on all pages together
+             */
+            total: number;
         };
         /** Usage */
         Usage: {

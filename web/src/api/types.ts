@@ -13,6 +13,8 @@ export type Curves = Schemas["Curves"];
 export type Series = Schemas["Series"];
 export type CurveSegment = Schemas["CurveSegment"];
 export type BestSoFar = Schemas["BestSoFar"];
+export type TrialCurves = Schemas["TrialCurves"];
+export type SegmentItem = Schemas["SegmentItem"];
 export type Decision = Schemas["Decision"];
 export type LogPart = Schemas["LogItem"];
 export type UsageSeries = Schemas["UsageSeries"];
@@ -23,6 +25,7 @@ export type Problem = Schemas["Problem"];
 
 export type ExperimentState = Experiment["state"];
 export type TrialState = Trial["state"];
+export type DecisionKind = Decision["kind"];
 export type Mode = Experiment["mode"];
 export type XAxis = Curves["x"];
 export type Params = Trial["params"];

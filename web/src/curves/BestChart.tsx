@@ -2,9 +2,9 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useRef } from "react";
 import uPlot from "uplot";
 import type { BestSoFar } from "../api/types";
-import { number } from "../format";
+import { metric as written } from "../format";
 import { colourAt } from "./colours";
-import { TIME_STEPS, timeTick } from "./ticks";
+import { ownTicks } from "./axes";
 
 interface BestChartProps {
   best: BestSoFar;
@@ -29,13 +29,13 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
     };
     const made = new uPlot(
       {
-        width: Math.max(160, root.current!.clientWidth), height, padding: [10, 14, 0, 0],
+        width: Math.max(160, root.current!.clientWidth), height, padding: [10, 18, 0, 0],
         legend: { show: false }, cursor: { show: false },
         scales: { x: { time: false } },
         series: [{}, { stroke: colour, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: false } }],
         axes: [
-          { ...axis, size: 26, gap: 5, space: 60, incrs: TIME_STEPS, values: (_, splits) => splits.map(timeTick) },
-          { ...axis, size: 56, gap: 6, space: 26, values: (_, splits) => splits.map((v) => number(v)) },
+          { ...axis, size: 26, gap: 5, ...ownTicks("time", true) },
+          { ...axis, size: 58, gap: 6, ...ownTicks("linear", false) },
         ],
       },
       [[], []],
@@ -57,5 +57,5 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
   }, [best, until, theme, height]);
 
   const value = best.y[best.y.length - 1];
-  return <div ref={root} style={{ height }} role="img" aria-label={`Best ${metric} so far over time, now ${number(value)}`} />;
+  return <div ref={root} style={{ height }} role="img" aria-label={`Best ${metric} so far over time, now ${written(value)}`} />;
 }

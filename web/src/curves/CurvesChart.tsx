@@ -1,21 +1,30 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useLayoutEffect, useRef, useState, type KeyboardEvent } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { config, duration, number } from "../format";
+import { config, duration, metric } from "../format";
 import { hasEnded } from "../live/events";
 import { palette } from "./colours";
 import classes from "./curves.module.css";
-import { pointAt } from "./geometry";
-import { CurvesPlot, type Hover } from "./plot";
+import { pointAt, type Source } from "./geometry";
+import { CurvesPlot, type Hover, type Zoom } from "./plot";
 
 export interface CurvesChartProps {
   curves: Curves;
+  /** Of these only the trials with these numbers are drawn; null for all. */
+  only: ReadonlySet<number> | null;
   objective: Pick<Experiment, "metric" | "mode">;
+  rank: ReadonlyMap<number, number>;
   trials: ReadonlyMap<number, Trial>;
+  source: (trial: number, ordinal: number) => Source | undefined;
+  live: boolean;
   log: boolean;
+  logX: boolean;
+  rungs: readonly number[];
   /** Leave out points that lie far off on the worse side. */
   trim: boolean;
   onTrim: (trim: boolean) => void;
+  zoom: Zoom | null;
+  onZoom: (zoom: Zoom | null) => void;
   timeAttr: string;
   selected: number | null;
   onSelect: (number: number) => void;
@@ -24,25 +33,31 @@ export interface CurvesChartProps {
   height: number;
 }
 
+const NO_RUNGS: readonly number[] = [];
+
 /** One line per trial. Hovering marks the nearest, a click opens it; dragging zooms, a double click shows all again. */
-export function CurvesChart({ curves, objective, trials, log, trim, onTrim, timeAttr, selected, onSelect, marked, height }: CurvesChartProps) {
+export function CurvesChart(props: CurvesChartProps) {
+  const { curves, only, objective, rank, trials, source, live, log, logX, trim, onTrim, zoom, onZoom, timeAttr, selected, onSelect, marked, height } = props;
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
-  const select = useRef(onSelect);
-  select.current = onSelect;
+  const handlers = useRef({ onSelect, onZoom });
+  handlers.current = { onSelect, onZoom };
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<Hover | null>(null);
-  const [view, setView] = useState({ outside: 0, zoomed: false });
+  const [outside, setOutside] = useState(0);
 
+  const series = useMemo(() => (only ? curves.series.filter((one) => only.has(one.number)) : curves.series), [curves.series, only]);
   const xLabel = curves.x === "time" ? "time since the start" : timeAttr.replaceAll("_", " ");
-  const look = { mode: objective.mode, objective: curves.metric === objective.metric, x: curves.x, xLabel, log, trim, theme };
+  const rungs = curves.x === "step" ? props.rungs : NO_RUNGS;
+  const look = { mode: objective.mode, objective: curves.metric === objective.metric, x: curves.x, xLabel, log, logX, trim, theme, rungs };
   const first = useRef(look);
 
   useLayoutEffect(() => {
     const made = new CurvesPlot(root.current!, first.current, {
       onHover: setHover,
-      onSelect: (chosen) => select.current(chosen),
-      onView: (outside, zoomed) => setView((old) => (old.outside === outside && old.zoomed === zoomed ? old : { outside, zoomed })),
+      onSelect: (chosen) => handlers.current.onSelect(chosen),
+      onOutside: setOutside,
+      onZoom: (part) => handlers.current.onZoom(part),
     });
     plot.current = made;
     const observer = new ResizeObserver(([entry]) => made.resize(Math.floor(entry!.contentRect.width), Math.floor(entry!.contentRect.height)));
@@ -57,19 +72,19 @@ export function CurvesChart({ curves, objective, trials, log, trim, onTrim, time
     first.current = look;
     plot.current?.setLook(look);
   });
-  useEffect(() => plot.current?.setSeries(curves.series), [curves.series, objective.mode]);
-  useEffect(() => plot.current?.select(selected), [selected, curves.series]);
+  useEffect(() => plot.current?.setZoom(zoom), [zoom]);
+  useEffect(() => plot.current?.setData({ series, rank, source, live }), [series, rank, source, live]);
+  useEffect(() => plot.current?.select(selected), [selected, series]);
   useEffect(() => plot.current?.mark(marked), [marked]);
 
-  const exploits = curves.series.some((series) => series.segments.some((segment) => segment.cause === "exploit"));
-  const ranked = curves.series.filter((series) => series.best_value !== null).length;
-  const reported = curves.series.filter((series) => series.segments.length > 0).length;
+  const exploits = series.some((one) => one.segments.some((segment) => segment.cause === "exploit"));
+  const reported = series.filter((one) => one.segments.length > 0).length;
   const onKeyDown = (event: KeyboardEvent) => {
-    const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
+    const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1, k: -1, j: 1 }[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    const order = curves.series
-      .map((series) => ({ number: series.number, rank: plot.current?.rankOf(series.number) }))
+    const order = series
+      .map(({ number }) => ({ number, rank: rank.get(number) }))
       .filter((one) => one.rank !== undefined)
       .sort((a, b) => a.rank! - b.rank! || a.number - b.number);
     const at = order.findIndex((one) => one.number === selected);
@@ -88,22 +103,22 @@ export function CurvesChart({ curves, objective, trials, log, trim, onTrim, time
         onKeyDown={onKeyDown}
         aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
-      {hover && <Tooltip hover={hover} curves={curves} objective={objective} trials={trials} plot={plot.current!} timeAttr={timeAttr} />}
+      {hover && <Tooltip hover={hover} curves={curves} objective={objective} trials={trials} rank={rank.get(hover.number)} colour={plot.current!.colourOf(hover.number)} source={source} timeAttr={timeAttr} />}
       <div className={classes.legend}>
         <span className={classes.scale}>
-          rank {ranked}
+          rank {rank.size}
           <i style={{ background: `linear-gradient(to right, ${palette(theme).filter((_, i) => i % 9 === 0).join(",")})` }} aria-hidden />
           1
         </span>
         <span><i className={classes.dot} aria-hidden /> stopped</span>
         <span><i className={classes.ring} aria-hidden /> paused</span>
         <span><i className={classes.cross} aria-hidden>×</i> failed</span>
-        {exploits && <span><i className={classes.diamond} aria-hidden /> exploit</span>}
+        {exploits && <span><i className={classes.diamond} aria-hidden /> took over another trial's weights</span>}
         <span className={classes.hint}>
-          {view.zoomed ? (
-            <button type="button" onClick={() => plot.current?.resetZoom()}>Show everything</button>
-          ) : view.outside > 0 ? (
-            <button type="button" onClick={() => onTrim(false)}>{view.outside === 1 ? "1 far-off point is" : `${view.outside} far-off points are`} not shown: show</button>
+          {zoom ? (
+            <button type="button" onClick={() => onZoom(null)}>Show everything</button>
+          ) : outside > 0 ? (
+            <button type="button" onClick={() => onTrim(false)}>{outside === 1 ? "1 far-off point is" : `${outside} far-off points are`} not shown: show</button>
           ) : !trim ? (
             <button type="button" onClick={() => onTrim(true)}>Leave out far-off points</button>
           ) : (
@@ -120,29 +135,31 @@ interface TooltipProps {
   curves: Curves;
   objective: Pick<Experiment, "metric" | "mode">;
   trials: ReadonlyMap<number, Trial>;
-  plot: CurvesPlot;
+  rank: number | undefined;
+  colour: string;
+  source: (trial: number, ordinal: number) => Source | undefined;
   timeAttr: string;
 }
 
-function Tooltip({ hover, curves, objective, trials, plot, timeAttr }: TooltipProps) {
+function Tooltip({ hover, curves, objective, trials, rank, colour, source, timeAttr }: TooltipProps) {
   const series = curves.series.find((one) => one.number === hover.number);
   const point = series && pointAt(series, hover.at, curves.x);
   if (!series || !point) return null;
   const trial = trials.get(hover.number);
-  const rank = plot.rankOf(hover.number);
+  const donor = point.exploited ? source(hover.number, point.ordinal)?.trial : undefined;
   const x = curves.x === "time" ? `at ${duration(point.x)}` : `${timeAttr === "training_iteration" ? "iteration" : timeAttr} ${point.x}`;
   return (
     <div className={classes.tooltip} style={{ left: hover.left, top: hover.top }} data-side={hover.left > 320 ? "left" : "right"}>
       <div className={classes.tooltipHead}>
-        <i style={{ background: plot.colourOf(hover.number) }} aria-hidden />
+        <i style={{ background: colour }} aria-hidden />
         <b>Trial {hover.number}</b> {series.state}
         {rank !== undefined && <span>rank {rank}</span>}
       </div>
       <div>
-        {curves.metric} <b>{number(point.y)}</b> {x}
-        {point.ordinal > 1 && `, segment ${point.ordinal}`}{point.exploited && ", after an exploit"}
+        {curves.metric} <b>{metric(point.y)}</b> {x}
+        {point.ordinal > 1 && `, segment ${point.ordinal}`}{point.exploited && (donor === undefined ? ", after an exploit" : `, with the weights of trial ${donor}`)}
       </div>
-      <div>best {objective.metric} <b>{number(series.best_value)}</b></div>
+      <div>best {objective.metric} <b>{metric(series.best_value)}</b></div>
       {trial && <div className={classes.tooltipParams}>{config(trial.params)}</div>}
       {trial && hasEnded(trial.state) && trial.reason && <div>{trial.reason}</div>}
     </div>

@@ -17,19 +17,36 @@ function lab(hex: string): [number, number, number] {
   ];
 }
 
+/** WCAG's contrast of two colours. */
+function contrastOf(a: string, b: string): number {
+  const [high, low] = [a, b].map((hex) => {
+    const [red, green, blue] = [1, 3, 5].map((i) => {
+      const v = parseInt(hex.slice(i, i + 2), 16) / 255;
+      return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    }) as [number, number, number];
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+  }).sort((x, y) => y - x) as [number, number];
+  return high / low;
+}
+
 describe("the scale of colours", () => {
   it.each(["light", "dark"] as const)("gets steadily farther from the background towards the best (%s)", (theme) => {
     const lightness = palette(theme).map((hex) => lab(hex)[0]);
     const background = theme === "light" ? 1 : 0.2;
     const contrast = lightness.map((value) => Math.abs(value - background));
     for (let i = 1; i < SHADES; i++) expect(contrast[i]!).toBeGreaterThan(contrast[i - 1]!);
-    expect(contrast[0]).toBeGreaterThan(0.12);
     expect(contrast[SHADES - 1]).toBeGreaterThan(0.55);
   });
 
+  it.each([["light", "#ffffff"], ["dark", "#1a1c21"]] as const)("can be seen at its worst end too (%s)", (theme, background) => {
+    for (const hex of palette(theme)) expect(contrastOf(hex, background)).toBeGreaterThanOrEqual(3);
+    expect(contrastOf(palette(theme)[SHADES - 1]!, background)).toBeGreaterThan(9);
+  });
+
   it.each(["light", "dark"] as const)("has even steps of lightness (%s)", (theme) => {
+    // Over four shades each, since one is hardly more than what 8 bits a channel can tell apart.
     const lightness = palette(theme).map((hex) => lab(hex)[0]);
-    const steps = lightness.slice(1).map((value, i) => Math.abs(value - lightness[i]!));
+    const steps = lightness.slice(4).map((value, i) => Math.abs(value - lightness[i]!));
     const mean = steps.reduce((a, b) => a + b) / steps.length;
     for (const step of steps) expect(Math.abs(step - mean) / mean).toBeLessThan(0.35);
   });

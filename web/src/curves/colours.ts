@@ -1,6 +1,7 @@
 /**
  * Colours of curves by rank. The scale is a path through OKLCH with evenly falling lightness, so equal steps in rank look
- * like equal steps; the best end is the one that stands out most from the background, dark on light and light on dark.
+ * like equal steps; the best end is the one that stands out most from the background, dark on light and light on dark. The
+ * worst end has a contrast of 3 to 1 with it, what WCAG asks of lines.
  */
 
 export type Theme = "light" | "dark";
@@ -13,14 +14,14 @@ interface Stop {
 
 const WORST_TO_BEST: Record<Theme, [Stop, Stop, Stop]> = {
   light: [
-    { lightness: 0.86, chroma: 0.07, hue: 105 },
-    { lightness: 0.62, chroma: 0.12, hue: 190 },
-    { lightness: 0.38, chroma: 0.2, hue: 280 },
+    { lightness: 0.66, chroma: 0.09, hue: 105 },
+    { lightness: 0.5, chroma: 0.13, hue: 190 },
+    { lightness: 0.34, chroma: 0.21, hue: 285 },
   ],
   dark: [
-    { lightness: 0.4, chroma: 0.11, hue: 285 },
-    { lightness: 0.66, chroma: 0.12, hue: 200 },
-    { lightness: 0.92, chroma: 0.17, hue: 108 },
+    { lightness: 0.535, chroma: 0.12, hue: 285 },
+    { lightness: 0.735, chroma: 0.12, hue: 200 },
+    { lightness: 0.935, chroma: 0.17, hue: 108 },
   ],
 };
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
-import { fold, nothing, story } from "../test/run";
-import { extent, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
+import { fold, nothing, random, story } from "../test/run";
+import { donorPoint, extent, holds, inView, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
 
 type Cause = Series["segments"][number]["cause"];
 
@@ -27,21 +27,25 @@ describe("layOut", () => {
     expect([...layOut(paused, X, Y, "time")[0]!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, NaN, NaN]);
   });
 
-  it.each(["step", "time"] as const)("goes on over exploits, and marks them (%s)", (axis) => {
+  it.each(["step", "time"] as const)("breaks at an exploit, and marks where it goes on (%s)", (axis) => {
     const bred = series(0, [[1, 2], [0, 1]], [[3, 4], [0.5, 0.5], "exploit"], [[5], [0.25], "exploit"]);
     const [line] = layOut([bred], X, Y, axis);
-    expect([...line!.points]).toEqual([10, 100, 20, 0, 30, 50, 40, 50, 50, 75, NaN, NaN]);
-    expect(line!.exploits).toEqual([2, 4]);
-    expect(line!.jumps).toEqual([]);
-    expect(line!.exploits.map((at) => pointAt(bred, at, axis)?.exploited)).toEqual([true, true]);
-    expect(pointAt(bred, 3, axis)).toEqual({ x: 4, y: 0.5, ordinal: 2, exploited: false });
+    expect([...line!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN, 50, 75, NaN, NaN]);
+    expect(line!.exploits).toEqual([{ at: 3, ordinal: 2 }, { at: 6, ordinal: 3 }]);
+    expect(line!.exploits.map(({ at }) => pointAt(bred, at, axis)?.exploited)).toEqual([true, true]);
+    expect(pointAt(bred, 4, axis)).toEqual({ x: 4, y: 0.5, ordinal: 2, exploited: false });
   });
 
-  it("leads back by a jump where the donor was not as far", () => {
-    const [line] = layOut([series(0, [[1, 4], [0, 1]], [[3, 4], [0.5, 0.5], "exploit"])], X, Y, "step");
-    expect([...line!.points]).toEqual([10, 100, 40, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN]);
-    expect(line!.exploits).toEqual([3]);
-    expect(line!.jumps).toEqual([[1, 3]]);
+  it("finds the donor's point that an exploit went on from", () => {
+    const donor = series(1, [[1, 2, 3, 4], [0.1, 0.2, null, 0.4]], [[5, 6], [0.5, 0.6], "exploit"]);
+    const at = (iteration: number, ordinal: number | null) => donorPoint(donor, { trial: 1, ordinal, iteration }, Infinity, "step");
+    expect(at(4, 1)).toBe(3);
+    expect(at(3, 1)).toBe(1);
+    expect(at(6, 1)).toBe(3);
+    expect(at(6, 2)).toBe(6);
+    expect(at(0, null)).toBeNull();
+    expect(donorPoint(donor, { trial: 1, ordinal: 2, iteration: 6 }, 5.5, "time")).toBe(5);
+    expect(pointAt(donor, at(6, 2)!, "step")?.y).toBe(0.6);
   });
 
   it("leaves out what a log axis cannot show", () => {
@@ -59,6 +63,24 @@ describe("layOut", () => {
         else expect([line.points[2 * at], line.points[2 * at + 1]]).toEqual([pixel(X, point.x), pixel(Y, point.y)]);
       }
     });
+  });
+});
+
+describe("inView", () => {
+  it("sees a line that passes through, also with no point inside", () => {
+    const through = layOut([series(0, [[-5, 15], [0.5, 0.5]]), series(1, [[-5, 15], [1.5, 1.2]]), series(2, [[11, 12], [0, 1]]), series(3, [[-2, 5], [0.5, 1.5]])], X, Y, "step");
+    expect(through.map((line) => inView(line, 100, 100))).toEqual([true, false, false, true]);
+    expect(inView(layOut([series(4, [[1], [null]])], X, Y, "step")[0]!, 100, 100)).toBe(false);
+  });
+});
+
+describe("holds", () => {
+  it("keeps an axis that holds all points and wastes little", () => {
+    const points = { min: 1, max: 90 };
+    expect(holds({ min: 0, max: 100 }, { min: 0, max: 91 }, points, false)).toBe(true);
+    expect(holds({ min: 0, max: 89 }, { min: 0, max: 91 }, points, false)).toBe(false);
+    expect(holds({ min: 0, max: 200 }, { min: 0, max: 91 }, points, false)).toBe(false);
+    expect(holds({ min: 0.9, max: 200 }, { min: 0.9, max: 91 }, points, true)).toBe(true);
   });
 });
 
@@ -87,7 +109,7 @@ describe("extent", () => {
   const diverged = [...many, series(99, [[1, 2], [0.5, 1e9]])];
 
   it("shows everything with a little room", () => {
-    const view = extent(many, { log: false, trim: null })!;
+    const view = extent(many, { log: false, logX: false, trim: null })!;
     expect(view.y.min).toBeLessThan(0.6);
     expect(view.y.max).toBeGreaterThan(0.7);
     expect(view.x.min).toBeLessThan(1);
@@ -95,33 +117,47 @@ describe("extent", () => {
   });
 
   it("leaves diverged values outside where small is good, and says how many", () => {
-    const view = extent(diverged, { log: false, trim: "min" })!;
+    const view = extent(diverged, { log: false, logX: false, trim: "min" })!;
     expect(view.y.max).toBeLessThan(1);
     expect(view.outside).toBe(1);
-    expect(extent(diverged, { log: false, trim: null })!.y.max).toBeGreaterThan(1e8);
+    expect(extent(diverged, { log: false, logX: false, trim: null })!.y.max).toBeGreaterThan(1e8);
   });
 
   it("never leaves out the better side", () => {
-    expect(extent(diverged, { log: false, trim: "max" })!.y.max).toBeGreaterThan(1e8);
+    expect(extent(diverged, { log: false, logX: false, trim: "max" })!.y.max).toBeGreaterThan(1e8);
   });
 
   it("does not trim for a little", () => {
     const close = Array.from({ length: 80 }, (_, i) => series(i, [[1], [0.9 + 0.00025 * i]]));
-    expect(extent([...close, series(98, [[1], [0.8]])], { log: false, trim: "max" })!.outside).toBe(1);
+    expect(extent([...close, series(98, [[1], [0.8]])], { log: false, logX: false, trim: "max" })!.outside).toBe(1);
     const wider = [...close, series(97, [[1], [0.865]])];
-    expect(extent([...wider, series(98, [[1], [0.82]])], { log: false, trim: "max" })!.outside).toBe(0);
+    expect(extent([...wider, series(98, [[1], [0.82]])], { log: false, logX: false, trim: "max" })!.outside).toBe(0);
   });
 
   it("can leave out both sides, for a metric that is no objective", () => {
-    const view = extent([...diverged, series(98, [[1], [-1e9]])], { log: false, trim: "both" })!;
+    const view = extent([...diverged, series(98, [[1], [-1e9]])], { log: false, logX: false, trim: "both" })!;
     expect(view.outside).toBe(2);
   });
 
+  it("leaves out what lies at or before zero of a horizontal log axis", () => {
+    const view = extent([series(0, [[0, 1, 10], [5, 0.5, 0.6]])], { log: false, logX: true, trim: null })!;
+    expect(view.points).toEqual({ x: { min: 1, max: 10 }, y: { min: 0.5, max: 0.6 } });
+    expect(view.x.min).toBeGreaterThan(0.9);
+  });
+
+  it("is much the same where quartiles come from a sample", () => {
+    const next = random(9);
+    const large = Array.from({ length: 60 }, (_, i) => series(i, [Array.from({ length: 500 }, (_, k) => k), Array.from({ length: 500 }, () => 0.5 + 0.3 * next())]));
+    const view = extent([...large, series(99, [[1], [1e6]])], { log: false, logX: false, trim: "min" })!;
+    expect(view.outside).toBe(1);
+    expect(view.y.max).toBeLessThan(1);
+  });
+
   it("is positive on a log axis, has some height for one value, and is nothing without points", () => {
-    const view = extent([series(0, [[1, 2, 3], [-1, 0, 0.5]])], { log: true, trim: null })!;
+    const view = extent([series(0, [[1, 2, 3], [-1, 0, 0.5]])], { log: true, logX: false, trim: null })!;
     expect(view.y.min).toBeGreaterThan(0);
     expect(view.y.max).toBeGreaterThan(view.y.min);
-    expect(extent([series(0, [[4], [0]])], { log: false, trim: "max" })!.y).toEqual({ min: -0.5, max: 0.5 });
-    expect(extent([series(0, [[1], [null]])], { log: false, trim: "max" })).toBeNull();
+    expect(extent([series(0, [[4], [0]])], { log: false, logX: false, trim: "max" })!.y).toEqual({ min: -0.5, max: 0.5 });
+    expect(extent([series(0, [[1], [null]])], { log: false, logX: false, trim: "max" })).toBeNull();
   });
 });

@@ -27,20 +27,25 @@ export function pixel(axis: Axis, value: number): number {
 export interface Line {
   number: number;
   points: Float64Array;
-  /** Indexes, in pairs, of the first points after an exploit. */
-  exploits: number[];
-  /** Of the last point before and the first after an exploit that leads back, as the donor was not as far. */
-  jumps: [number, number][];
+  /** Where a segment begins with another trial's weights. */
+  exploits: Takeover[];
+}
+
+export interface Takeover {
+  /** Index of the segment's first point, in pairs. */
+  at: number;
+  /** Of the segment. */
+  ordinal: number;
 }
 
 /**
- * Whether the curve goes on from one segment to the next: where the trial goes on from where it was, with its own weights or with
- * another one's. Not back, as after a retry from an earlier checkpoint; and on the time axis not over a pause, in which nothing
- * happened.
+ * Return whether the curve goes on from one segment to the next: only where the trial goes on from where it was, with its own
+ * weights. It breaks at an exploit, as what comes then was not learned from what came before; at a retry from an earlier
+ * checkpoint; and on the time axis at a pause.
  */
 function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
   const [last, first] = [before.x[before.x.length - 1], after.x[0]];
-  return (axis === "step" || after.cause === "exploit") && last !== undefined && first !== undefined && first > last;
+  return axis === "step" && after.cause !== "exploit" && last !== undefined && first !== undefined && first > last;
 }
 
 /** How many points of a line stand between those of this segment and of the next: one that lifts the pen, or none. */
@@ -51,29 +56,82 @@ function gap(series: Series, k: number, axis: XAxis): number {
 
 /** Where every curve lies; a gap (a NaN) and a step to a segment that does not go on lift the pen. */
 export function layOut(series: readonly Series[], x: Axis, y: Axis, axis: XAxis): Line[] {
-  return series.map((one) => {
-    const length = one.segments.reduce((n, segment, k) => n + segment.x.length + gap(one, k, axis), 0);
-    const points = new Float64Array(2 * length);
-    const exploits: number[] = [];
-    const jumps: [number, number][] = [];
-    let i = 0;
-    one.segments.forEach((segment, nth) => {
-      if (segment.cause === "exploit" && segment.x.length > 0) {
-        if (nth > 0 && gap(one, nth - 1, axis)) jumps.push([i / 2 - 2, i / 2]);
-        exploits.push(i / 2);
-      }
-      for (let k = 0; k < segment.x.length; k++) {
-        const value = segment.y[k];
-        points[i++] = pixel(x, segment.x[k]!);
-        points[i++] = value === null || value === undefined ? NaN : pixel(y, value);
-      }
-      if (gap(one, nth, axis)) {
-        points[i++] = NaN;
-        points[i++] = NaN;
-      }
-    });
-    return { number: one.number, points, exploits, jumps };
+  return series.map((one) => layOutOne(one, x, y, axis));
+}
+
+export function layOutOne(one: Series, x: Axis, y: Axis, axis: XAxis): Line {
+  const length = one.segments.reduce((n, segment, k) => n + segment.x.length + gap(one, k, axis), 0);
+  const points = new Float64Array(2 * length);
+  const exploits: Takeover[] = [];
+  let i = 0;
+  one.segments.forEach((segment, nth) => {
+    if (segment.cause === "exploit" && segment.x.length > 0) exploits.push({ at: i / 2, ordinal: segment.ordinal });
+    for (let k = 0; k < segment.x.length; k++) {
+      const value = segment.y[k];
+      points[i++] = pixel(x, segment.x[k]!);
+      points[i++] = value === null || value === undefined ? NaN : pixel(y, value);
+    }
+    if (gap(one, nth, axis)) {
+      points[i++] = NaN;
+      points[i++] = NaN;
+    }
   });
+  // What a log axis cannot show in x is not shown at all.
+  for (let k = 0; k < points.length; k += 2) if (Number.isNaN(points[k]!)) points[k + 1] = NaN;
+  return { number: one.number, points, exploits };
+}
+
+/** Return whether any of the line is seen in a plot of this size. */
+export function inView({ points }: Line, width: number, height: number): boolean {
+  for (let i = 0; i < points.length; i += 2) {
+    const [x1, y1] = [points[i]!, points[i + 1]!];
+    if (Number.isNaN(y1)) continue;
+    if (x1 >= 0 && x1 <= width && y1 >= 0 && y1 <= height) return true;
+    if (i === 0 || Number.isNaN(points[i - 1]!)) continue;
+    if (crosses(points[i - 2]!, points[i - 1]!, x1, y1, width, height)) return true;
+  }
+  return false;
+}
+
+/** Return whether the line from (x0, y0) to (x1, y1) passes through the box from (0, 0) to (width, height). */
+function crosses(x0: number, y0: number, x1: number, y1: number, width: number, height: number): boolean {
+  let [from, to] = [0, 1];
+  for (const [start, delta, size] of [[x0, x1 - x0, width], [y0, y1 - y0, height]] as const) {
+    if (delta === 0) {
+      if (start < 0 || start > size) return false;
+      continue;
+    }
+    const [a, b] = [-start / delta, (size - start) / delta];
+    from = Math.max(from, Math.min(a, b));
+    to = Math.min(to, Math.max(a, b));
+  }
+  return from <= to;
+}
+
+/** Where a trial's weights come from that begin a segment: the donor, its segment, and the donor's iteration. */
+export interface Source {
+  trial: number;
+  ordinal: number | null;
+  iteration: number;
+}
+
+/**
+ * The index of the donor's point from which the recipient took over: on the step axis the last one up to the iteration of the
+ * checkpoint; on the time axis the last one before the recipient's first.
+ */
+export function donorPoint(donor: Series, source: Source, before: number, axis: XAxis): number | null {
+  let offset = 0;
+  let found: number | null = null;
+  for (const [k, segment] of donor.segments.entries()) {
+    if (source.ordinal === null || segment.ordinal <= source.ordinal) {
+      for (let i = 0; i < segment.x.length; i++) {
+        if (segment.y[i] === null) continue;
+        if (axis === "step" ? segment.x[i]! <= source.iteration : segment.x[i]! <= before) found = offset + i;
+      }
+    }
+    offset += segment.x.length + gap(donor, k, axis);
+  }
+  return found;
 }
 
 export interface Hit {
@@ -139,44 +197,130 @@ export interface Extent {
   y: Range;
   /** Points that lie outside of the y range. */
   outside: number;
+  /** What the points themselves take, without room around them. */
+  points: { x: Range; y: Range };
 }
+
+export interface View {
+  log: boolean;
+  logX: boolean;
+  trim: Mode | "both" | null;
+}
+
+const SAMPLE = 8192;
 
 /**
  * The view that shows all curves; null while there is no point. With `trim`, values far off on the worse side of that mode (more
  * than four interquartile ranges from the middle half) stay outside, since a few diverged ones would press all others into one line.
+ * The quartiles of more than 8,192 points are those of an evenly spaced sample. Only curves that have changed are looked through.
  */
-export function extent(series: readonly Series[], { log, trim }: { log: boolean; trim: Mode | "both" | null }): Extent | null {
-  const count = series.reduce((n, one) => one.segments.reduce((m, segment) => m + segment.x.length, n), 0);
-  const all = new Float64Array(count);
-  let n = 0;
-  let minX = Infinity;
-  let maxX = -Infinity;
-  for (const one of series) {
-    for (const segment of one.segments) {
-      for (let k = 0; k < segment.x.length; k++) {
-        const value = segment.y[k];
-        if (value === null || value === undefined || (log && value <= 0)) continue;
-        minX = Math.min(minX, segment.x[k]!);
-        maxX = Math.max(maxX, segment.x[k]!);
-        all[n++] = value;
-      }
-    }
+export function extent(series: readonly Series[], view: View): Extent | null {
+  const { log, logX, trim } = view;
+  const bounds = series.map((one) => boundsOf(one, view));
+  let [n, minX, maxX, minY, maxY] = [0, Infinity, -Infinity, Infinity, -Infinity];
+  for (const one of bounds) {
+    n += one.count;
+    minX = Math.min(minX, one.minX);
+    maxX = Math.max(maxX, one.maxX);
+    minY = Math.min(minY, one.minY);
+    maxY = Math.max(maxY, one.maxY);
   }
   if (n === 0) return null;
-  const values = all.subarray(0, n).sort();
-  let first = 0;
-  let end = n;
+  let [low, high, outside] = [minY, maxY, 0];
   if (trim !== null && !log) {
-    const q1 = quantile(values, 0.25);
-    const q3 = quantile(values, 0.75);
+    const sample = sampleOf(series, Math.ceil(n / SAMPLE), view);
+    const [q1, q3] = [quantile(sample, 0.25), quantile(sample, 0.75)];
     const reach = 4 * (q3 - q1);
-    if (reach > 0 && trim !== "min") first = firstAtLeast(values, q1 - reach);
-    if (reach > 0 && trim !== "max") end = firstAtLeast(values, q3 + reach);
+    const from = reach > 0 && trim !== "min" ? q1 - reach : -Infinity;
+    const to = reach > 0 && trim !== "max" ? q3 + reach : Infinity;
+    if (minY < from || maxY > to) {
+      [low, high] = [Infinity, -Infinity];
+      const take = (value: number) => {
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      };
+      series.forEach((one, i) => {
+        const own = bounds[i]!;
+        if (own.count === 0) return;
+        if (own.minY >= from && own.maxY <= to) {
+          take(own.minY);
+          take(own.maxY);
+          return;
+        }
+        each(one, view, (value) => {
+          if (value < from || value > to) outside++;
+          else take(value);
+        });
+      });
+    }
+    // Not for a little: only where it makes what is left at least twice as high.
+    if (2 * (high - low) > maxY - minY) [low, high, outside] = [minY, maxY, 0];
   }
-  // Not for a little: only where it makes what is left at least twice as high.
-  if (2 * (values[end - 1]! - values[first]!) > values[n - 1]! - values[0]!) [first, end] = [0, n];
-  const y = { min: values[first]!, max: values[end - 1]! };
-  return { x: padded({ min: minX, max: maxX }, false, 0.01), y: padded(y, log, 0.04), outside: first + n - end };
+  const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };
+  return { x: padded(points.x, logX, 0.01), y: padded(points.y, log, 0.04), outside, points };
+}
+
+/** Visit the points of a series that the axes can show. */
+function each({ segments }: Series, { log, logX }: View, visit: (value: number, x: number) => void): void {
+  for (const { x, y } of segments) {
+    for (let k = 0; k < x.length; k++) {
+      const value = y[k];
+      if (value === null || value === undefined || (log && value <= 0) || (logX && x[k]! <= 0)) continue;
+      visit(value, x[k]!);
+    }
+  }
+}
+
+interface Bounds {
+  count: number;
+  minX: number;
+  maxX: number;
+  minY: number;
+  maxY: number;
+}
+
+/** By log and logX; a series is replaced by another object when it changes, so that what is known of it stays true. */
+const known = [0, 1, 2, 3].map(() => new WeakMap<Series, Bounds>());
+
+function boundsOf(series: Series, view: View): Bounds {
+  const cache = known[Number(view.log) + 2 * Number(view.logX)]!;
+  let found = cache.get(series);
+  if (!found) {
+    found = { count: 0, minX: Infinity, maxX: -Infinity, minY: Infinity, maxY: -Infinity };
+    const bounds = found;
+    each(series, view, (value, x) => {
+      bounds.count++;
+      if (x < bounds.minX) bounds.minX = x;
+      if (x > bounds.maxX) bounds.maxX = x;
+      if (value < bounds.minY) bounds.minY = value;
+      if (value > bounds.maxY) bounds.maxY = value;
+    });
+    cache.set(series, found);
+  }
+  return found;
+}
+
+/** Return every `stride`th value of all curves taken one after the other, sorted. */
+function sampleOf(series: readonly Series[], stride: number, { log, logX }: View): Float64Array {
+  const values: number[] = [];
+  let skip = 0;
+  for (const one of series) {
+    for (const { x, y } of one.segments) {
+      let k = skip;
+      for (; k < x.length; k += stride) {
+        const value = y[k];
+        if (value !== null && value !== undefined && !(log && value <= 0) && !(logX && x[k]! <= 0)) values.push(value);
+      }
+      skip = k - x.length;
+    }
+  }
+  return Float64Array.from(values).sort();
+}
+
+/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than what would be chosen anew. */
+export function holds(shown: Range, chosen: Range, points: Range, log: boolean): boolean {
+  const size = ({ min, max }: Range) => (log ? Math.log(max / min) : max - min);
+  return shown.min <= points.min && shown.max >= points.max && size(shown) <= 1.25 * size(chosen);
 }
 
 function padded({ min, max }: Range, log: boolean, share: number): Range {
@@ -190,15 +334,4 @@ function padded({ min, max }: Range, log: boolean, share: number): Range {
 
 function quantile(sorted: Float64Array, q: number): number {
   return sorted[Math.round(q * (sorted.length - 1))]!;
-}
-
-function firstAtLeast(sorted: Float64Array, value: number): number {
-  let low = 0;
-  let high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle]! < value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

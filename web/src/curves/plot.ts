@@ -2,24 +2,31 @@
  * The live chart of many curves. uPlot draws axes and grid and keeps scales and zoom; the lines are our own, on two canvases
  * over it: all of them below, the highlighted one above. Moving the mouse redraws only the upper one and fades the lower one
  * by CSS, so it costs the same with ten curves as with thousands.
+ *
+ * While reports come in, only the curves that have changed are drawn, over what is there. All of them are drawn again when the
+ * axes change, and else every few seconds, since a new best value shifts the ranks and so the colours of the others. A drawing
+ * of many points is spread over frames.
  */
 
 import uPlot from "uplot";
 import type { Mode, Series, XAxis } from "../api/types";
-import { number } from "../format";
-import { palette, ranks, shade, shareOfRank, type Theme } from "./colours";
-import { TIME_STEPS, timeTick } from "./ticks";
-import { extent, layOut, nearest, type Axis, type Extent, type Line } from "./geometry";
+import { clear } from "../charts/canvas";
+import { asAsked, LOG, ownTicks } from "./axes";
+import { palette, shade, shareOfRank, type Theme } from "./colours";
+import { donorPoint, extent, holds, inView, layOutOne, nearest, type Axis, type Extent, type Line, type Range, type Source } from "./geometry";
 
 export interface Look {
-  /** The objective's: trials are ranked and coloured by it, whichever metric is drawn. */
+  /** The objective's: far-off values on its worse side may be left out. */
   mode: Mode;
   objective: boolean;
   x: XAxis;
   xLabel: string;
   log: boolean;
+  logX: boolean;
   trim: boolean;
   theme: Theme;
+  /** Where vertical lines mark the rungs of a scheduler. */
+  rungs: readonly number[];
 }
 
 export interface Hover {
@@ -30,19 +37,42 @@ export interface Hover {
   top: number;
 }
 
+export interface Zoom {
+  x: Range;
+  y: Range;
+}
+
 export interface PlotHandlers {
   onHover: (hover: Hover | null) => void;
   onSelect: (number: number) => void;
-  onView: (outside: number, zoomed: boolean) => void;
+  onOutside: (points: number) => void;
+  onZoom: (zoom: Zoom | null) => void;
+}
+
+export interface PlotData {
+  series: readonly Series[];
+  /** By the objective, whichever metric is drawn; of all trials, also where only some are shown. */
+  rank: ReadonlyMap<number, number>;
+  /** Where the weights of a segment that begins with an exploit come from. */
+  source: (trial: number, ordinal: number) => Source | undefined;
+  /** More points are to come. */
+  live: boolean;
 }
 
 const REACH = 24;
-const COUNT_STEPS = [1, 2, 5].flatMap((digit) => Array.from({ length: 12 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
 const FADED = "0.22";
+/** Arrows from donors of all trials are drawn up to so many; beyond, only those of the trial that is pointed at. */
+const MOST_ARROWS = 60;
+/** How often all curves are drawn anew while only some change. */
+const SETTLE_MS = 3000;
+/** Points drawn in one frame. */
+const FRAME_POINTS = 20_000;
+/** Room to grow into, as a share of the axis, so that not every report moves the axes. */
+const HEADROOM = 0.08;
 
-const INK: Record<Theme, { axis: string; grid: string; halo: string; failed: string }> = {
-  light: { axis: "#5c6470", grid: "rgba(20, 30, 50, 0.07)", halo: "#ffffff", failed: "#c92a2a" },
-  dark: { axis: "#9aa3b2", grid: "rgba(255, 255, 255, 0.07)", halo: "#16181d", failed: "#ff8787" },
+const INK: Record<Theme, { axis: string; grid: string; halo: string; failed: string; rung: string }> = {
+  light: { axis: "#5c6470", grid: "rgba(20, 30, 50, 0.07)", halo: "#ffffff", failed: "#c92a2a", rung: "rgba(60, 75, 110, 0.35)" },
+  dark: { axis: "#9aa3b2", grid: "rgba(255, 255, 255, 0.07)", halo: "#16181d", failed: "#ff8787", rung: "rgba(190, 205, 240, 0.35)" },
 };
 
 export class CurvesPlot {
@@ -52,15 +82,25 @@ export class CurvesPlot {
   private plot: uPlot | null = null;
   private readonly lower = layer();
   private readonly upper = layer();
+  /** Where all curves are drawn anew, frame by frame, before they take the place of what is shown. */
+  private readonly spare = layer();
+  private data: PlotData = { series: [], rank: new Map(), source: () => undefined, live: false };
+  /** From the worst to the best, so that the best are drawn last. */
   private series: readonly Series[] = [];
   private bySeries = new Map<number, Series>();
-  private rank = new Map<number, number>();
+  private laid = new Map<number, { series: Series; line: Line }>();
+  private laidFor = "";
   private lines: Line[] = [];
   private view: Extent | null = null;
-  private zoomed = false;
+  private shown: Zoom | null = null;
+  private zoomed: Zoom | null = null;
   private marked: number | null = null;
   private selected: number | null = null;
   private pressed: { x: number; y: number } | null = null;
+  private frame = 0;
+  private settling: ReturnType<typeof setTimeout> | undefined;
+  /** How often all curves were drawn, and how many were drawn alone: for tests. */
+  readonly drawn = { all: 0, alone: 0 };
 
   constructor(root: HTMLElement, look: Look, handlers: PlotHandlers) {
     this.root = root;
@@ -70,6 +110,8 @@ export class CurvesPlot {
   }
 
   destroy(): void {
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.settling);
     this.plot?.destroy();
     this.plot = null;
   }
@@ -77,32 +119,47 @@ export class CurvesPlot {
   setLook(look: Look): void {
     if (JSON.stringify(look) === JSON.stringify(this.look)) return;
     this.look = look;
-    this.zoomed = false;
+    this.shown = null;
     this.plot?.destroy();
     this.build();
-    this.setSeries(this.series);
+    if (this.zoomed) this.scale(this.zoomed);
+    this.setData(this.data);
   }
 
-  /** The best are drawn last. */
-  setSeries(series: readonly Series[]): void {
-    this.rank = ranks(series, this.look.mode);
-    const last = series.length + 1;
-    this.series = [...series].sort((a, b) => (this.rank.get(b.number) ?? last) - (this.rank.get(a.number) ?? last));
-    this.bySeries = new Map(series.map((one) => [one.number, one]));
-    this.view = extent(this.series, { log: this.look.log, trim: !this.look.trim ? null : this.look.objective ? this.look.mode : "both" });
-    if (!this.plot || !this.view) return;
-    this.handlers.onView(this.view.outside, this.zoomed);
-    if (this.zoomed) this.draw();
-    else this.showAll();
+  setData(data: PlotData): void {
+    const changed = data.series.filter((one) => this.bySeries.get(one.number) !== one);
+    const fewer = data.series.length < this.bySeries.size;
+    const colours = data.rank !== this.data.rank;
+    const first = colours && this.data.rank.size === 0;
+    const sources = data.source !== this.data.source;
+    this.data = data;
+    const last = data.rank.size + 1;
+    const place = (one: Series) => data.rank.get(one.number) ?? last;
+    this.series = [...data.series].sort((a, b) => place(b) - place(a));
+    this.bySeries = new Map(data.series.map((one) => [one.number, one]));
+    const { log, logX, trim, mode, objective } = this.look;
+    this.view = extent(this.series, { log, logX, trim: !trim ? null : objective ? mode : "both" });
+    if (!this.plot) return;
+    this.handlers.onOutside(this.view?.outside ?? 0);
+    if (!this.zoomed && this.fit()) return;
+    if (!this.shown && !this.zoomed) return this.draw();
+    if (fewer || sources || first || (colours && !data.live)) this.draw();
+    else this.drawOnly(changed, colours);
   }
 
   resize(width: number, height: number): void {
     if (width > 0 && (this.plot?.width !== width || this.plot.height !== height)) this.plot?.setSize({ width, height });
   }
 
-  resetZoom(): void {
-    this.zoomed = false;
-    this.setSeries(this.series);
+  /** Show this part, or everything. */
+  setZoom(zoom: Zoom | null): void {
+    if (JSON.stringify(zoom) === JSON.stringify(this.zoomed)) return;
+    this.zoomed = zoom;
+    if (zoom) this.scale(zoom);
+    else {
+      this.shown = null;
+      this.fit();
+    }
   }
 
   /** The trial whose page is open: stays marked. */
@@ -118,39 +175,32 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
-  rankOf(number: number): number | undefined {
-    return this.rank.get(number);
-  }
-
   colourOf(number: number): string {
     return palette(this.look.theme)[this.shadeOf(number)]!;
   }
 
   private shadeOf(number: number): number {
-    return shade(shareOfRank(this.rank.get(number), this.rank.size));
+    return shade(shareOfRank(this.data.rank.get(number), this.data.rank.size));
   }
 
   private build(): void {
     const ink = INK[this.look.theme];
     const font = `11px ${getComputedStyle(this.root).fontFamily || "sans-serif"}`;
     const axis = { stroke: ink.axis, font, labelFont: font, grid: { stroke: ink.grid, width: 1 }, ticks: { show: false } };
-    const { x, log } = this.look;
+    const { x, log, logX } = this.look;
     this.plot = new uPlot(
       {
         width: Math.max(200, this.root.clientWidth),
         height: Math.max(160, this.root.clientHeight),
-        padding: [10, 14, 0, 0],
+        padding: [10, 18, 0, 0],
         legend: { show: false },
-        scales: { x: { time: false }, y: log ? { distr: 3, log: 10 } : {} },
+        scales: { x: { time: false, range: asAsked, ...(logX && LOG) }, y: { range: asAsked, ...(log && LOG) } },
         series: [{}, { show: true, stroke: "transparent", points: { show: false } }],
         axes: [
-          {
-            ...axis, size: 24, gap: 5, label: this.look.xLabel, labelSize: 16, labelGap: 0, incrs: x === "time" ? TIME_STEPS : COUNT_STEPS,
-            values: (_, splits) => splits.map((v) => (x === "time" ? timeTick(v) : String(v))),
-          },
-          { ...axis, size: 56, gap: 6, values: (_, splits) => splits.map((v) => (v === null || (log && !isRound(v)) ? "" : number(v))) },
+          { ...axis, size: 24, gap: 5, label: this.look.xLabel, labelSize: 16, labelGap: 0, ...ownTicks(logX ? "log" : x === "time" ? "time" : "count", true) },
+          { ...axis, size: 58, gap: 6, ...ownTicks(log ? "log" : "linear", false) },
         ],
-        cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: true, uni: 20, setScale: true } },
+        cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: true, uni: 20, setScale: false } },
         select: { show: true, left: 0, top: 0, width: 0, height: 0 },
         hooks: {
           init: [(u) => this.attach(u)],
@@ -158,7 +208,7 @@ export class CurvesPlot {
           setSelect: [(u) => this.zoom(u)],
         },
       },
-      [[0, 1], [1, 1]],
+      [[1, 2], [1, 1]],
       this.root,
     );
   }
@@ -175,65 +225,200 @@ export class CurvesPlot {
       this.point(event);
       if (this.marked !== null) this.handlers.onSelect(this.marked);
     });
-    u.over.addEventListener("dblclick", () => this.resetZoom());
+    u.over.addEventListener("dblclick", () => this.handlers.onZoom(null));
   }
 
+  /** What was dragged over becomes the view; a drag along one axis leaves the other as it is. */
   private zoom(u: uPlot): void {
-    if (u.select.width <= 0 && u.select.height <= 0) return;
-    this.zoomed = true;
-    this.handlers.onView(this.view?.outside ?? 0, true);
+    const { left, top, width, height } = u.select;
+    if (width <= 0 && height <= 0) return;
+    const [across, down] = [u.over.clientWidth, u.over.clientHeight];
+    const part = (from: number, size: number, whole: number): [number, number] => (size <= 0 || size >= whole ? [0, whole] : [from, from + size]);
+    const [[x0, x1], [y0, y1]] = [part(left, width, across), part(top, height, down)];
+    const value = (pixel: number, scale: "x" | "y") => u.posToVal(pixel, scale);
+    u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.handlers.onZoom({ x: { min: value(x0, "x"), max: value(x1, "x") }, y: { min: value(y1, "y"), max: value(y0, "y") } });
   }
 
-  private showAll(): void {
-    const { plot, view } = this;
-    if (!plot || !view) return;
+  /** Fit the axes to the curves where they do not already; says whether that has drawn everything. */
+  private fit(): boolean {
+    const { view, shown, data, look } = this;
+    if (!view) return false;
+    if (data.live && shown && holds(shown.x, view.x, view.points.x, look.logX) && holds(shown.y, view.y, view.points.y, look.log)) return false;
+    const x = data.live ? { ...view.x, max: view.x.max + HEADROOM * (view.x.max - Math.max(0, view.x.min)) } : view.x;
+    if (shown && shown.x.min === x.min && shown.x.max === x.max && shown.y.min === view.y.min && shown.y.max === view.y.max) return false;
+    this.scale({ x, y: view.y });
+    return true;
+  }
+
+  private scale(shown: Zoom): void {
+    this.shown = shown;
+    const { plot } = this;
+    if (!plot) return;
     plot.batch(() => {
-      plot.setData([[view.x.min, view.x.max], [view.y.max, view.y.max]], false);
-      plot.setScale("x", view.x);
-      plot.setScale("y", view.y);
+      plot.setData([[shown.x.min, shown.x.max], [shown.y.max, shown.y.min]], false);
+      plot.setScale("x", shown.x);
+      plot.setScale("y", shown.y);
     });
   }
 
   private axes(): { x: Axis; y: Axis } | null {
     const plot = this.plot;
     const [x, y] = [plot?.scales["x"], plot?.scales["y"]];
-    if (!plot || x?.min == null || x.max == null || y?.min == null || y.max == null) return null;
+    if (!plot || !this.shown || x?.min == null || x.max == null || y?.min == null || y.max == null) return null;
     return {
-      x: { range: { min: x.min, max: x.max }, log: false, from: 0, to: plot.over.clientWidth },
+      x: { range: { min: x.min, max: x.max }, log: this.look.logX, from: 0, to: plot.over.clientWidth },
       y: { range: { min: y.min, max: y.max }, log: this.look.log, from: plot.over.clientHeight, to: 0 },
     };
   }
 
-  private draw(): void {
+  /** Where a curve lies; found anew only when it or the axes have changed. */
+  private lineOf(series: Series, axes: { x: Axis; y: Axis }): Line {
+    const known = this.laid.get(series.number);
+    if (known?.series === series) return known.line;
+    const line = layOutOne(series, axes.x, axes.y, this.look.x);
+    this.laid.set(series.number, { series, line });
+    return line;
+  }
+
+  private layOutAll(axes: { x: Axis; y: Axis }): void {
+    const key = JSON.stringify([axes, this.look.x]);
+    if (key !== this.laidFor) this.laid.clear();
+    this.laidFor = key;
+    this.lines = this.series.map((series) => this.lineOf(series, axes));
+  }
+
+  /** Draw every curve anew: at once where they are few, else frame by frame. */
+  private draw(quietly = false): void {
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.settling);
+    this.settling = undefined;
     const axes = this.axes();
-    if (!axes || !this.plot) return;
-    this.lines = layOut(this.series, axes.x, axes.y, this.look.x);
-    const context = clear(this.lower, axes.x.to, axes.y.from);
+    if (!axes) return;
+    this.drawn.all += 1;
+    this.layOutAll(axes);
+    const points = this.lines.reduce((n, line) => n + line.points.length / 2, 0);
+    const target = quietly && points > FRAME_POINTS ? this.spare : this.lower;
+    const context = clear(target, axes.x.to, axes.y.from);
+    const steps = this.paint(context, axes);
+    if (points <= FRAME_POINTS) {
+      for (const _ of steps);
+      return this.drawUpper();
+    }
+    const step = () => {
+      if (!steps.next().done) {
+        this.frame = requestAnimationFrame(step);
+        return;
+      }
+      if (target === this.spare) {
+        const front = clear(this.lower, axes.x.to, axes.y.from);
+        front.setTransform(1, 0, 0, 1, 0, 0);
+        front.drawImage(this.spare, 0, 0);
+      }
+      this.drawUpper();
+    };
+    step();
+    this.drawUpper();
+  }
+
+  /** Draw only these curves, over the others; soon all of them, if the colours of others may have changed. */
+  private drawOnly(changed: readonly Series[], colours: boolean): void {
+    const axes = this.axes();
+    if (!axes) return;
+    this.layOutAll(axes);
+    if (changed.length > 0) {
+      this.drawn.alone += changed.length;
+      const context = (this.lower.getContext("2d"))!;
+      const numbers = new Set(changed.map((one) => one.number));
+      this.strokeLines(context, this.lines.filter((line) => numbers.has(line.number)));
+      this.drawUpper();
+    }
+    if (changed.length > 0 || colours) this.settling ??= setTimeout(() => this.draw(true), SETTLE_MS);
+  }
+
+  /** Paint everything, in pieces of so many points that a frame can take. */
+  private *paint(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): Generator<void> {
+    this.drawRungs(context, axes);
+    let piece: Line[] = [];
+    let points = 0;
+    for (const line of this.lines) {
+      piece.push(line);
+      points += line.points.length / 2;
+      if (points < FRAME_POINTS) continue;
+      this.strokeLines(context, piece);
+      [piece, points] = [[], 0];
+      yield;
+    }
+    this.strokeLines(context, piece);
+    this.drawArrows(context);
+    for (const line of this.lines) if (this.bySeries.get(line.number)?.state === "failed") this.drawEnd(context, line, 1);
+  }
+
+  /** Lines come from the worst to the best, so those of one shade follow each other and are one stroke. */
+  private strokeLines(context: CanvasRenderingContext2D, lines: readonly Line[]): void {
     const colours = palette(this.look.theme);
-    const ink = INK[this.look.theme];
     context.lineJoin = "round";
     context.lineWidth = this.lines.length > 200 ? 1 : 1.5;
-    // Lines come from the worst to the best, so those of one shade follow each other and are one stroke.
     let i = 0;
-    while (i < this.lines.length) {
-      const colour = this.shadeOf(this.lines[i]!.number);
+    while (i < lines.length) {
+      const colour = this.shadeOf(lines[i]!.number);
       context.beginPath();
-      for (; i < this.lines.length && this.shadeOf(this.lines[i]!.number) === colour; i++) trace(context, this.lines[i]!.points);
+      for (; i < lines.length && this.shadeOf(lines[i]!.number) === colour; i++) trace(context, lines[i]!.points);
       context.strokeStyle = colours[colour]!;
       context.stroke();
     }
-    for (const line of this.lines) {
-      if (line.jumps.length) traceJumps(context, line, colours[this.shadeOf(line.number)]!, 1);
-    }
-    const failed: Line[] = [];
-    for (const line of this.lines) {
+    for (const line of lines) {
       context.fillStyle = colours[this.shadeOf(line.number)]!;
-      markExploits(context, line, 1, ink.halo);
-      if (this.bySeries.get(line.number)?.state === "failed") failed.push(line);
-      else this.drawEnd(context, line, 1);
+      markExploits(context, line, 1, INK[this.look.theme].halo);
+      this.drawEnd(context, line, 1);
     }
-    for (const line of failed) this.drawEnd(context, line, 1);
-    this.drawUpper();
+  }
+
+  private drawRungs(context: CanvasRenderingContext2D, { x, y }: { x: Axis; y: Axis }): void {
+    const { rungs, theme, logX } = this.look;
+    context.save();
+    context.strokeStyle = INK[theme].rung;
+    context.fillStyle = INK[theme].axis;
+    context.font = `10px ${getComputedStyle(this.root).fontFamily || "sans-serif"}`;
+    context.lineWidth = 1;
+    context.setLineDash([4, 4]);
+    let free = -Infinity;
+    for (const level of rungs) {
+      const at = Math.round(logX ? x.to * (Math.log(level / x.range.min) / Math.log(x.range.max / x.range.min)) : (x.to * (level - x.range.min)) / (x.range.max - x.range.min)) + 0.5;
+      if (!(at >= 0 && at <= x.to)) continue;
+      context.beginPath();
+      context.moveTo(at, 0);
+      context.lineTo(at, y.from);
+      context.stroke();
+      const label = `rung ${level}`;
+      const width = context.measureText(label).width;
+      if (at + 4 < free || at + 4 + width > x.to) continue;
+      context.fillText(label, at + 4, y.from - 5);
+      free = at + 10 + width;
+    }
+    context.restore();
+  }
+
+  /** Arrows from where donors were to where their weights went on. */
+  private drawArrows(context: CanvasRenderingContext2D): void {
+    const all = this.lines.flatMap((line) => line.exploits.map((one) => ({ line, one })));
+    if (all.length === 0 || all.length > MOST_ARROWS) return;
+    context.save();
+    context.globalAlpha = 0.65;
+    for (const { line, one } of all) this.drawArrow(context, line, one.at, one.ordinal, 1);
+    context.restore();
+  }
+
+  private drawArrow(context: CanvasRenderingContext2D, line: Line, at: number, ordinal: number, width: number): void {
+    const source = this.data.source(line.number, ordinal);
+    const donor = source && this.laid.get(source.trial);
+    const recipient = this.bySeries.get(line.number);
+    if (!source || !donor || !recipient) return;
+    const first = recipient.segments.find((segment) => segment.ordinal === ordinal)?.x[0];
+    const from = first === undefined ? null : donorPoint(donor.series, source, first, this.look.x);
+    if (from === null) return;
+    const { points } = donor.line;
+    arrow(context, points[2 * from]!, points[2 * from + 1]!, line.points[2 * at]!, line.points[2 * at + 1]!, this.colourOf(source.trial), width);
   }
 
   private drawUpper(): void {
@@ -241,7 +426,10 @@ export class CurvesPlot {
     if (!axes) return;
     const context = clear(this.upper, axes.x.to, axes.y.from);
     const marked = [this.selected, this.marked].filter((number, i, all) => number !== null && all.indexOf(number) === i);
-    const lines = marked.map((number) => this.lines.find((line) => line.number === number)).filter((line) => line !== undefined);
+    // One that lies outside of what is zoomed to must not fade what is seen.
+    const lines = marked
+      .map((number) => this.lines.find((line) => line.number === number))
+      .filter((line) => line !== undefined && inView(line, axes.x.to, axes.y.from)) as Line[];
     this.lower.style.opacity = lines.length ? FADED : "1";
     context.lineJoin = context.lineCap = "round";
     for (const line of lines) {
@@ -252,13 +440,27 @@ export class CurvesPlot {
         context.strokeStyle = context.fillStyle = colour;
         context.stroke();
       }
-      traceJumps(context, line, this.colourOf(line.number), 1.5);
       const { points } = line;
-      for (let i = 0; i < points.length; i += 2) {
-        if (!Number.isNaN(points[i + 1]!)) disc(context, points[i]!, points[i + 1]!, 2.2);
+      if (points.length <= 400) {
+        for (let i = 0; i < points.length; i += 2) {
+          if (!Number.isNaN(points[i + 1]!)) disc(context, points[i]!, points[i + 1]!, 2.2);
+        }
       }
+      for (const { at, ordinal } of line.exploits) this.drawArrow(context, line, at, ordinal, 1.6);
+      this.drawGiven(context, line.number);
+      context.fillStyle = this.colourOf(line.number);
       markExploits(context, line, 1.5, INK[this.look.theme].halo);
       this.drawEnd(context, line, 1.6);
+    }
+  }
+
+  /** Arrows to where this trial's weights were taken over by others. */
+  private drawGiven(context: CanvasRenderingContext2D, number: number): void {
+    for (const line of this.lines) {
+      if (line.number === number) continue;
+      for (const { at, ordinal } of line.exploits) {
+        if (this.data.source(line.number, ordinal)?.trial === number) this.drawArrow(context, line, at, ordinal, 1.2);
+      }
     }
   }
 
@@ -315,68 +517,65 @@ export class CurvesPlot {
   }
 }
 
-/** One digit and a power of ten. */
-function isRound(value: number): boolean {
-  const digit = value / 10 ** Math.floor(Math.log10(value) + 1e-9);
-  return Math.abs(digit - Math.round(digit)) < 1e-6;
-}
-
 function layer(): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.style.cssText = "position:absolute;inset:0;pointer-events:none;transition:opacity 120ms";
   return canvas;
 }
 
-function clear(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
-  const ratio = window.devicePixelRatio || 1;
-  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== w || canvas.height !== h) {
-    canvas.width = w;
-    canvas.height = h;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-  }
-  const context = canvas.getContext("2d")!;
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.clearRect(0, 0, w, h);
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  return context;
-}
-
 function trace(context: CanvasRenderingContext2D, points: Float64Array): void {
   let down = false;
   for (let i = 0; i < points.length; i += 2) {
     const y = points[i + 1]!;
-    if (Number.isNaN(y)) down = false;
-    else if (down) context.lineTo(points[i]!, y);
-    else {
-      context.moveTo(points[i]!, y);
+    if (Number.isNaN(y)) {
+      down = false;
+    } else if (down) {
+      context.lineTo(points[i]!, y);
+    } else {
+      const x = points[i]!;
+      context.moveTo(x, y);
       down = true;
+      // A point without neighbours would leave no ink.
+      if (!(i + 3 < points.length) || Number.isNaN(points[i + 3]!)) {
+        context.moveTo(x - 1.2, y);
+        context.lineTo(x + 1.2, y);
+      }
     }
   }
 }
 
-/** Dots from where a trial was to where it goes on, further back, with another one's weights. */
-function traceJumps(context: CanvasRenderingContext2D, { points, jumps }: Line, colour: string, width: number): void {
+/** A dotted line with a head at its end. */
+function arrow(context: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number, colour: string, width: number): void {
+  if ([x0, y0, x1, y1].some(Number.isNaN)) return;
+  const length = Math.hypot(x1 - x0, y1 - y0);
   context.save();
-  context.strokeStyle = colour;
+  context.strokeStyle = context.fillStyle = colour;
   context.lineWidth = width;
   context.lineCap = "butt";
-  context.setLineDash([1.5, 3]);
+  context.setLineDash([2, 3]);
   context.beginPath();
-  for (const [from, to] of jumps) {
-    if (Number.isNaN(points[2 * from + 1]!) || Number.isNaN(points[2 * to + 1]!)) continue;
-    context.moveTo(points[2 * from]!, points[2 * from + 1]!);
-    context.lineTo(points[2 * to]!, points[2 * to + 1]!);
-  }
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y1);
   context.stroke();
+  if (length > 12) {
+    // The head stops short of the diamond that marks the point itself.
+    const [dx, dy] = [(x1 - x0) / length, (y1 - y0) / length];
+    const [tipX, tipY] = [x1 - 5 * dx, y1 - 5 * dy];
+    context.setLineDash([]);
+    context.beginPath();
+    context.moveTo(tipX, tipY);
+    context.lineTo(tipX - 6 * dx - 3.2 * dy, tipY - 6 * dy + 3.2 * dx);
+    context.lineTo(tipX - 6 * dx + 3.2 * dy, tipY - 6 * dy - 3.2 * dx);
+    context.closePath();
+    context.fill();
+  }
   context.restore();
 }
 
 /** A diamond where a trial went on with another one's weights. */
 function markExploits(context: CanvasRenderingContext2D, { points, exploits }: Line, size: number, halo: string): void {
   const fill = context.fillStyle;
-  for (const at of exploits) {
+  for (const { at } of exploits) {
     const [x, y] = [points[2 * at]!, points[2 * at + 1]!];
     if (Number.isNaN(y)) continue;
     for (const [r, colour] of [[5 * size, halo], [3.6 * size, fill]] as const) {

@@ -3,7 +3,8 @@
 import { keepPreviousData, useQuery, useQueryClient, type QueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
-import type { Curves, Decision, Experiment, ExperimentState, Trial, TrialWithSegments, XAxis } from "../api/types";
+import type { Curves, Decision, Experiment, ExperimentState, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
+import type { Source } from "../curves/geometry";
 import { foldCurves, foldDecisions, foldTrial, foldTrials, type Frame, type LiveEvent } from "./events";
 import { Stream, type StreamState } from "./stream";
 
@@ -13,10 +14,12 @@ export const keys = {
   trials: (id: string) => ["experiment", id, "trials"] as const,
   curves: (id: string, metric: string, x: XAxis) => ["experiment", id, "curves", metric, x] as const,
   allCurves: (id: string) => ["experiment", id, "curves"] as const,
+  segments: (id: string) => ["experiment", id, "segments"] as const,
   importance: (id: string) => ["experiment", id, "importance"] as const,
   decisions: (id: string) => ["experiment", id, "decisions"] as const,
   trial: (id: string) => ["trial", id] as const,
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,
+  trialCurves: (id: string, x: XAxis) => ["trial", id, "curves", x] as const,
 };
 
 const ENDED: ReadonlySet<ExperimentState> = new Set(["completed", "failed", "cancelled"]);
@@ -64,6 +67,28 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
     return { items: [...old.items, ...page.items.filter((decision) => !have.has(decision.seq))], older: page.next_page_token };
   });
 }
+
+/** Where the weights of a trial's segment come from; undefined where it began with its own or with none, or is not known yet. */
+export type SourceOf = (trial: number, ordinal: number) => Source | undefined;
+
+/** Read where exploits took their weights from; asks the service only if `wanted`, that is where there are exploits. */
+export function useSources(live: LiveExperiment, wanted: boolean): { segments: readonly SegmentItem[]; source: SourceOf } {
+  const id = live.experiment.data?.id ?? "";
+  const query = useQuery({
+    queryKey: keys.segments(id), queryFn: ({ signal }) => api.segments(id, signal), enabled: wanted && id !== "", placeholderData: keepPreviousData,
+  });
+  const segments = query.data;
+  return useMemo(() => {
+    const found = new Map<string, Source>();
+    for (const one of segments ?? NO_SEGMENTS) {
+      if (one.cause !== "exploit" || one.source_trial_number === null) continue;
+      found.set(`${one.trial_number}.${one.ordinal}`, { trial: one.source_trial_number, ordinal: one.source_ordinal, iteration: one.start_iteration });
+    }
+    return { segments: segments ?? NO_SEGMENTS, source: (trial: number, ordinal: number) => found.get(`${trial}.${ordinal}`) };
+  }, [segments]);
+}
+
+const NO_SEGMENTS: readonly SegmentItem[] = [];
 
 export interface LiveExperiment {
   experiment: UseQueryResult<Experiment>;
@@ -115,11 +140,13 @@ export function useExperiment(id: string): LiveExperiment {
     if (!live) return;
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
     const reread = throttle(() => void client.invalidateQueries({ queryKey: keys.experiment(id), exact: true }), 1000);
+    const rereadSegments = throttle(() => void client.invalidateQueries({ queryKey: keys.segments(id) }), 2000);
     const connection = new Stream((after) => api.eventsUrl(id, after), start.last_event_seq, {
       onEvents: (events) => {
         recent.add(events);
         apply(client, id, events);
         if (events.some((event) => event.type !== "checkpoint_saved" && event.type !== "model_fitted")) reread();
+        if (events.some((event) => event.type === "segment_started" && event.segment > 1)) rereadSegments();
       },
       onState: setStream,
       onAway: async () => {
@@ -141,6 +168,7 @@ export function useExperiment(id: string): LiveExperiment {
     return () => {
       clearInterval(timer);
       reread.cancel();
+      rereadSegments.cancel();
       connection.close();
       // What the last seconds brought may have come between two events: read once more how it ended.
       void client.invalidateQueries({ queryKey: keys.experiment(id), refetchType: "active" });

@@ -1,45 +1,55 @@
-import { Alert, Drawer, SegmentedControl, Select, Skeleton, useComputedColorScheme } from "@mantine/core";
-import { useMediaQuery } from "@mantine/hooks";
+import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
-import { useCallback, useMemo, useState } from "react";
-import { useParams, useSearchParams } from "react-router";
-import type { Decision, Experiment, Trial, XAxis } from "../api/types";
+import { lazy, Suspense, useCallback, useMemo, useState } from "react";
+import { useParams } from "react-router";
+import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
-import { BestChart } from "../curves/BestChart";
+import { chosenWords, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
+import { frontOf, pointsOf } from "../charts/pareto";
 import { ranks } from "../curves/colours";
-import { CurvesChart } from "../curves/CurvesChart";
-import { duration, elapsed, moment, number, param, readable } from "../format";
-import { experimentEnded, readOlderDecisions, useCurves, useExperiment, type LiveExperiment } from "../live/useExperiment";
+import { duration, elapsed, metric, moment, readable } from "../format";
+import { experimentEnded, readOlderDecisions, useExperiment, type LiveExperiment } from "../live/useExperiment";
 import { Actions } from "../parts/Actions";
+import { BestPanel } from "../parts/BestPanel";
+import { axesOf, CurvesPanel } from "../parts/CurvesPanel";
 import { DecisionLog } from "../parts/DecisionLog";
-import { Importance } from "../parts/Importance";
+import { FailureNotice } from "../parts/FailureNotice";
 import { LiveMark } from "../parts/LiveMark";
-import { Facts, Panel } from "../parts/Panel";
-import { ProblemBox } from "../parts/Problem";
+import { Panel } from "../parts/Panel";
+import { MissingPage, ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
+import { savedShare, savedTraining } from "../parts/saved";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
-import { TrialDetails, TrialTitle } from "../parts/TrialDetails";
+import { TrialDrawer } from "../parts/TrialDrawer";
 import { TrialTable } from "../parts/TrialTable";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
+import { formatBrushes, formatSort, parseBrushes, parseSort } from "./address";
 import classes from "./ExperimentPage.module.css";
+import { useAddress, type Address } from "./useAddress";
 
+const ParametersTab = lazy(() => import("../parts/ParametersTab"));
+const ParetoTab = lazy(() => import("../parts/ParetoTab"));
+const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
+const LineageTab = lazy(() => import("../parts/LineageTab"));
+
+const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
-const NO_DECISIONS: readonly Decision[] = [];
+const STATES: readonly TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
-export function ExperimentPage() {
+export default function ExperimentPage() {
   const { id = "" } = useParams();
   const live = useExperiment(id);
   const { experiment: query } = live;
   useTitle(query.data ? `${query.data.name} · ${query.data.state}` : "Experiment");
   if (query.data) return <Loaded key={id} experiment={query.data} live={live} />;
-  if (query.isError) return <ProblemBox error={query.error} what="experiment" retry={() => void query.refetch()} />;
+  if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
   return <Skeleton height={480} />;
 }
 
 function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperiment }) {
-  const [search, setSearch] = useSearchParams();
+  const address = useAddress();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<number | null>(null);
   const found = live.trials.data ?? NO_TRIALS;
@@ -48,56 +58,123 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     () => (Object.keys(labels).length === 0 ? found : found.map((trial) => ({ ...trial, params: readable(trial.params, labels) }))),
     [found, labels],
   );
-  const client = useQueryClient();
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
+  const rank = useSameMap(useMemo(() => ranks(trials, experiment.mode), [trials, experiment.mode]));
 
-  const chosen = search.get("trial");
+  const chosen = address.get("trial");
   const selected = chosen === null ? null : Number(chosen);
-  const set = useCallback(
-    (key: string, value: string | null) =>
-      setSearch((old) => {
-        const next = new URLSearchParams(old);
-        if (value === null) next.delete(key);
-        else next.set(key, value);
-        return next;
-      }, { replace: true, preventScrollReset: true }),
-    [setSearch],
-  );
-  const select = useCallback((number: number) => set("trial", String(number)), [set]);
-
+  const { set } = address;
+  const select = useCallback((number: number) => set({ trial: String(number) }), [set]);
   const open = selected !== null && byNumber.has(selected);
+
+  const several = experiment.objectives.length > 1;
+  const bred = isBred(experiment);
+  const tabs = [
+    ...(several ? [["pareto", "Pareto front"]] : []), ["curves", "Curves"], ["parameters", "Parameters"], ...(bred ? [["lineage", "Lineage"]] : []),
+    ["decisions", "Decisions"], ["setup", "Set-up"],
+  ] as const;
+  const asked = address.get("tab");
+  const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0]![0]!;
+
+  const brushText = address.get("brush");
+  // Not for every report where nobody looks at them.
+  const wanted = tab === "parameters" || brushText !== null;
+  const dimensions = useMemo(() => (wanted ? dimensionsOf(trials, experiment) : NO_DIMENSIONS), [wanted, trials, experiment.metric, experiment.space]);
+  const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
+  const state = STATES.find((one) => one === address.get("state")) ?? null;
+  const filtered = state !== null || dimensions.some((dimension) => brushes[dimension.id]);
+  const shown = useMemo(
+    () => (filtered ? trials.filter((trial) => (state === null || trial.state === state) && matches(trial, dimensions, brushes)) : trials),
+    [filtered, trials, state, dimensions, brushes],
+  );
+  const only = useMemo(() => (filtered ? new Set(shown.map((trial) => trial.number)) : null), [filtered, shown]);
+
+  const best = useMemo(() => ({ column: "best", descending: experiment.mode === "max" }), [experiment.mode]);
+  const sortText = address.get("sort");
+  const sort = useMemo(() => parseSort(sortText, best), [sortText, best]);
+
+  const chips = dimensions.flatMap((dimension) => {
+    const brush = brushes[dimension.id];
+    if (!brush) return [];
+    const { [dimension.id]: _, ...others } = brushes;
+    return [{ label: `${dimension.label}: ${chosenWords(dimension, brush)}`, clear: () => set({ brush: formatBrushes(others) }) }];
+  });
+  const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address };
+  const table = (
+    <>
+      {live.trials.isError && !live.trials.data && <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />}
+      <TrialTable
+        experiment={experiment} trials={trials} loading={live.trials.isLoading} shown={shown} rank={rank} theme={theme} selected={selected} onSelect={select} onPoint={setPointed}
+        state={state} onState={(next) => set({ state: next })} sort={sort} onSort={(next) => set({ sort: formatSort(next, best) })} chips={chips}
+      />
+    </>
+  );
 
   return (
     <div className={classes.page} data-drawer={open}>
-      <Header experiment={experiment} live={live} />
-      <div className={classes.top}>
-        <CurvesPanel experiment={experiment} live={live} trials={byNumber} selected={selected} pointed={pointed} onSelect={select} search={search} set={set} />
-        <div className={classes.side}>
-          <BestPanel experiment={experiment} live={live} onSelect={select} />
-          <Panel title="Decisions" flush fill>
-            <DecisionLog
-              decisions={live.decisions.data?.items ?? NO_DECISIONS} onSelect={select} narrow
-              {...(live.decisions.data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})}
-            />
-          </Panel>
-        </div>
-      </div>
-      {live.trials.isError && !live.trials.data && <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />}
-      <TrialTable experiment={experiment} trials={trials} theme={theme} selected={selected} onSelect={select} onPoint={setPointed} />
-      <div className={classes.below}>
-        <Panel title="Set-up"><Setup experiment={experiment} /></Panel>
-        <Panel title="Importance of parameters"><Importance experiment={experiment} /></Panel>
-      </div>
+      <Header experiment={experiment} live={live} trials={trials} onSelect={select} address={address} />
+      <Tabs value={tab} onChange={(next) => set({ tab: next === tabs[0]![0] ? null : next })} keepMounted={false} classNames={{ list: classes.tabs! }}>
+        <Tabs.List aria-label="Views of this experiment">
+          {tabs.map(([id, label]) => <Tabs.Tab key={id} value={id}>{label}</Tabs.Tab>)}
+        </Tabs.List>
+        <Tabs.Panel value={tab} className={classes.panel!}>
+          <Suspense fallback={<Skeleton height={420} />}>
+            {tab === "curves" && (
+              <>
+                <div className={classes.top}>
+                  <CurvesPanel experiment={experiment} live={live} trials={byNumber} rank={rank} only={only} selected={selected} pointed={pointed} onSelect={select} address={address} />
+                  <div className={classes.side}>
+                    <BestPanel experiment={experiment} live={live} x={axesOf(experiment, trials, address).x} onSelect={select} />
+                    <LatestDecisions experiment={experiment} live={live} onSelect={select} onAll={() => set({ tab: "decisions" })} />
+                  </div>
+                </div>
+                {table}
+              </>
+            )}
+            {tab === "pareto" && <><ParetoTab experiment={experiment} trials={trials} byNumber={byNumber} {...views} />{table}</>}
+            {tab === "parameters" && (
+              <><ParametersTab experiment={experiment} trials={trials} dimensions={dimensions} rank={rank} brushes={brushes} {...views} />{table}</>
+            )}
+            {tab === "lineage" && <><LineageTab experiment={experiment} live={live} rank={rank} selected={selected} onSelect={select} />{table}</>}
+            {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
+            {tab === "setup" && <Panel title="Set-up"><Setup experiment={experiment} /></Panel>}
+          </Suspense>
+        </Tabs.Panel>
+      </Tabs>
       <TrialDrawer
-        experiment={experiment} trials={trials} trial={selected === null ? undefined : byNumber.get(selected)}
-        onSelect={select} onClose={() => set("trial", null)}
+        experiment={experiment} trial={selected === null ? undefined : byNumber.get(selected)} rank={rank}
+        onSelect={select} onClose={() => set({ trial: null, view: null, segment: null, logrank: null })} address={address}
       />
     </div>
   );
 }
 
-function Header({ experiment, live }: { experiment: Experiment; live: LiveExperiment }) {
+/** Whether trials take over each other's weights in this search. */
+function isBred({ scheduler, resolved }: Experiment): boolean {
+  return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
+}
+
+/** The map of before, where the new one says the same: so that what is drawn from it is not drawn again. */
+function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, number> {
+  const [kept, keep] = useState(map);
+  const same = kept === map || (kept.size === map.size && [...map].every(([key, value]) => kept.get(key) === value));
+  if (!same) keep(map);
+  return same ? kept : map;
+}
+
+interface HeaderProps {
+  experiment: Experiment;
+  live: LiveExperiment;
+  trials: readonly Trial[];
+  onSelect: (number: number) => void;
+  address: Address;
+}
+
+function Header({ experiment, live, trials, onSelect, address }: HeaderProps) {
   const now = useNow(!experimentEnded(experiment.state));
+  const saved = useMemo(() => savedTraining(trials, experiment), [trials, experiment]);
+  const { objectives } = experiment;
+  const front = useMemo(() => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0), [trials, objectives]);
   return (
     <header className={classes.header}>
       <div className={classes.title}>
@@ -109,15 +186,22 @@ function Header({ experiment, live }: { experiment: Experiment; live: LiveExperi
         </div>
       </div>
       <div className={classes.figures}>
-        <Figure label={`Best ${experiment.metric}`} value={number(experiment.best?.value)} />
+        {objectives.length > 1
+          ? <Figure label="Pareto front" value={`${front} ${front === 1 ? "trial" : "trials"}`} title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")} />
+          : <Figure label={`Best ${experiment.metric}`} value={metric(experiment.best?.value)} />}
         <Figure label="Time" value={duration(elapsed(experiment.started_at, experiment.ended_at, now))} title={`started ${moment(experiment.started_at)}`} />
+        {saved && (
+          <Figure
+            label="Training saved" value={savedShare(saved)}
+            title={`${saved.done} of ${saved.full} iterations were trained: what running every trial to the end would have taken. Failed and cancelled trials are not counted.`}
+          />
+        )}
         <Figure label="Method" value={experiment.method} />
       </div>
       <div className={classes.progress}><Progress experiment={experiment} words /></div>
       <Actions experiment={experiment} />
-      {experiment.error && <Alert className={classes.notice!} color="red" variant="light" role="alert">{experiment.error}</Alert>}
       {experiment.how_to_go_on && <p className={classes.notice} role="status">{experiment.how_to_go_on}</p>}
-      {!experiment.error && experiment.reason && <p className={classes.notice}>{experiment.reason}</p>}
+      <FailureNotice experiment={experiment} trials={trials} onSelect={onSelect} onShowFailed={() => address.set({ tab: null, state: "failed" })} />
     </header>
   );
 }
@@ -131,128 +215,19 @@ function Figure({ label, value, title }: { label: string; value: string; title?:
   );
 }
 
-interface CurvesPanelProps {
+interface LatestDecisionsProps {
   experiment: Experiment;
   live: LiveExperiment;
-  trials: ReadonlyMap<number, Trial>;
-  selected: number | null;
-  pointed: number | null;
   onSelect: (number: number) => void;
-  search: URLSearchParams;
-  set: (key: string, value: string | null) => void;
+  onAll: () => void;
 }
 
-function CurvesPanel({ experiment, live, trials, selected, pointed, onSelect, search, set }: CurvesPanelProps) {
-  const phone = useMediaQuery("(max-width: 640px)") ?? false;
-  const metrics = [...new Set([experiment.metric, ...experiment.metrics])];
-  const asked = search.get("metric");
-  const metric = asked !== null && metrics.includes(asked) ? asked : experiment.metric;
-  const x: XAxis = search.get("x") === "time" ? "time" : "step";
-  const log = search.get("y") === "log";
-  const trim = search.get("all") === null;
-  const query = useCurves(live, metric, x);
-  const reported = query.data?.series.some((series) => series.segments.length > 0);
-  const height = phone ? 280 : 392;
+function LatestDecisions({ experiment, live, onSelect, onAll }: LatestDecisionsProps) {
+  const client = useQueryClient();
+  const { data } = live.decisions;
   return (
-    <Panel
-      title={
-        metrics.length > 1 ? (
-          <Select
-            size="xs" w={170} aria-label="Metric" allowDeselect={false} data={metrics} value={metric}
-            onChange={(value) => set("metric", value === experiment.metric ? null : value)}
-          />
-        ) : metric
-      }
-      aside={
-        <div className={classes.controls}>
-          <SegmentedControl size="xs" aria-label="Horizontal axis" value={x} onChange={(value) => set("x", value === "time" ? value : null)}
-            data={[{ value: "step", label: "step" }, { value: "time", label: "time" }]} />
-          <SegmentedControl size="xs" aria-label="Vertical axis" value={log ? "log" : "linear"} onChange={(value) => set("y", value === "log" ? value : null)}
-            data={[{ value: "linear", label: "linear" }, { value: "log", label: "log" }]} />
-        </div>
-      }
-    >
-      {query.isError && !query.data && <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />}
-      {query.data && reported ? (
-        <CurvesChart
-          curves={query.data} objective={experiment} trials={trials} log={log} trim={trim} onTrim={(on) => set("all", on ? null : "1")} timeAttr={experiment.time_attr} selected={selected} marked={pointed}
-          onSelect={onSelect} height={height}
-        />
-      ) : (
-        !query.isError && <div className={classes.empty} style={{ height }}>{query.data ? waitingWords(experiment) : "Reading the curves…"}</div>
-      )}
+    <Panel title="Latest decisions" flush fill aside={<button type="button" className={classes.link} onClick={onAll}>all, with filters</button>}>
+      <DecisionLog decisions={data?.items} onSelect={onSelect} narrow {...(data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})} />
     </Panel>
-  );
-}
-
-function waitingWords(experiment: Experiment): string {
-  if (experimentEnded(experiment.state)) return "It ended before any trial reported.";
-  if (experiment.trials === 0) return "Waiting for the first trial to start.";
-  return "Waiting for the first report. Every tuner.report() of a trial becomes a point here.";
-}
-
-function BestPanel({ experiment, live, onSelect }: { experiment: Experiment; live: LiveExperiment; onSelect: (number: number) => void }) {
-  const curves = useCurves(live, experiment.metric, "step");
-  const ended = experimentEnded(experiment.state);
-  const now = useNow(!ended);
-  const { best } = experiment;
-  const until = elapsed(experiment.started_at, experiment.ended_at, now);
-  const soFar = curves.data?.best_so_far;
-  return (
-    <>
-      <Panel title={`Best ${experiment.metric} so far`}>
-        {soFar && soFar.x.length > 0
-          ? <BestChart best={soFar} metric={experiment.metric} until={until} height={118} />
-          : <div className={classes.empty} style={{ height: 118 }}>Nothing reported yet.</div>}
-      </Panel>
-      <Panel
-        title="Best configuration"
-        aside={best && <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>trial {best.trial_number}, iteration {best.iteration}</button>}
-      >
-        {best
-          ? <Facts scroll items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
-          : <span className={classes.dimmed}>{experiment.no_best ?? "Known with the first report."}</span>}
-        {best && <Finished experiment={experiment} onSelect={onSelect} />}
-      </Panel>
-    </>
-  );
-}
-
-/** The best value may be a peak that was lost again: what the best trial that was trained to its end has come to. */
-function Finished({ experiment, onSelect }: { experiment: Experiment; onSelect: (number: number) => void }) {
-  const finished = experiment.best?.finished;
-  if (finished) {
-    return (
-      <p className={classes.dimmed}>
-        Best finished: <b>{number(finished.value)}</b> by{" "}
-        <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>trial {finished.trial_number}</button>, trained to iteration {finished.iteration}
-      </p>
-    );
-  }
-  if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
-  return <p className={classes.dimmed}>No trial was trained to its end, so the best value may not last.</p>;
-}
-
-interface TrialDrawerProps {
-  experiment: Experiment;
-  trials: readonly Trial[];
-  trial: Trial | undefined;
-  onSelect: (number: number) => void;
-  onClose: () => void;
-}
-
-function TrialDrawer({ experiment, trials, trial, onSelect, onClose }: TrialDrawerProps) {
-  const phone = useMediaQuery("(max-width: 640px)") ?? false;
-  const rank = useMemo(() => ranks(trials, experiment.mode), [trials, experiment.mode]);
-  return (
-    <Drawer
-      opened={trial !== undefined} onClose={onClose} position="right" size={phone ? "100%" : 480} withOverlay={phone} lockScroll={phone} trapFocus={phone}
-      classNames={{ inner: classes.drawer! }} closeOnClickOutside={false} transitionProps={{ duration: 120 }} title={trial && <TrialTitle trial={trial} />}
-      closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
-    >
-      {trial && (
-        <TrialDetails key={trial.id} id={trial.id} experiment={experiment} rank={rank.get(trial.number)} of={rank.size} onSelect={onSelect} />
-      )}
-    </Drawer>
   );
 }

@@ -4,7 +4,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
-import { ago, config, duration, elapsed, moment, number, readable } from "../format";
+import { ago, config, duration, elapsed, metric, moment, readable } from "../format";
 import { experimentEnded, keys } from "../live/useExperiment";
 import { FirstExperiment } from "../parts/FirstExperiment";
 import { Panel } from "../parts/Panel";
@@ -17,7 +17,7 @@ import classes from "./pages.module.css";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
-export function ExperimentsPage() {
+export default function ExperimentsPage() {
   useTitle("Experiments");
   const [search, setSearch] = useSearchParams();
   const state = search.get("state") ?? "";
@@ -99,7 +99,7 @@ function Row({ experiment, now }: { experiment: Experiment; now: number }) {
       <td><StateBadge state={experiment.state} /></td>
       <td className={classes.name}><Anchor component={Link} to={to} size="sm" fw={600}>{experiment.name}</Anchor></td>
       <td><Progress experiment={experiment} /></td>
-      <td><b>{number(best?.value)}</b> <span className={classes.dimmed}>{experiment.mode} {experiment.metric}</span></td>
+      <td><b>{metric(best?.value)}</b> <span className={classes.dimmed}>{experiment.mode} {experiment.metric}</span></td>
       <td className={`${classes.wide} ${classes.clip}`} title={best ? config(readable(best.params, experiment.labels)) : undefined}>{best ? config(readable(best.params, experiment.labels)) : "–"}</td>
       <td className={classes.wide}>{experiment.method}</td>
       <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>{ago(experiment.started_at ?? experiment.created_at, now)}</td>

@@ -8,27 +8,29 @@ import { Crumbs } from "../App";
 import { ranks } from "../curves/colours";
 import { keys, useExperiment } from "../live/useExperiment";
 import { Panel } from "../parts/Panel";
-import { ProblemBox } from "../parts/Problem";
+import { MissingPage } from "../parts/Problem";
 import { TrialDetails, TrialTitle } from "../parts/TrialDetails";
 import { useTitle } from "../parts/useTitle";
+import { useAddress } from "./useAddress";
 
 /** One trial on a page of its own, to share or to keep open. */
-export function TrialPage() {
+export default function TrialPage() {
   const { id = "" } = useParams();
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
   useTitle(query.data ? `Trial ${query.data.number} · ${query.data.state}` : "Trial");
   if (query.data) return <Loaded key={query.data.experiment_id} trial={query.data} />;
-  if (query.isError) return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
+  if (query.isError) return <MissingPage error={query.error} what="trial" retry={() => void query.refetch()} />;
   return <Skeleton height={400} />;
 }
 
 function Loaded({ trial }: { trial: TrialWithSegments }) {
   const live = useExperiment(trial.experiment_id);
   const navigate = useNavigate();
+  const address = useAddress();
   const experiment = live.experiment.data;
   const trials = live.trials.data;
   const rank = useMemo(() => (trials && experiment ? ranks(trials, experiment.mode) : new Map<number, number>()), [trials, experiment]);
-  if (live.experiment.isError) return <ProblemBox error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
+  if (live.experiment.isError) return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {
     const other = trials?.find((one) => one.number === number);
@@ -44,7 +46,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       </div>
       <Panel>
         <TrialDetails
-          id={trial.id} experiment={experiment} rank={rank.get(trial.number)} of={rank.size} onSelect={open}
+          id={trial.id} experiment={experiment} rank={rank.get(trial.number)} of={rank.size} onSelect={open} address={address}
         />
       </Panel>
     </div>

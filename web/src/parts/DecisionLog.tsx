@@ -1,34 +1,51 @@
 import { Anchor, Button } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useRef } from "react";
+import { useRef, useState, type CSSProperties } from "react";
 import type { Decision } from "../api/types";
-import { clock, moment } from "../format";
+import { clock, config, moment, param } from "../format";
 import classes from "./DecisionLog.module.css";
 
 interface DecisionLogProps {
-  decisions: readonly Decision[];
+  /** Undefined while they are being read. */
+  decisions: readonly Decision[] | undefined;
   onSelect: (number: number) => void;
   /** Of the scrolling box; without it, its own parent scrolls. */
   height?: number;
+  /** As high as the window has room for. */
+  tall?: boolean;
   /** The reason on a line of its own. */
   narrow?: boolean;
+  /** A decision can be opened to show the numbers behind it. */
+  details?: boolean;
   /** Reads more; absent where all are shown. */
   onOlder?: () => Promise<void>;
 }
 
+const NO_DECISIONS: readonly Decision[] = [];
+
 /** What was decided, newest first, each with its reason. */
-export function DecisionLog({ decisions, onSelect, height, narrow = false, onOlder }: DecisionLogProps) {
+export function DecisionLog({ decisions: read, onSelect, height, tall = false, narrow = false, details = false, onOlder }: DecisionLogProps) {
+  const decisions = read ?? NO_DECISIONS;
   const scroll = useRef<HTMLDivElement>(null);
+  const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
   const virtual = useVirtualizer({
     count: decisions.length, getScrollElement: () => scroll.current, estimateSize: () => (narrow ? 48 : 30), overscan: 10,
     getItemKey: (index) => decisions[index]!.seq,
   });
-  if (decisions.length === 0) return <p className={classes.none}>Nothing has been decided yet.</p>;
+  if (decisions.length === 0) return <p className={classes.none}>{read ? "Nothing has been decided yet." : "Reading the decisions…"}</p>;
+  const toggle = (seq: number) =>
+    setOpen((old) => {
+      const next = new Set(old);
+      if (!next.delete(seq)) next.add(seq);
+      return next;
+    });
+  const size: CSSProperties = tall ? { maxHeight: "max(360px, calc(100dvh - 290px))" } : height === undefined ? { height: "100%" } : { maxHeight: height };
   return (
-    <div ref={scroll} className={classes.scroll} data-narrow={narrow} style={height === undefined ? { height: "100%" } : { maxHeight: height }} tabIndex={0} role="region" aria-label="Decisions, newest first">
+    <div ref={scroll} className={classes.scroll} data-narrow={narrow} style={size} tabIndex={0} role="region" aria-label="Decisions, newest first">
       <ol style={{ height: virtual.getTotalSize() }}>
         {virtual.getVirtualItems().map((item) => {
           const decision = decisions[item.index]!;
+          const facts = details ? factsOf(decision) : [];
           return (
             <li key={item.key} ref={virtual.measureElement} data-index={item.index} style={{ transform: `translateY(${item.start}px)` }}>
               <time dateTime={decision.time} title={moment(decision.time)}>{clock(decision.time)}</time>
@@ -42,6 +59,16 @@ export function DecisionLog({ decisions, onSelect, height, narrow = false, onOld
                 {decision.reason}
                 {decision.state === "pending" && <em> – not carried out yet</em>}
                 {decision.state === "superseded" && <em> – another decision took its place</em>}
+                {facts.length > 0 && (
+                  <button type="button" className={classes.more} aria-expanded={open.has(decision.seq)} onClick={() => toggle(decision.seq)}>
+                    {open.has(decision.seq) ? "less" : "details"}
+                  </button>
+                )}
+                {open.has(decision.seq) && (
+                  <dl className={classes.facts}>
+                    {facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+                  </dl>
+                )}
               </span>
             </li>
           );
@@ -50,4 +77,18 @@ export function DecisionLog({ decisions, onSelect, height, narrow = false, onOld
       {onOlder && <Button m="xs" size="compact-xs" variant="default" onClick={() => void onOlder()}>Older decisions</Button>}
     </div>
   );
+}
+
+/** What stands behind a decision, without what its line says already. */
+export function factsOf(decision: Decision): [string, string][] {
+  const found: [string, string][] = [];
+  for (const [name, value] of Object.entries(decision.payload)) {
+    if (name === "trial" || value === null || value === "" || value === false) continue;
+    if (typeof value === "object" && !Array.isArray(value)) {
+      if (Object.keys(value).length > 0) found.push([name, config(value as Record<string, unknown>)]);
+    } else {
+      found.push([name, param(value)]);
+    }
+  }
+  return found;
 }

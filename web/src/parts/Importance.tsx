@@ -7,6 +7,8 @@ import { ProblemBox } from "./Problem";
 import classes from "./parts.module.css";
 
 const REFRESH_MS = 20_000;
+/** Fewer trials than this for each parameter are few. */
+const PER_PARAMETER = 15;
 
 /** How much each parameter mattered for the objective, as far as the trials that have ended can tell. */
 export function Importance({ experiment }: { experiment: Experiment }) {
@@ -17,11 +19,25 @@ export function Importance({ experiment }: { experiment: Experiment }) {
   });
   if (query.isError && !query.data) return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={60} />;
-  return <Shares found={query.data} changing={experiment.scheduler["type"] === "pbt"} />;
+  return <Shares found={query.data} caution={cautionOf(query.data, experiment)} />;
 }
 
-/** changing: whether trials were given other values on the way, so that a result is not that of the newest ones alone. */
-export function Shares({ found: { items, metric, needed, trials }, changing = false }: { found: Importances; changing?: boolean }) {
+/** What keeps the shares from being more than a hint; null where nothing does. */
+export function cautionOf({ items, trials }: Importances, experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">): string | null {
+  const { completed, stopped } = experiment.counts;
+  if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
+    return "PBT changed values on the way, and the newest ones are held to account for all of the training: see the lineage of the best trial.";
+  }
+  if (stopped > 4 * completed) {
+    return `${stopped} of ${completed + stopped} trials were stopped early. Their values are early ones, which say little about what matters in the end.`;
+  }
+  if (trials < PER_PARAMETER * items.length) {
+    return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;
+  }
+  return null;
+}
+
+export function Shares({ found: { items, metric, needed, trials }, caution }: { found: Importances; caution: string | null }) {
   if (items.length === 0) {
     return <p className={classes.noShares}>{trials < needed ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.` : "Nothing can be told apart."}</p>;
   }
@@ -34,15 +50,13 @@ export function Shares({ found: { items, metric, needed, trials }, changing = fa
             <dt title={parameter}>{parameter}</dt>
             <dd>
               <div><i style={{ width: `${most > 0 ? (100 * share) / most : 0}%` }} aria-hidden /></div>
-              <span>{Math.round(100 * share)} %</span>
+              <span>{share > 0 && share < 0.005 ? "< 1" : Math.round(100 * share)} %</span>
             </dd>
           </div>
         ))}
       </dl>
-      <p className={classes.noShares}>
-        PED-ANOVA over {trials} trials that have ended
-        {changing && ". PBT changed values on the way, and the newest are held to account for all: see the lineage of the best trial."}
-      </p>
+      {caution && <p className={classes.caution}><b>Take it as a hint.</b> {caution}</p>}
+      <p className={classes.noShares}>PED-ANOVA over {trials} trials that have ended with a result</p>
     </>
   );
 }

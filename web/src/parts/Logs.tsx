@@ -1,20 +1,21 @@
 import { Group, Select, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import { useLayoutEffect, useRef, useState } from "react";
+import { useLayoutEffect, useRef } from "react";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
 import { hasEnded } from "../live/events";
+import type { Address } from "../pages/useAddress";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 
 const TAIL = 500;
 
 /** The last lines that the ranks wrote; follows the end while it is in view. */
-export function Logs({ trial }: { trial: TrialWithSegments }) {
+export function Logs({ trial, address }: { trial: TrialWithSegments; address: Address }) {
   const last = trial.segments[trial.segments.length - 1]?.ordinal;
-  const [chosen, setChosen] = useState<number | null>(null);
-  const [rank, setRank] = useState("");
-  const segment = chosen ?? last;
+  const asked = Number(address.get("segment"));
+  const segment = trial.segments.some(({ ordinal }) => ordinal === asked) ? asked : last;
+  const rank = /^\d{1,6}$/.test(address.get("logrank") ?? "") ? address.get("logrank")! : "";
   const query = useQuery({
     queryKey: ["trial", trial.id, "logs", segment, rank],
     queryFn: ({ signal }) => api.logs(trial.id, { tail: TAIL, ...(segment ? { segment } : {}), ...(rank ? { rank: Number(rank) } : {}) }, signal),
@@ -32,10 +33,10 @@ export function Logs({ trial }: { trial: TrialWithSegments }) {
         <Select
           size="xs" w={140} aria-label="Segment" allowDeselect={false} value={String(segment ?? "")}
           data={trial.segments.map(({ ordinal }) => ({ value: String(ordinal), label: `segment ${ordinal}` }))}
-          onChange={(value) => setChosen(value ? Number(value) : null)}
+          onChange={(value) => address.set({ segment: value })}
         />
         <Select
-          size="xs" w={120} aria-label="Rank" allowDeselect={false} value={rank} onChange={(value) => setRank(value ?? "")}
+          size="xs" w={120} aria-label="Rank" allowDeselect={false} value={rank} onChange={(value) => address.set({ logrank: value })}
           data={[{ value: "", label: "all ranks" }, ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` }))]}
         />
       </Group>

@@ -1,5 +1,18 @@
-import { Alert, Button } from "@mantine/core";
+import { Alert, Anchor, Button } from "@mantine/core";
+import { Link } from "react-router";
 import { ApiError } from "../api/client";
+
+/** A page whose subject could not be read: what is wrong, and a way back. */
+export function MissingPage({ error, what, retry }: { error: unknown; what: string; retry: () => void }) {
+  const missing = error instanceof ApiError && error.status === 404;
+  return (
+    <section style={{ maxWidth: 640, margin: "32px auto" }}>
+      <h1 style={{ fontSize: 20, margin: "0 0 12px" }}>{missing ? `There is no such ${what}` : `The ${what} could not be read`}</h1>
+      {missing ? <p>{error.message}</p> : <ProblemBox error={error} what={what} retry={retry} />}
+      <p><Anchor component={Link} to="/experiments">All experiments</Anchor></p>
+    </section>
+  );
+}
 
 /** Why something could not be shown, with a way on. */
 export function ProblemBox({ error, what, retry }: { error: unknown; what: string; retry?: () => void }) {

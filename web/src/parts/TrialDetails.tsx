@@ -1,12 +1,13 @@
 import { Anchor, Skeleton, Tabs } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import { useState, type ReactNode } from "react";
+import type { ReactNode } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, TrialWithSegments } from "../api/types";
-import { bytes, config, duration, elapsed, moment, number, param, readable } from "../format";
+import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../format";
 import { hasEnded } from "../live/events";
 import { keys } from "../live/useExperiment";
+import type { Address } from "../pages/useAddress";
 import { StopTrial } from "./Actions";
 import { DecisionLog } from "./DecisionLog";
 import { Lineage } from "./Lineage";
@@ -14,6 +15,7 @@ import { Logs } from "./Logs";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import { StateBadge } from "./StateBadge";
+import { TrialCharts } from "./TrialCharts";
 import { Usage } from "./Usage";
 import classes from "./TrialDetails.module.css";
 
@@ -23,12 +25,17 @@ interface TrialDetailsProps {
   rank: number | undefined;
   of: number;
   onSelect: (number: number) => void;
+  /** The open tab stands in it. */
+  address: Address;
 }
 
+const VIEWS = ["overview", "segments", "lineage", "decisions", "logs", "usage"];
+
 /** Everything known of one trial: what it is, how it went, why it ended. */
-export function TrialDetails({ id, experiment, rank, of, onSelect }: TrialDetailsProps) {
+export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
-  const [tab, setTab] = useState<string | null>("overview");
+  const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
+  const setTab = (next: string | null) => address.set({ view: next === "overview" ? null : next, segment: null, logrank: null });
   if (query.isError && !query.data) return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={300} />;
   const trial = query.data;
@@ -48,7 +55,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect }: TrialDetail
         <Tabs.Panel value="segments"><Segments trial={trial} onSelect={onSelect} /></Tabs.Panel>
         <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
         <Tabs.Panel value="decisions">{tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}</Tabs.Panel>
-        <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} />}</Tabs.Panel>
+        <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
         <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
       </Tabs>
     </div>
@@ -110,13 +117,14 @@ interface OverviewProps {
 function Overview({ trial, experiment, rank, of }: OverviewProps) {
   return (
     <div className={classes.overview}>
+      {trial.iteration > 0 && <TrialCharts trial={trial} metric={experiment.metric} timeAttr={experiment.time_attr} rank={rank} of={of} />}
       <h3>Parameters</h3>
       <Facts items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
       <h3>Result</h3>
       <Facts
         items={[
-          [`Best ${experiment.metric}`, <><b>{number(trial.best_value)}</b>{trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}{rank !== undefined && `, rank ${rank} of ${of}`}</>],
-          ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, number(value)]),
+          [`Best ${experiment.metric}`, <><b>{metric(trial.best_value)}</b>{trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}{rank !== undefined && `, rank ${rank} of ${of}`}</>],
+          ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
           ...(trial.feasible === null ? [] : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
           ["Iteration", String(trial.iteration)],
           ["Trained for", duration(trial.running_s)],

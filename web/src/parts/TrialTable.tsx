@@ -1,18 +1,29 @@
 import { Anchor } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useMemo, useRef, useState } from "react";
+import { memo, useMemo, useRef } from "react";
 import type { Experiment, Trial, TrialState } from "../api/types";
-import { duration, number, param } from "../format";
-import { colourAt, ranks, shareOfRank, type Theme } from "../curves/colours";
+import { duration, metric, param } from "../format";
+import { colourAt, shareOfRank, type Theme } from "../curves/colours";
 import { Panel } from "./Panel";
 import { StateBadge } from "./StateBadge";
 import classes from "./TrialTable.module.css";
 import { columnsOf, sortTrials, type Column, type Sort } from "./trialColumns";
 
 interface TrialTableProps {
-  experiment: Pick<Experiment, "metric" | "mode" | "time_attr">;
+  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives">;
   trials: readonly Trial[];
+  /** They have not been read yet. */
+  loading?: boolean;
+  /** Those of them that pass every filter. */
+  shown: readonly Trial[];
+  rank: ReadonlyMap<number, number>;
   theme: Theme;
+  state: TrialState | null;
+  onState: (state: TrialState | null) => void;
+  sort: Sort;
+  onSort: (sort: Sort) => void;
+  /** Other filters in words, each with a way to take it back. */
+  chips: readonly { label: string; clear: () => void }[];
   selected: number | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
@@ -21,20 +32,14 @@ interface TrialTableProps {
 const ROW = 31;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
-export function TrialTable({ experiment, trials, theme, selected, onSelect, onPoint }: TrialTableProps) {
-  const [shown, setShown] = useState<TrialState | null>(null);
-  const best: Sort = { column: "best", descending: experiment.mode === "max" };
-  const [sort, setSort] = useState<Sort>(best);
+export function TrialTable(props: TrialTableProps) {
+  const { experiment, trials, loading = false, shown, rank, theme, state, onState, sort, onSort, chips, selected, onSelect, onPoint } = props;
   const scroll = useRef<HTMLDivElement>(null);
 
-  const found = useMemo(() => columnsOf(trials, experiment.metric, experiment.time_attr), [trials, experiment.metric, experiment.time_attr]);
+  const found = useMemo(() => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives), [trials, experiment.metric, experiment.time_attr, experiment.objectives]);
   // The same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useMemo(() => found, [found.map((column) => `${column.id}\0${column.numeric}`).join("\0"), experiment.metric]);
-  const rank = useMemo(() => ranks(trials, experiment.mode), [trials, experiment.mode]);
-  const rows = useMemo(
-    () => sortTrials(shown ? trials.filter((trial) => trial.state === shown) : trials, columns, sort),
-    [trials, shown, columns, sort],
-  );
+  const rows = useMemo(() => sortTrials(shown, columns, sort), [shown, columns, sort]);
   const virtual = useVirtualizer({ count: rows.length, getScrollElement: () => scroll.current, estimateSize: () => ROW, overscan: 12 });
   const items = virtual.getVirtualItems();
   const before = items[0]?.start ?? 0;
@@ -45,7 +50,7 @@ export function TrialTable({ experiment, trials, theme, selected, onSelect, onPo
 
   const head = (column: Column) => {
     const active = sort.column === column.id;
-    const flip = () => setSort({ column: column.id, descending: active ? !sort.descending : column.id === "best" ? best.descending : false });
+    const flip = () => onSort({ column: column.id, descending: active ? !sort.descending : column.id === "best" && experiment.mode === "max" });
     return (
       <th key={column.id} scope="col" data-numeric={column.numeric} aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}>
         <button type="button" onClick={flip}>{column.label}<i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i></button>
@@ -56,13 +61,14 @@ export function TrialTable({ experiment, trials, theme, selected, onSelect, onPo
   return (
     <Panel
       flush
-      title={`Trials · ${trials.length}`}
+      title={rows.length === trials.length ? `Trials · ${trials.length}` : `Trials · ${rows.length} of ${trials.length}`}
       aside={
         <div className={classes.filters} role="group" aria-label="Filter by state">
-          <button type="button" aria-pressed={shown === null} onClick={() => setShown(null)}>all</button>
-          {STATES.filter((state) => counts.has(state) || shown === state).map((state) => (
-            <button type="button" key={state} aria-pressed={shown === state} onClick={() => setShown(shown === state ? null : state)}>
-              {state} <b>{counts.get(state) ?? 0}</b>
+          {chips.map(({ label, clear }) => <button type="button" key={label} className={classes.chip} aria-label={`Remove the filter ${label}`} onClick={clear}>{label} <b aria-hidden>×</b></button>)}
+          <button type="button" aria-pressed={state === null} onClick={() => onState(null)}>all</button>
+          {STATES.filter((one) => counts.has(one) || state === one).map((one) => (
+            <button type="button" key={one} aria-pressed={state === one} onClick={() => onState(state === one ? null : one)}>
+              {one} <b>{counts.get(one) ?? 0}</b>
             </button>
           ))}
         </div>
@@ -86,7 +92,7 @@ export function TrialTable({ experiment, trials, theme, selected, onSelect, onPo
             {after > 0 && <tr aria-hidden style={{ height: after }} />}
           </tbody>
         </table>
-        {rows.length === 0 && <p className={classes.none}>{trials.length ? `No trial is ${shown}.` : "No trial has been started yet."}</p>}
+        {rows.length === 0 && <p className={classes.none}>{loading ? "Reading the trials…" : trials.length ? (state && chips.length === 0 ? `No trial is ${state}.` : "No trial passes these filters.") : "No trial has been started yet."}</p>}
       </div>
     </Panel>
   );
@@ -136,11 +142,13 @@ function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Colum
     case "state":
       return <span title={trial.reason}><StateBadge state={trial.state} /></span>;
     case "best":
-      return <><i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />{number(trial.best_value)}</>;
+      return <><i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />{metric(trial.best_value)}</>;
     case "feasible":
       return param(column.value(trial) ?? "–");
     case "last":
-      return number(trial.last_value);
+      return metric(trial.last_value);
+    case "iteration":
+      return trial.iteration;
     case "running_s":
       return trial.running_s > 0 ? duration(trial.running_s) : "–";
     case "reason": {
@@ -148,6 +156,6 @@ function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Colum
       return <span title={text}>{text}</span>;
     }
     default:
-      return param(column.value(trial));
+      return column.id.startsWith("metric:") ? metric(column.value(trial) as number | null | undefined) : param(column.value(trial));
   }
 }

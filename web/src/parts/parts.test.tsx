@@ -1,25 +1,40 @@
 import { MantineProvider } from "@mantine/core";
 import { fireEvent, render, screen, within } from "@testing-library/react";
-import type { ReactNode } from "react";
+import { useState, type ReactNode } from "react";
 import { describe, expect, it } from "vitest";
 import { ApiError } from "../api/client";
-import type { Experiment, Lineage } from "../api/types";
+import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/types";
+import { ranks } from "../curves/colours";
 import { fold, nothing, story } from "../test/run";
-import { DecisionLog } from "./DecisionLog";
-import { Shares } from "./Importance";
+import { DecisionLog, factsOf } from "./DecisionLog";
+import { parseKinds } from "./DecisionsTab";
+import { FailureNotice } from "./FailureNotice";
+import { cautionOf, Shares } from "./Importance";
 import { LineageOf } from "./Lineage";
 import { ProblemBox } from "./Problem";
 import { Progress } from "./Progress";
+import { savedShare, savedTraining } from "./saved";
 import { domainWords, Setup } from "./Setup";
 import { places } from "./TrialDetails";
 import { TrialTable } from "./TrialTable";
 
 const show = (node: ReactNode) => render(<MantineProvider>{node}</MantineProvider>);
 const VIEWS = fold(nothing(), story(300));
-const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration" };
+const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration", objectives: [] };
+
+function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
+  const [state, setState] = useState<TrialState | null>(null);
+  const [sort, setSort] = useState({ column: "best", descending: true });
+  return (
+    <TrialTable
+      experiment={EXPERIMENT} trials={trials} shown={state ? trials.filter((trial) => trial.state === state) : trials} rank={ranks(trials, "max")} theme="light"
+      selected={null} onSelect={(n) => selected.push(n)} onPoint={() => {}} state={state} onState={setState} sort={sort} onSort={setSort} chips={[]}
+    />
+  );
+}
 
 function table(selected: number[] = [], trials = VIEWS.trials) {
-  show(<TrialTable experiment={EXPERIMENT} trials={trials} theme="light" selected={null} onSelect={(n) => selected.push(n)} onPoint={() => {}} />);
+  show(<Table trials={trials} selected={selected} />);
   return () => screen.getAllByRole("row").slice(1).map((row) => within(row).getAllByRole("cell").map((cell) => cell.textContent));
 }
 
@@ -68,6 +83,76 @@ describe("the decision log", () => {
     const items = screen.getAllByRole("listitem").map((item) => item.textContent);
     expect(items[0]).toContain("all samples have ended");
     expect(items.some((text) => text.includes("stop") && text.includes("is below the cut"))).toBe(true);
+  });
+});
+
+describe("the numbers behind a decision", () => {
+  const decision = VIEWS.decisions.find((one) => one.kind === "exploit")!;
+
+  it("are opened beside its reason", () => {
+    show(<DecisionLog decisions={[decision]} onSelect={() => {}} height={400} details />);
+    expect(screen.queryByText("donor")).toBeNull();
+    fireEvent.click(screen.getByRole("button", { name: "details" }));
+    expect(screen.getByText("donor").nextSibling!.textContent).toBe("0");
+    expect(screen.getByText("params").nextSibling!.textContent).toMatch(/^lr=.*, width=16$/);
+  });
+
+  it("leave out what says nothing", () => {
+    const bare: Decision = { ...decision, payload: { trial: 3, checkpoint: "", mutations: {}, held: false, failure: null } };
+    expect(factsOf(bare)).toEqual([]);
+  });
+
+  it("are filtered by the kinds in the address", () => {
+    expect(parseKinds("stop,explode,exploit")).toEqual(["stop", "exploit"]);
+    expect(parseKinds(null)).toEqual([]);
+  });
+});
+
+describe("what went wrong", () => {
+  const counts = { pending: 0, running: 0, paused: 0, completed: 20, stopped: 6, failed: 1, cancelled: 0 };
+  const broken = VIEWS.trials.map((trial) => (trial.number === 7 ? { ...trial, state: "failed" as const, reason: "gave up", error: { message: "RuntimeError: boom\nmore" } as Trial["error"] } : trial));
+  const base = { state: "completed" as const, error: "trial 7: RuntimeError: boom", reason: "all 27 trials ended", counts, trials: 27 };
+
+  it("is a line with a link where one trial of a completed run has failed", () => {
+    const selected: number[] = [];
+    show(<FailureNotice experiment={base} trials={broken} onSelect={(n) => selected.push(n)} onShowFailed={() => {}} />);
+    expect(screen.queryByRole("alert")).toBeNull();
+    expect(screen.getByText("1 of 27 trials failed:").parentElement!.textContent).toContain("RuntimeError: boom");
+    fireEvent.click(screen.getByRole("button", { name: "Show trial 7" }));
+    expect(selected).toEqual([7]);
+    expect(screen.getByText("all 27 trials ended")).toBeTruthy();
+  });
+
+  it("is an alert with links where the experiment has failed", () => {
+    let all = 0;
+    show(<FailureNotice experiment={{ ...base, state: "failed", counts: { ...counts, failed: 3 } }} trials={broken} onSelect={() => {}} onShowFailed={() => all++} />);
+    expect(screen.getByRole("alert").textContent).toContain("trial 7: RuntimeError: boom");
+    fireEvent.click(screen.getByRole("button", { name: "Show all 3 that failed" }));
+    expect(all).toBe(1);
+  });
+
+  it("is nothing where nothing has failed", () => {
+    show(<FailureNotice experiment={{ ...base, error: null, reason: "", counts: { ...counts, failed: 0 } }} trials={VIEWS.trials} onSelect={() => {}} onShowFailed={() => {}} />);
+    expect(screen.queryByRole("button")).toBeNull();
+    expect(screen.queryByText(/failed/)).toBeNull();
+  });
+});
+
+describe("the training that was saved", () => {
+  const asha = { max_t: null, scheduler: { type: "auto" }, resolved: { scheduler: { type: "asha", max_t: 27 }, search: null, constraints: {}, budget: null }, time_attr: "training_iteration" };
+
+  it("is counted over the trials that completed or were stopped", () => {
+    const saved = savedTraining(VIEWS.trials, asha)!;
+    const ended = VIEWS.trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
+    expect(saved.full).toBe(27 * ended.length);
+    expect(saved.done).toBe(ended.reduce((sum, trial) => sum + trial.iteration, 0));
+    expect(savedShare({ done: 25, full: 100 })).toBe("75 %");
+  });
+
+  it("is not told where it cannot be", () => {
+    expect(savedTraining(VIEWS.trials, { ...asha, resolved: null })).toBeNull();
+    expect(savedTraining(VIEWS.trials, { ...asha, time_attr: "epoch" })).toBeNull();
+    expect(savedTraining(VIEWS.trials.filter((trial) => trial.state === "completed"), asha)).toBeNull();
   });
 });
 
@@ -136,22 +221,27 @@ describe("a lineage", () => {
 
 describe("the importance of parameters", () => {
   it("has a bar for each, the longest for the most important", () => {
-    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 12, items: [{ parameter: "lr", share: 0.8 }, { parameter: "width", share: 0.2 }] }} />);
+    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 12, left_out: 0, items: [{ parameter: "lr", share: 0.8 }, { parameter: "width", share: 0.2 }] }} caution={null} />);
     const list = screen.getByLabelText("Importance of parameters for accuracy");
     expect([...list.querySelectorAll("dd")].map((one) => one.textContent)).toEqual(["80 %", "20 %"]);
     expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["100%", "25%"]);
   });
 
-  it("says that it is no more than a hint where values changed on the way", () => {
-    const found = { metric: "accuracy", needed: 10, trials: 12, items: [{ parameter: "lr", share: 1 }] };
-    show(<Shares found={found} />);
-    expect(screen.queryByText(/PBT/)).toBeNull();
-    show(<Shares found={found} changing />);
-    expect(screen.getByText(/PBT changed values on the way/)).toBeTruthy();
+  it("says what keeps it from being more than a hint", () => {
+    const found = { metric: "accuracy", needed: 10, trials: 40, left_out: 0, items: [{ parameter: "lr", share: 0.997 }, { parameter: "width", share: 0.003 }] };
+    const experiment = (completed: number, stopped: number, type = "asha") =>
+      ({ counts: { completed, stopped }, scheduler: { type: "auto" }, resolved: { scheduler: { type }, search: null, constraints: {}, budget: null } }) as unknown as Experiment;
+    expect(cautionOf(found, experiment(20, 20))).toBeNull();
+    expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early/);
+    expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
+    expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
+    show(<Shares found={found} caution="Because." />);
+    expect(screen.getByText("Take it as a hint.").parentElement!.textContent).toContain("Because.");
+    expect(screen.getByText("< 1 %")).toBeTruthy();
   });
 
   it("says when it will be known", () => {
-    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, items: [] }} />);
+    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, left_out: 0, items: [] }} caution={null} />);
     expect(screen.getByText("Known once 10 trials have ended with a result; 1 has.")).toBeTruthy();
   });
 });

@@ -1,6 +1,6 @@
 /** The columns of the trial table: what they show, and how they sort. */
 
-import type { Trial } from "../api/types";
+import type { Experiment, Trial } from "../api/types";
 
 export interface Column {
   id: string;
@@ -12,7 +12,7 @@ export interface Column {
 const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
 /** Fixed columns, then one for each parameter that any trial has (conditional ones are empty elsewhere). */
-export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: string): Column[] {
+export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: string, objectives: Experiment["objectives"] = []): Column[] {
   const params = new Set<string>();
   const numeric = new Map<string, boolean>();
   for (const trial of trials) {
@@ -29,6 +29,8 @@ export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: st
       ? [{ id: "feasible", label: "Feasible", numeric: false, value: (trial: Trial) => (trial.feasible === null ? null : trial.feasible ? "yes" : "no") }]
       : []),
     { id: "last", label: "Last", numeric: true, value: (trial) => trial.last_value },
+    // Of several objectives the further ones: their last values are what the front is made of.
+    ...objectives.slice(1).map(({ metric: name }): Column => ({ id: `metric:${name}`, label: `Last ${name}`, numeric: true, value: (trial) => trial.last[name] })),
     { id: "iteration", label: timeAttr === "training_iteration" ? "Iteration" : "Reports", numeric: true, value: (trial) => trial.iteration },
     ...[...params].map((name): Column => ({
       id: `param:${name}`, label: name, numeric: numeric.get(name) ?? false, value: (trial) => trial.params[name],

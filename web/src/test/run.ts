@@ -88,7 +88,7 @@ export interface Views {
 }
 
 export function nothing(): Views {
-  const curves = (x: XAxis): Curves => ({ metric: "accuracy", mode: "max", x, series: [], best_so_far: { x: [], y: [] } });
+  const curves = (x: XAxis): Curves => ({ metric: "accuracy", mode: "max", x, width: 1, left_out: 0, series: [], best_so_far: { x: [], y: [] } });
   return { trials: [], byStep: curves("step"), byTime: curves("time"), decisions: [] };
 }
 

@@ -1,0 +1,46 @@
+"""docs/getting_started.md: each of its code blocks is run, as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "getting_started.md").read_text()
+BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL))
+
+
+def test_every_block_is_one_that_is_run() -> None:
+    assert list(BLOCKS) == ["first.py", "second.py", "shell"]
+    assert TEXT.count("```") == 2 * len(BLOCKS)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_page_as_it_stands(tmp_path: Path) -> None:
+    """Both scripts one after the other, and then the commands about what they did."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    settings = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home"), "PATH": path}
+    said = {}
+    for name, code in BLOCKS.items():
+        script = tmp_path / name
+        script.write_text(code)
+        command = [sys.executable, name] if name.endswith(".py") else ["bash", "-e", name]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **settings, "RAY_OVERRIDE_RESOURCES": '{"CPU": 2}'},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        said[name] = done.stdout + done.stderr
+        assert done.returncode == 0, said[name][-6000:]
+    assert "3 full trainings' worth" in said["first.py"]
+    assert "Checkpoint(" in said["second.py"]
+    assert "first" in said["shell"]
+    assert "second" in said["shell"]

@@ -1,0 +1,166 @@
+"""Trials by any column: what the pages give together is what sorting all rows would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.store.examples import T0, a_report, begin
+from tuner.domain.batch import Batch
+from tuner.domain.decisions import Stop
+from tuner.domain.events import DriverStarted
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Trial
+from tuner.errors import SpecError
+from tuner.store import Store
+from tuner.store.columns import Filter
+
+LRS: list[Any] = [0.1, 0.3, 0.1, None, 0.2, 0.3, 0.05]
+NAMES: list[Any] = ["sgd", "adam", "adam", None, "sgd", "rmsprop", "adam"]
+
+
+def seven(store: Store) -> tuple[Any, int, list[Trial]]:
+    made, epoch, trials = begin(store, 7)
+    for trial, lr, name in zip(trials, LRS, NAMES, strict=True):
+        trial.params = {"lr": lr, "opt/name": name, "flag": trial.number % 2 == 0} if lr is not None else {}
+        trial.best_value, trial.iteration = (None, 0) if lr is None else (round(1 - lr, 3), trial.number % 3)
+        trial.last = {"loss": float("nan") if trial.number == 2 else trial.number / 10}
+    trials[5].state, trials[5].reason = TrialState.STOPPED, "stopped: 100 % worse"
+    store.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    return made, epoch, trials
+
+
+def numbers(store: Store, experiment: int, size: int = 3, **options: Any) -> list[int]:
+    """All pages, one after the other."""
+    found: list[int] = []
+    token = None
+    while True:
+        page, total = store.sorted_trials(experiment, page_size=size, page_token=token, **options)
+        found += [trial.number for trial in page.items]
+        token = page.next_token
+        if token is None:
+            assert total == len(found)
+            return found
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("number", [0, 1, 2, 3, 4, 5, 6]),
+        ("-number", [6, 5, 4, 3, 2, 1, 0]),
+        ("params.lr", [6, 0, 2, 4, 1, 5, 3]),
+        ("-params.lr", [1, 5, 4, 0, 2, 6, 3]),
+        ("params.opt/name", [1, 2, 6, 5, 0, 4, 3]),
+        ("-params.opt/name", [0, 4, 5, 1, 2, 6, 3]),
+        ("-best_value", [6, 0, 2, 4, 1, 5, 3]),
+        ("iteration", [0, 3, 6, 1, 4, 2, 5]),
+        ("state", [0, 1, 2, 3, 4, 6, 5]),
+        ("-last.loss", [6, 5, 4, 3, 1, 0, 2]),
+        ("params.nothing", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_any_column_sorts_with_ties_by_number_and_nothing_last(store: Store, sort: str, expected: list[int]) -> None:
+    made, _, _ = seven(store)
+    for size in (1, 3, 100):
+        assert numbers(store, made.id, size, sort=sort) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["params.lr>0.1"], [1, 4, 5]),
+        (["params.lr>=0.1", "params.opt/name=sgd"], [0, 4]),
+        (["params.lr!=0.1"], [1, 4, 5, 6]),
+        (["params.opt/name~A"], [1, 2, 6]),
+        (["params.opt/name!=adam"], [0, 4, 5]),
+        (["params.opt/name=zebra"], []),
+        (["params.flag=true"], [0, 2, 4, 6]),
+        (["state=stopped"], [5]),
+        (["state!=stopped", "number<2"], [0, 1]),
+        (["reason~100 %"], [5]),
+        (["last.loss<=0.1"], [0, 1]),
+        (["best_value=0.9"], [0, 2]),
+    ],
+)
+def test_conditions_hold_together(store: Store, where: list[str], expected: list[int]) -> None:
+    made, _, _ = seven(store)
+    assert numbers(store, made.id, where=where) == expected
+
+
+def test_conditions_are_read_as_they_are_written() -> None:
+    assert Filter.parse("params.a=b>=c") == Filter("params.a", "=", "b>=c")
+    assert Filter.parse("best_value <= 1e-3") == Filter("best_value", "<=", "1e-3")
+    for text, why in [
+        ("best", "expected NAME"),
+        ("=1", "expected NAME"),
+        ("best_valeu>1", "best_value"),
+        ("params.>1", "unknown"),
+    ]:
+        with pytest.raises(SpecError, match=why):
+            Filter.parse(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sort": "stat"},
+        {"where": ["best_value>much"]},
+        {"where": ["best_value~1"]},
+        {"page_token": "zzz"},
+        {"page_token": "WzFd"},
+    ],
+)
+def test_what_is_wrong_is_said(store: Store, options: dict[str, Any]) -> None:
+    made, _, _ = seven(store)
+    with pytest.raises(SpecError):
+        store.sorted_trials(made.id, **options)
+    token = store.sorted_trials(made.id, sort="params.lr", page_size=2)[0].next_token
+    with pytest.raises(SpecError, match="page token of this order"):
+        store.sorted_trials(made.id, sort="-params.lr", page_token=token)
+
+
+def test_only_what_changed_is_read_again(store: Store, database_url: str) -> None:
+    made, epoch, trials = seven(store)
+    with Store.open(database_url) as reader:
+        assert numbers(reader, made.id, sort="best_value", where=["number<5"]) == [1, 4, 0, 2, 3]
+        assert numbers(reader, made.id, sort="last.loss")[0] == 0
+        trials[3].best_value, trials[3].last = 0.05, {"loss": -1.0}
+        trials[4].state = TrialState.STOPPED
+        new = Trial(7, {"lr": 9.0}, TrialState.RUNNING, best_value=0.01, created_at=T0)
+        log = [(16, a_report(3, 1)), (17, Stop(reason="bad", trial=4)), (18, Stop(reason="bad", trial=7))]
+        store.commit(made.id, epoch, Batch(log=log, trials=[trials[3], trials[4], new]), T0)
+        with store._engine.begin() as connection:  # a change that no entry of the log tells of is not seen
+            connection.exec_driver_sql("UPDATE trial SET best_value = 0.001 WHERE number = 6")
+        assert numbers(reader, made.id, sort="best_value") == [7, 3, 1, 5, 4, 0, 2, 6]
+        assert numbers(reader, made.id, sort="last.loss")[0] == 3
+        assert numbers(reader, made.id, where=["params.lr=9"]) == [7]
+        assert numbers(reader, made.id, where=["state=stopped"]) == [4, 5]
+        store.commit(made.id, epoch, Batch(log=[(19, DriverStarted(time=T0, epoch=2))]), T0)
+        assert numbers(reader, made.id, sort="best_value")[0] == 6, "a new driver touches all trials"
+
+
+values = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-1, 1) | st.sampled_from(["a", "b", "1"])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(params=st.lists(values, min_size=1, max_size=12), size=st.integers(1, 5), descending=st.booleans())
+def test_pages_are_the_whole_in_order(sqlite_store: Store, params: list[Any], size: int, descending: bool) -> None:
+    made, epoch, trials = begin(sqlite_store, len(params))
+    for trial, value in zip(trials, params, strict=True):
+        trial.params = {"p": value}
+    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    found = numbers(sqlite_store, made.id, size, sort="-params.p" if descending else "params.p")
+    assert sorted(found) == list(range(len(params)))
+    there = [params[number] for number in found if params[number] is not None]
+    assert found[len(there) :] == [n for n, value in enumerate(params) if value is None]
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in there):
+        assert there == sorted(there, reverse=descending)
+
+
+def test_the_best_trials(store: Store) -> None:
+    made, _, _ = seven(store)
+    assert store.best_trials(made.id, "max", 3) == [6, 0, 2]
+    assert store.best_trials(made.id, "min", 10) == [1, 5, 4, 0, 2, 6, 3]

@@ -1,0 +1,362 @@
+"""What the pages of an experiment show and what they keep in the address, in Chromium over the real API."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+
+from tests.web.conftest import Open, Service
+from tests.web.searches import SHAPES, Search, bred, digits, two_objectives
+from tests.web.test_page import INK, best_of, curves, expect, shot, wait_until
+from tuner.domain.experiment import Limits
+
+pytestmark = pytest.mark.browser
+
+# The brightest pixel of each row of the upper layer, which has the highlighted curve alone.
+UPPER_INK = INK.replace("'.u-over canvas')", "'.u-over canvas:nth-of-type(2)')")
+FADED = "() => Number(document.querySelector('.u-over canvas').style.opacity || 1) < 1"
+
+# Relative luminance contrast of every visible piece of text with what lies behind it, as [text, ratio] below 4.5.
+CONTRAST = """() => {
+  const parse = text => { const [r, g, b, a = 1] = (text.match(/[\\d.]+/g) ?? []).map(Number);
+    return text.startsWith('color(srgb') ? [r * 255, g * 255, b * 255, a] : [r, g, b, a]; };
+  const light = ([r, g, b]) => { const f = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const behind = el => { const stack = [];
+    for (let at = el; at; at = at.parentElement) { const c = parse(getComputedStyle(at).backgroundColor); stack.push(c); if (c[3] === 1) break; }
+    return stack.reverse().reduce((below, [r, g, b, a]) => [r, g, b].map((v, i) => v * a + below[i] * (1 - a)), [255, 255, 255]); };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const el = walk.currentNode.parentElement; const text = walk.currentNode.textContent.trim();
+    if (!text || !el.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }) || el.closest('svg, noscript, script, style, [disabled]')) continue;
+    const box = el.getBoundingClientRect(); if (box.width < 2 || box.height < 2 || box.left < 0) continue;
+    const [a, b] = [light(parse(getComputedStyle(el).color)), light(behind(el))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) found.push(`${text.slice(0, 40)}: ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(found)]; }"""
+
+
+@pytest.fixture
+def finished(service: Service) -> Search:
+    search = Search(service.store, digits(), start=time.time() - 7200, seconds=20)
+    search.advance(at_once=20)
+    search.write_logs(4)
+    return search
+
+
+@pytest.fixture
+def population(service: Service) -> Search:
+    return bred(service.store, 12, time.time() - 3600)
+
+
+def address(page: Any) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+@pytest.mark.parametrize("lowest", [0.0951, 0.0962, 0.0999, 0.953, 0.000981])
+def test_a_log_axis_that_starts_just_below_a_power_of_ten_does_not_hang(
+    visit: Open, service: Service, lowest: float
+) -> None:
+    def chance(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": lowest * (1 + 0.9 * (iteration - 1) / 26 + 0.01 * number)}
+
+    limits = Limits(max_concurrent_trials=4)
+    search = Search(
+        service.store,
+        digits("chance", 4, scheduler={"type": "fifo"}, max_t=27, limits=limits),
+        start=time.time() - 3600,
+        curve=chance,
+    )
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}?y=log&all=1")
+    page.set_default_timeout(10_000)
+    wait_until(page, lambda: page.evaluate(INK) > 500, "drawing the curves on a log axis")
+    page.get_by_label("Vertical axis").get_by_text("linear").click()
+    page.get_by_label("Vertical axis").get_by_text("log").click()
+    assert address(page)["y"] == "log"
+    assert page.evaluate("1 + 1") == 2, "the tab still answers"
+
+
+def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    expect(page.get_by_text("1 of 27 trials failed:")).to_be_visible()
+    expect(page.get_by_text(SHAPES).first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_role("button", name="Show trial 4").click()
+    expect(page.get_by_role("dialog").get_by_role("region", name="Failure")).to_contain_text(SHAPES)
+
+
+def test_asha_shows_its_rungs_on_a_log_axis_and_what_it_saved(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    trained = sum(t.iteration for t in finished.core.trials if t.state in ("completed", "stopped"))
+    ended = sum(t.state in ("completed", "stopped") for t in finished.core.trials)
+    figure = page.locator("main header").get_by_text("Training saved").locator("..")
+    expect(figure).to_contain_text(f"{100 * (1 - trained / (27 * ended)):.0f} %")
+    assert f"{trained} of {27 * ended} iterations" in figure.get_attribute("title")
+    scale = page.get_by_label("Horizontal scale")
+    expect(scale.get_by_role("radio", name="log")).to_be_checked()
+    scale.get_by_text("linear").click()
+    expect(page).to_have_url(re.compile("xs=linear"))
+    page.reload()
+    expect(page.get_by_label("Horizontal scale").get_by_role("radio", name="linear")).to_be_checked()
+
+
+def test_decisions_have_a_tab_with_filters_that_stand_in_the_address(
+    visit: Open, finished: Search, tmp_path: Path
+) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    page.get_by_role("button", name="all, with filters").click()
+    log = page.get_by_role("region", name="Decisions, newest first")
+    expect(log).to_contain_text("all 27 trials ended")
+    page.get_by_role("group", name="Filter by kind").get_by_role("button", name="stop").click()
+    expect(log).not_to_contain_text("all 27 trials ended")
+    page.get_by_label("Search the reasons").fill("iteration 9")
+    expect(page).to_have_url(re.compile("q=iteration"))
+    at_nine = [
+        decision
+        for decision in finished.store.decisions(finished.id, page_size=1000).items
+        if decision.kind == "stop" and "iteration 9" in decision.reason
+    ]
+    expect(log.get_by_role("listitem")).to_have_count(len(at_nine))
+    assert {name: address(page)[name] for name in ("tab", "kind", "q")} == {
+        "tab": "decisions",
+        "kind": "stop",
+        "q": "iteration 9",
+    }
+    page.reload()
+    expect(log.get_by_role("listitem")).to_have_count(len(at_nine))
+    page.get_by_label("Filter by trial").fill(str(at_nine[0].trial))
+    expect(log.get_by_role("listitem")).to_have_count(1)
+    expect(log).to_contain_text(at_nine[0].reason)
+    shot(page, tmp_path, "decisions")
+    page.get_by_label("Search the reasons").fill("no such words")
+    page.get_by_role("button", name="Show all").click()
+    expect(log).to_contain_text("all 27 trials ended")
+
+
+def test_a_trials_page_has_a_chart_for_each_of_its_metrics(visit: Open, finished: Search, tmp_path: Path) -> None:
+    trial = finished.store.list_trials(finished.id).items[0]
+    page = visit(f"/trials/{trial.public_id}", height=1000)
+    for metric in ("accuracy", "loss"):
+        chart = page.get_by_role("img", name=re.compile(rf"^{metric} of trial 0 over training iteration, last"))
+        expect(chart).to_be_visible()
+        ink = f"box => {{ {INK.split('{', 1)[1].replace('document.querySelector', 'box.querySelector')}"
+        wait_until(page, lambda chart=chart, ink=ink: chart.evaluate(ink) > 100, f"drawing {metric}")
+    expect(page.get_by_text(f"{trial.last['loss']:.6g}").first).to_be_visible()
+    shot(page, tmp_path, "trial-charts")
+    page.get_by_role("tab", name="Usage").click()
+    expect(page).to_have_url(re.compile("view=usage"))
+    page.reload()
+    expect(page.get_by_text("No samples")).to_be_visible()
+
+
+def test_sort_filter_and_zoom_stand_in_the_address(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}?xs=linear")
+    wait_until(page, lambda: page.evaluate(INK) > 1000, "drawing the curves")
+    page.get_by_role("button", name="Trial", exact=True).click()
+    page.get_by_role("button", name=re.compile("^completed")).click()
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.05 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.4 * box["height"], steps=5)
+    page.mouse.up()
+    expect(page.get_by_role("button", name="Show everything")).to_be_visible()
+    found = address(page)
+    assert (found["sort"], found["state"]) == ("number", "completed")
+    x0, x1, y0, y1 = (float(part) for part in found["zoom"].split(","))
+    assert 10 < x0 < x1 < 27
+    assert y0 < y1 <= 1.1
+    page.reload()
+    expect(page.get_by_role("button", name="Show everything")).to_be_visible()
+    completed = [trial.number for trial in finished.core.trials if trial.state == "completed"]
+    expect(page.get_by_role("row").nth(1).get_by_role("link")).to_have_text(str(min(completed)))
+    expect(page.get_by_role("heading", name=f"Trials · {len(completed)} of 27")).to_be_visible()
+    page.get_by_role("button", name="Show everything").click()
+    expect(page).not_to_have_url(re.compile("zoom="))
+
+
+def test_pointing_at_a_row_outside_of_the_zoom_fades_nothing(visit: Open, finished: Search) -> None:
+    completed = next(trial.number for trial in finished.core.trials if trial.state == "completed")
+    early = next(trial.number for trial in finished.core.trials if trial.state == "stopped" and trial.iteration == 1)
+    page = visit(f"/experiments/{finished.public_id}?xs=linear&zoom=20,27,0,1", height=1300)
+    wait_until(page, lambda: page.evaluate(INK) > 100, "drawing what is zoomed to")
+    page.get_by_role("row", name=re.compile(rf"^{early} stopped")).hover()
+    page.wait_for_timeout(100)
+    assert not page.evaluate(FADED)
+    page.get_by_role("row", name=re.compile(rf"^{completed} completed")).hover()
+    wait_until(page, lambda: page.evaluate(FADED), "fading the others")
+
+
+def test_an_exploit_breaks_the_curve_and_has_an_arrow_from_its_donor(
+    visit: Open, population: Search, tmp_path: Path
+) -> None:
+    taken = next(
+        (trial, segment)
+        for trial in population.core.trials
+        for segment in trial.segments
+        if segment.cause == "exploit" and segment.ordinal == 2
+    )
+    page = visit(f"/experiments/{population.public_id}?all=1&trial={taken[0].number}")
+    expect(page.get_by_text("took over another trial's weights")).to_be_visible()
+    wait_until(page, lambda: page.evaluate(UPPER_INK) > 300, "drawing the trial that is open")
+    shot(page, tmp_path, "exploits")
+    # With the arrows there is more ink than where the sources cannot be read.
+    with_arrows = page.evaluate(UPPER_INK)
+    page.route("**/segments?**", lambda route: route.abort())
+    page.reload()
+    wait_until(page, lambda: page.evaluate(UPPER_INK) > 300, "drawing the trial that is open")
+    assert with_arrows > page.evaluate(UPPER_INK)
+
+
+def test_a_population_has_a_lane_for_each_member(visit: Open, population: Search, tmp_path: Path) -> None:
+    page = visit(f"/experiments/{population.public_id}?tab=lineage")
+    exploits = sum(s.cause == "exploit" for t in population.core.trials for s in t.segments)
+    lanes = page.get_by_role("group", name=re.compile("^Lineage of 12 trials"))
+    expect(lanes.get_by_role("button", name=re.compile("^trial"))).to_have_count(12)
+    expect(lanes.locator("path[marker-end]")).to_have_count(exploits)
+    member = next(trial for trial in population.core.trials if trial.segments[-1].cause == "exploit")
+    lanes.get_by_role("button", name=f"trial {member.number}", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text(f"Trial {member.number}")
+    expect(page.get_by_text(f"Strong: where the weights of trial {member.number} come from.")).to_be_visible()
+    shot(page, tmp_path, "lanes")
+
+
+def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, tmp_path: Path) -> None:
+    search = two_objectives(service.store, start=time.time() - 3600)
+    values = {t.number: (float(t.last["accuracy"]), float(t.last["latency"])) for t in search.core.trials}
+    front = {
+        n for n, (a, b) in values.items() if not any((c >= a and d <= b and (c, d) != (a, b)) for c, d in values.values())
+    }
+    page = visit(f"/experiments/{search.public_id}")
+    expect(page.get_by_role("heading", name=f"Pareto front · {len(front)} of 40 trials")).to_be_visible()
+    expect(page.locator("main header").first).to_contain_text(f"{len(front)} trials")
+    expect(page.get_by_role("button", name="Last latency")).to_be_visible()
+    chart = page.get_by_role("img", name=re.compile("latency over accuracy of 40 trials"))
+    box = chart.bounding_box()
+    # The trial with the best accuracy is the rightmost point and on the front.
+    best = max(values, key=lambda n: values[n][0])
+    (low, high), (bottom, top) = ((min(axis), max(axis)) for axis in zip(*values.values(), strict=True))
+    x = box["x"] + 64 + (values[best][0] - low + 0.05 * (high - low)) / (1.1 * (high - low)) * (box["width"] - 80)
+    y = box["y"] + 12 + (top + 0.05 * (top - bottom) - values[best][1]) / (1.1 * (top - bottom)) * (box["height"] - 54)
+    page.mouse.move(x, y)
+    expect(page.get_by_text(f"Trial {best}", exact=True)).to_be_visible()
+    expect(page.get_by_text(", on the front")).to_be_visible()
+    shot(page, tmp_path, "front")
+    page.mouse.click(x, y)
+    expect(page).to_have_url(re.compile(f"trial={best}"))
+
+
+def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
+    visit: Open, finished: Search, tmp_path: Path
+) -> None:
+    page = visit(f"/experiments/{finished.public_id}?tab=parameters", height=1000)
+    axis = page.get_by_role("slider", name="Choose by lr")
+    box = axis.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.4, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("brush="))
+    low, high = json.loads(address(page)["brush"])["lr"]
+    assert 1e-4 < low < high <= 0.1
+    within = [t for t in finished.core.trials if low <= float(t.params["lr"]) <= high]
+    assert 0 < len(within) < 27
+    expect(page.get_by_role("heading", name=f"Trials · {len(within)} of 27")).to_be_visible()
+    both = {"lr": [low, high], "width": ["64"]}
+    wide = [t for t in within if t.params["width"] == 64]
+    page.goto(f"{page.url.split('?')[0]}?brush={quote(json.dumps(both))}&xs=linear")
+    expect(page.get_by_role("heading", name=f"Trials · {len(wide)} of 27")).to_be_visible()
+    label = re.compile(f"^Curves of accuracy for {sum(t.iteration > 0 for t in wide)} trials")
+    expect(page.get_by_role("img", name=label)).to_be_visible()
+    page.get_by_role("tab", name="Parameters").click()
+    expect(axis).to_have_attribute("aria-valuetext", re.compile(" to "))
+    shot(page, tmp_path, "parallel")
+    axis.focus()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Remove the filter width: 64").click()
+    expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+
+
+def test_what_is_reported_live_draws_only_the_curves_that_it_is_about(visit: Open, service: Service) -> None:
+    limits = Limits(max_concurrent_trials=4)
+    spec = digits("live", 60, scheduler={"type": "fifo"}, max_t=200, limits=limits)
+    search = Search(service.store, spec, start=time.time() - 3000)
+    search.advance(400)
+    page = visit(f"/experiments/{search.public_id}")
+    expect(page.get_by_role("status")).to_have_text("live")
+    wait_until(page, lambda: page.evaluate(INK) > 200, "drawing the curves")
+    page.evaluate(
+        """() => { window.strokes = 0; const real = CanvasRenderingContext2D.prototype.clearRect;
+        CanvasRenderingContext2D.prototype.clearRect = function (...args) {
+          if (this.canvas === document.querySelector('.u-over canvas')) window.strokes++; return real.apply(this, args); }; }"""
+    )
+    before = page.evaluate(INK)
+    reports = search.reports
+    for _ in range(8):
+        search.advance(2)
+        page.wait_for_timeout(250)
+    wait_until(page, lambda: page.evaluate(INK) != before, "drawing the new points")
+    assert search.reports > reports + 4
+    # Eight batches or so have come: all curves are wiped and drawn anew now and then, not with every one.
+    assert page.evaluate("window.strokes") <= 3
+
+
+def test_the_banner_of_a_stopped_service_is_not_covered_by_an_open_trial(
+    visit: Open, service: Service, finished: Search
+) -> None:
+    search = Search(service.store, digits("live"), start=time.time() - 30)
+    search.advance(25)
+    page = visit(f"/experiments/{search.public_id}?trial=1")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
+    service.stop()
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer")
+    service.start()
+    page.get_by_role("alert").get_by_role("button", name="Try again").click(timeout=5000)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_all_text_can_be_read(visit: Open, finished: Search, population: Search, dark: bool) -> None:
+    trial = finished.store.list_trials(finished.id).items[4]
+    paths = [
+        "/",
+        f"/experiments/{finished.public_id}",
+        f"/experiments/{finished.public_id}?trial=4&tab=decisions&kind=stop",
+        f"/experiments/{population.public_id}?tab=lineage&trial=3",
+        f"/experiments/{finished.public_id}?tab=parameters&brush=%7B%22width%22%3A%5B%2232%22%5D%7D",
+        f"/trials/{trial.public_id}?view=segments",
+        "/nowhere",
+        "/trials/trl_nothing",
+    ]
+    page = visit("/", dark=dark)
+    for path in paths:
+        page.goto(page.url.split("/", 3)[0] + "//" + urlsplit(page.url).netloc + path)
+        expect(page.get_by_role("heading").first).to_be_visible()
+        page.wait_for_load_state("networkidle") if "live" not in path else None
+        assert page.evaluate(CONTRAST) == [], path
+        assert page.locator("h1").count() == 1, path
+
+
+@pytest.mark.parametrize("tab", ["curves", "parameters", "lineage", "decisions", "setup"])
+def test_on_a_phone_no_tab_sticks_out(visit: Open, population: Search, tab: str, tmp_path: Path) -> None:
+    page = visit(f"/experiments/{population.public_id}?tab={tab}", width=420, height=900)
+    expect(page.get_by_role("tab", selected=True)).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    shot(page, tmp_path, f"phone-{tab}")
+
+
+def test_the_curves_are_reached_with_the_keyboard(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    curves(page).focus()
+    page.keyboard.press("j")
+    expect(page).to_have_url(re.compile(rf"trial={best_of(finished)['trial_number']}$"))

@@ -1,0 +1,292 @@
+"""Trials of one experiment sorted and filtered by any column, among them parameters and metrics by name.
+
+What JSON text holds, no index can sort. So the columns that somebody sorts or filters by are kept in memory, and brought up to
+date from the log: only the trials that newer entries name are read again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import SpecError
+from tuner.names import did_you_mean
+from tuner.store.tables import dumps
+from tuner.store.writer import Cursor
+
+MAX_TRIALS = 500_000  # kept in memory, over all experiments
+READ_ALL_FROM = 5_000  # newer log entries
+
+Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~"]
+OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "=", "<", ">", "~")  # the longer ones first
+PLAIN = ("number", "iteration", "best_value", "last_value", "best_iteration", "running_s", "failures", "reports")
+TIMES = ("created_at", "started_at", "ended_at")
+TEXTS = ("state", "reason", "waiting")
+NAMES = (*PLAIN, *TIMES, *TEXTS)
+
+# A group is what is read and kept together: (columns of the table, whether each is JSON).
+_GROUPS = {"plain": (*PLAIN, *TIMES, "state"), "words": ("reason", "waiting"), "params": ("params",), "last": ("last",)}
+_CHANGED = """
+SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
+UNION SELECT trial_number, 'decision' FROM decision WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?"""
+_ABOUT_ALL = frozenset({"driver_started", "commanded", "budget_spent"})
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """`name` is one of NAMES, ``params.NAME`` or ``last.NAME`` (a metric's newest value)."""
+
+    name: str
+    operator: Operator
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Filter:
+        """From ``best_value>=0.5``, ``state=running`` or ``params.optimizer/lr<0.01``."""
+        found = [(text.find(op), -len(op), op) for op in OPERATORS if op in text]
+        if not found or min(found)[0] < 1:
+            raise SpecError(f"expected NAME OPERATOR VALUE with one of {' '.join(OPERATORS)}, got {text!r}", "/where")
+        at, _, operator = min(found)
+        return cls(check_name(text[:at].strip(), "/where"), operator, text[at + len(operator) :].strip())
+
+
+def check_name(name: str, pointer: str) -> str:
+    """Return the name, or raise SpecError if no column has it."""
+    if name in NAMES or (name.partition(".")[0] in ("params", "last") and name.partition(".")[2]):
+        return name
+    there_are = f"; there are {', '.join(NAMES)}, params.NAME and last.METRIC"
+    raise SpecError(f"unknown column {name!r}{did_you_mean(name, NAMES) or there_are}", pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values of one column as numbers that sort as the values do, NaN where there is none.
+
+    words: the text that each number stands for; None if the values are numbers.
+    """
+
+    keys: Floats
+    words: NDArray[np.str_] | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Column:
+        if all(value is None or isinstance(value, int | float) for value in values):
+            return cls(np.array([math.nan if value is None else value for value in values], np.float64))
+        texts = np.array(["" if v is None else v if isinstance(v, str) else dumps(v) for v in values], np.str_)
+        words, codes = np.unique(texts, return_inverse=True)
+        keys = codes.astype(np.float64)
+        keys[[value is None for value in values]] = math.nan
+        return cls(keys, words)
+
+    def key(self, value: str | float) -> float:
+        """The number of a value, or one between those of its neighbours."""
+        if self.words is None:
+            return float(value)
+        at = int(np.searchsorted(self.words, str(value)))
+        return float(at) if at < len(self.words) and self.words[at] == value else at - 0.5
+
+    def value(self, at: int) -> str | float | None:
+        key = self.keys[at]
+        if np.isnan(key):
+            return None
+        return float(key) if self.words is None else str(self.words[int(key)])
+
+    def fits(self, condition: Filter) -> NDArray[np.bool_]:
+        if condition.operator == "~":
+            if self.words is None:
+                raise SpecError(f"{condition.name} is a number; ~ looks for a part of a text", "/where")
+            inside = np.char.find(np.char.lower(self.words), condition.value.lower()) >= 0
+            return np.isin(self.keys, np.flatnonzero(inside))
+        try:
+            key = self.key(condition.value)
+        except ValueError:
+            raise SpecError(f"{condition.name} is a number, got {condition.value!r}", "/where") from None
+        compare: dict[str, Callable[[Any, Any], Any]] = {
+            "=": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
+        }  # fmt: skip
+        found: NDArray[np.bool_] = compare[condition.operator](self.keys, key)
+        return found & ~np.isnan(self.keys) if condition.operator == "!=" else found
+
+
+class Columns:
+    """The columns of one experiment's trials."""
+
+    def __init__(self, experiment: int) -> None:
+        self._experiment = experiment
+        self._seq = 0
+        self._positions: dict[int, int] = {}  # number -> position in the groups
+        self._groups: dict[str, list[Any]] = {}
+        self._columns: dict[str, Column] = {}
+        self._orders: dict[str, NDArray[np.intp]] = {}
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
+        """Bring what is kept up to the end of the log, and read the groups of these columns if they are not kept yet."""
+        last = int(cursor.value("SELECT last_event_seq FROM experiment WHERE id = ?", (self._experiment,)) or 0)
+        if last != self._seq:
+            self._columns.clear()
+            self._orders.clear()
+            changed = self._changed(cursor, last)
+            if changed is None:
+                self._groups.clear()
+                self._positions.clear()
+            else:
+                for group in self._groups:
+                    self._read(cursor, group, changed)
+            self._seq = last
+        for group in {_group(name) for name in ("number", *needed)} - self._groups.keys():
+            self._groups[group] = [None] * len(self._positions)
+            self._read(cursor, group, None)
+
+    def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
+        """The numbers of the trials that newer log entries name; None for all of them."""
+        if not self._seq or last - self._seq > READ_ALL_FROM:
+            return None
+        span = (self._experiment, self._seq, last)
+        rows = cursor.rows(_CHANGED, (*span, *span))
+        if any(number is None and kind in _ABOUT_ALL for number, kind in rows):
+            return None
+        return sorted({number for number, _ in rows if number is not None})
+
+    def _read(self, cursor: Cursor, group: str, numbers: list[int] | None) -> None:
+        names = _GROUPS[group]
+        sql = f"SELECT number, {', '.join(names)} FROM trial WHERE experiment_id = ?"
+        parameters: tuple[Any, ...] = (self._experiment,)
+        if numbers is not None:
+            in_list = "(SELECT value FROM json_each(?))" if cursor.backend == "sqlite" else "ANY(?::int[])"
+            sql += f" AND number {'IN' if cursor.backend == 'sqlite' else '='} {in_list}"
+            parameters += (dumps(numbers) if cursor.backend == "sqlite" else numbers,)
+        kept = self._groups[group]
+        for number, *values in cursor.rows(f"{sql} ORDER BY number", parameters):
+            at = self._positions.setdefault(number, len(self._positions))
+            if at >= len(kept):
+                kept.extend([None] * (at + 1 - len(kept)))
+            kept[at] = json.loads(values[0]) if group in ("params", "last") else values
+
+    def column(self, name: str) -> Column:
+        found = self._columns.get(name)
+        if found is None:
+            group, _, inner = name.partition(".")
+            if inner:
+                values = [None if kept is None else kept.get(inner) for kept in self._groups[group]]
+            else:
+                group = _group(name)
+                at = _GROUPS[group].index(name)
+                values = [None if kept is None else kept[at] for kept in self._groups[group]]
+            found = self._columns[name] = Column.of([_plain(value) for value in values])
+        return found
+
+    def numbers(self) -> NDArray[np.int64]:
+        return self.column("number").keys.astype(np.int64)
+
+    def order(self, sort: str) -> NDArray[np.intp]:
+        """Positions by this column, descending with a minus before it; equal ones by number, those without a value last."""
+        found = self._orders.get(sort)
+        if found is None:
+            keys = self.column(sort.removeprefix("-")).keys
+            found = self._orders[sort] = np.lexsort((self.numbers(), -keys if sort.startswith("-") else keys))
+        return found
+
+
+def _group(name: str) -> str:
+    if name.startswith(("params.", "last.")):
+        return name.partition(".")[0]
+    return next(group for group, names in _GROUPS.items() if name in names)
+
+
+def _plain(value: Any) -> Any:
+    """Booleans as text, as JSON writes them; what is not finite has no place in an order."""
+    if isinstance(value, bool):
+        return dumps(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Sorter:
+    """Keeps the columns of the experiments that were asked for last. For one process; may be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[threading.Lock, Columns]] = OrderedDict()
+
+    def page(
+        self, cursor: Cursor, experiment: int, sort: str, where: Sequence[Filter], size: int, token: str | None
+    ) -> tuple[list[int], str | None, int]:
+        """(numbers of the trials of a page, token of the next one, how many fit altogether)."""
+        name = check_name(sort.removeprefix("-"), "/sort")
+        lock, columns = self._columns(experiment)
+        with lock:
+            columns.refresh(cursor, [name, *(condition.name for condition in where)])
+            column, numbers, order = columns.column(name), columns.numbers(), columns.order(sort)
+            fits = np.ones(len(columns), np.bool_)
+            for condition in where:
+                fits &= columns.column(condition.name).fits(condition)
+        self._forget()
+        order = order[fits[order]]
+        total = len(order)
+        if token is not None:
+            order = order[_behind(column, numbers, order, sort.startswith("-"), _decoded(token, sort))]
+        page = order[:size]
+        more = len(order) > size
+        last = int(page[-1]) if more else -1
+        following = _encoded(sort, column.value(last), int(numbers[last])) if more else None
+        return numbers[page].tolist(), following, total
+
+    def _columns(self, experiment: int) -> tuple[threading.Lock, Columns]:
+        with self._lock:
+            found = self._kept.setdefault(experiment, (threading.Lock(), Columns(experiment)))
+            self._kept.move_to_end(experiment)
+            return found
+
+    def _forget(self) -> None:
+        with self._lock:
+            while len(self._kept) > 1 and sum(len(columns) for _, columns in self._kept.values()) > MAX_TRIALS:
+                self._kept.popitem(last=False)
+
+
+def _behind(
+    column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
+) -> NDArray[np.bool_]:
+    """Which of the ordered positions come after the last one of the page before."""
+    value, number = last
+    keys, after = column.keys[order], numbers[order] > number
+    nothing = np.isnan(keys)
+    if value is None:
+        return np.logical_and(nothing, after)
+    if isinstance(value, str) != (column.words is not None):
+        raise SpecError("the values of this column have changed; begin with the first page", "/page_token")
+    key = column.key(value)
+    further = keys < key if descending else keys > key
+    found: NDArray[np.bool_] = nothing | further | ((keys == key) & after)
+    return found
+
+
+def _encoded(sort: str, value: Any, number: int) -> str:
+    return base64.urlsafe_b64encode(dumps([sort, value, number]).encode()).decode()
+
+
+def _decoded(token: str, sort: str) -> tuple[Any, int]:
+    try:
+        made_for, value, number = json.loads(base64.urlsafe_b64decode(token))
+        if made_for != sort or not isinstance(number, int) or not isinstance(value, str | float | int | None):
+            raise ValueError
+    except (ValueError, TypeError):
+        raise SpecError("not a page token of this order; take it from next_page_token", "/page_token") from None
+    return value, number
+
+
+def parsed(where: Sequence[str], state: str | None) -> list[Filter]:
+    found = [Filter.parse(text) for text in where]
+    return found if state is None else [Filter("state", "=", state), *found]

@@ -1,0 +1,220 @@
+import { useComputedColorScheme } from "@mantine/core";
+import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
+import type { Trial } from "../api/types";
+import { palette, shade, shareOfRank } from "../curves/colours";
+import { ticks } from "../curves/ticks";
+import type { Brushes, Chosen } from "../pages/address";
+import { clear } from "./canvas";
+import classes from "./charts.module.css";
+import { ABSENT, choose, chosenWords, positionOf, valueOf, type Dimension } from "./dimensions";
+import { useWidth } from "./useWidth";
+
+interface ParallelChartProps {
+  trials: readonly Trial[];
+  dimensions: readonly Dimension[];
+  rank: ReadonlyMap<number, number>;
+  brushes: Brushes;
+  /** Null takes the brush of that axis away. */
+  onBrush: (id: string, chosen: Chosen | null) => void;
+  only: ReadonlySet<number> | null;
+  selected: number | null;
+  pointed: number | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+  height: number;
+}
+
+const TOP = 34;
+const BOTTOM = 14;
+/** Room below the axes for what is not present. */
+const BELOW = 26;
+const GRIP = 14;
+const NARROWEST = 96;
+const REACH = 12;
+
+interface Layout {
+  x: number[];
+  top: number;
+  bottom: number;
+  absent: number;
+}
+
+/** One line per trial through its parameters to its result. Dragging along an axis chooses trials; several axes choose together. */
+export function ParallelChart(props: ParallelChartProps) {
+  const { trials, dimensions, rank, brushes, onBrush, only, selected, pointed, onSelect, onPoint, height } = props;
+  const [root, room] = useWidth<HTMLDivElement>();
+  const lower = useRef<HTMLCanvasElement>(null);
+  const upper = useRef<HTMLCanvasElement>(null);
+  const theme = useComputedColorScheme("light");
+  const [drag, setDrag] = useState<{ id: string; from: number; to: number } | null>(null);
+
+  const width = Math.max(room, dimensions.length * NARROWEST);
+  const optional = dimensions.some((one) => one.optional);
+  const layout = useMemo((): Layout => {
+    const bottom = height - BOTTOM - (optional ? BELOW : 0);
+    const step = dimensions.length > 1 ? (width - 110) / (dimensions.length - 1) : 0;
+    return { x: dimensions.map((_, i) => 50 + i * step), top: TOP, bottom, absent: height - BOTTOM };
+  }, [dimensions, width, height, optional]);
+
+  const lines = useMemo(() => {
+    const place = (trial: Trial) => rank.get(trial.number) ?? rank.size + 1;
+    return [...trials]
+      .sort((a, b) => place(b) - place(a))
+      .map((trial) => ({
+        number: trial.number,
+        y: dimensions.map((dimension) => {
+          const at = positionOf(dimension, valueOf(trial, dimension));
+          return at === null ? layout.absent : layout.bottom - at * (layout.bottom - layout.top);
+        }),
+      }));
+  }, [trials, dimensions, rank, layout]);
+
+  useEffect(() => {
+    if (!lower.current || width === 0) return;
+    const context = clear(lower.current, width, height);
+    const colours = palette(theme);
+    context.lineWidth = lines.length > 300 ? 0.8 : 1.2;
+    context.lineJoin = "round";
+    const draw = (chosen: boolean) => {
+      for (const { number, y } of lines) {
+        if ((only === null || only.has(number)) !== chosen) continue;
+        trace(context, layout.x, y);
+        context.strokeStyle = chosen ? colours[shade(shareOfRank(rank.get(number), rank.size))]! : theme === "dark" ? "rgba(160,170,190,0.10)" : "rgba(60,70,90,0.09)";
+        context.stroke();
+      }
+    };
+    if (only !== null) draw(false);
+    draw(true);
+  }, [lines, layout, only, rank, theme, width, height]);
+
+  useEffect(() => {
+    if (!upper.current || width === 0) return;
+    const context = clear(upper.current, width, height);
+    for (const number of [selected, pointed]) {
+      const line = number === null ? undefined : lines.find((one) => one.number === number);
+      if (!line) continue;
+      for (const [size, colour] of [[6, theme === "dark" ? "#16181d" : "#ffffff"], [2.6, palette(theme)[shade(shareOfRank(rank.get(line.number), rank.size))]!]] as const) {
+        trace(context, layout.x, line.y);
+        context.lineWidth = size;
+        context.strokeStyle = colour;
+        context.stroke();
+      }
+    }
+  }, [lines, layout, selected, pointed, rank, theme, width, height]);
+
+  const share = (event: PointerEvent<SVGElement>) => {
+    const top = event.currentTarget.closest("svg")!.getBoundingClientRect().top;
+    return (layout.bottom - (event.clientY - top)) / (layout.bottom - layout.top);
+  };
+  const begin = (dimension: Dimension) => (event: PointerEvent<SVGElement>) => {
+    event.currentTarget.setPointerCapture(event.pointerId);
+    const at = share(event);
+    setDrag({ id: dimension.id, from: at, to: at });
+  };
+  const move = (event: PointerEvent<SVGElement>) => drag && setDrag({ ...drag, to: share(event) });
+  const end = (dimension: Dimension) => () => {
+    if (!drag) return;
+    const moved = Math.abs(drag.to - drag.from) * (layout.bottom - layout.top);
+    setDrag(null);
+    // Below the axis lies what is not present; a click on the axis itself takes its brush away.
+    if (drag.from < -0.02 && dimension.optional) onBrush(dimension.id, { of: [ABSENT] });
+    else onBrush(dimension.id, moved < 4 ? null : choose(dimension, Math.max(0, Math.min(1, drag.from)), Math.max(0, Math.min(1, drag.to))));
+  };
+  const near = (event: PointerEvent<HTMLDivElement>): number | null => {
+    const box = lower.current!.getBoundingClientRect();
+    return nearestLine(lines, layout.x, only, event.clientX - box.left, event.clientY - box.top);
+  };
+  const keys = (dimension: Dimension) => (event: KeyboardEvent) => {
+    if (event.key === "Escape" || event.key === "Delete" || event.key === "Backspace") onBrush(dimension.id, null);
+  };
+
+  return (
+    <div className={classes.scroller} ref={root}>
+      <div
+        className={classes.parallel} style={{ width, height }} onPointerLeave={() => onPoint(null)}
+        onPointerMove={(event) => !drag && event.pointerType === "mouse" && onPoint(near(event))}
+        onClick={(event) => {
+          if ((event.target as Element).closest("[data-axis]")) return;
+          const number = near(event as unknown as PointerEvent<HTMLDivElement>);
+          if (number !== null) onSelect(number);
+        }}
+      >
+        <canvas ref={lower} data-layer="lines" style={{ opacity: selected !== null || pointed !== null ? 0.35 : 1 }} />
+        <canvas ref={upper} />
+        <svg width={width} height={height} role="group" aria-label={`Parallel coordinates of ${trials.length} trials over ${dimensions.map((one) => one.label).join(", ")}`}>
+          {dimensions.map((dimension, i) => {
+            const chosen = brushes[dimension.id];
+            const live = drag?.id === dimension.id ? drag : null;
+            return (
+              <g key={dimension.id} transform={`translate(${layout.x[i]},0)`} data-axis={dimension.id}>
+                <text className={classes.axisTitle} y={14} textAnchor={i === 0 ? "start" : i === dimensions.length - 1 ? "end" : "middle"} x={i === 0 ? -44 : i === dimensions.length - 1 ? 56 : 0}>
+                  <title>{dimension.label}</title>{short(dimension.label, i === 0 || i === dimensions.length - 1 ? 20 : 18)}{dimension.range?.log ? " (log)" : ""}
+                </text>
+                <line y1={layout.top} y2={layout.bottom} className={classes.axisLine} />
+                {marksOf(dimension, layout).map(({ y, label }) => <text key={label} className={classes.axisMark} x={6} y={y + 3.5}>{short(label, 12)}</text>)}
+                {dimension.optional && <text className={classes.axisMark} x={6} y={layout.absent + 3.5}>{dimension.objective ? "no value" : "not present"}</text>}
+                {stretches(dimension, chosen, live, layout).map(({ y, size }, k) => <rect key={k} className={classes.brush} x={-GRIP / 2} width={GRIP} y={y} height={size} rx={2} />)}
+                <rect
+                  className={classes.grip} x={-GRIP} width={2 * GRIP} y={layout.top - 8} height={layout.absent - layout.top + 16} tabIndex={0} role="slider"
+                  aria-label={`Choose by ${dimension.label}`} aria-valuetext={chosen ? chosenWords(dimension, chosen) : "all"} aria-valuenow={0}
+                  onPointerDown={begin(dimension)} onPointerMove={move} onPointerUp={end(dimension)} onPointerCancel={() => setDrag(null)} onKeyDown={keys(dimension)}
+                />
+              </g>
+            );
+          })}
+        </svg>
+      </div>
+    </div>
+  );
+}
+
+function trace(context: CanvasRenderingContext2D, x: readonly number[], y: readonly number[]): void {
+  context.beginPath();
+  y.forEach((value, i) => (i === 0 ? context.moveTo(x[i]!, value) : context.lineTo(x[i]!, value)));
+}
+
+/** The line that passes nearest to (px, py) within reach, of those that are chosen. */
+export function nearestLine(
+  lines: readonly { number: number; y: readonly number[] }[], x: readonly number[], only: ReadonlySet<number> | null, px: number, py: number,
+): number | null {
+  const i = x.findIndex((at, k) => px >= at && px <= (x[k + 1] ?? -Infinity));
+  if (i < 0) return null;
+  const t = (px - x[i]!) / (x[i + 1]! - x[i]! || 1);
+  let found: number | null = null;
+  let best = REACH;
+  for (const { number, y } of lines) {
+    if (only !== null && !only.has(number)) continue;
+    const distance = Math.abs(y[i]! + t * (y[i + 1]! - y[i]!) - py);
+    if (distance <= best) [best, found] = [distance, number];
+  }
+  return found;
+}
+
+function marksOf(dimension: Dimension, { top, bottom }: Layout): { y: number; label: string }[] {
+  const at = (position: number) => bottom - position * (bottom - top);
+  if (!dimension.range) return dimension.categories.map((label, i) => ({ y: at((i + 0.5) / dimension.categories.length), label }));
+  const { min, max, log } = dimension.range;
+  const found = ticks(log ? "log" : "linear", min, max, { pixels: bottom - top, horizontal: false });
+  return found.at.flatMap((value, i) => (found.labels[i] ? [{ y: at(positionOf(dimension, value) ?? 0), label: found.labels[i]! }] : []));
+}
+
+/** Where the brush of an axis is drawn. */
+function stretches(dimension: Dimension, chosen: Chosen | undefined, live: { from: number; to: number } | null, { top, bottom, absent }: Layout): { y: number; size: number }[] {
+  const at = (position: number) => bottom - Math.max(0, Math.min(1, position)) * (bottom - top);
+  if (live) return [{ y: Math.min(at(live.from), at(live.to)), size: Math.abs(at(live.from) - at(live.to)) }];
+  if (!chosen) return [];
+  if ("from" in chosen) {
+    const [low, high] = [positionOf(dimension, chosen.from), positionOf(dimension, chosen.to)];
+    return low === null || high === null ? [] : [{ y: at(high), size: Math.max(3, at(low) - at(high)) }];
+  }
+  const size = (bottom - top) / Math.max(1, dimension.categories.length);
+  return chosen.of.flatMap((one) => {
+    if (one === ABSENT) return [{ y: absent - 8, size: 16 }];
+    const position = positionOf(dimension, one);
+    return position === null ? [] : [{ y: at(position) - size / 2 + 1, size: size - 2 }];
+  });
+}
+
+function short(text: string, most: number): string {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}

@@ -1,0 +1,163 @@
+/** The axes of the parallel coordinates: one for each parameter, and the objective last. */
+
+import type { Experiment, Trial } from "../api/types";
+import { metric as written, param } from "../format";
+import type { Brushes, Chosen } from "../pages/address";
+
+export interface Dimension {
+  /** Of the parameter; of the objective "objective:" and the metric. */
+  id: string;
+  label: string;
+  objective: boolean;
+  /** Null for categories. */
+  range: { min: number; max: number; log: boolean } | null;
+  categories: readonly string[];
+  /** Some trials do not have it, as under another branch of a conditional space; they have a place below the axis. */
+  optional: boolean;
+}
+
+/** A category that stands for "the trial does not have this parameter". */
+export const ABSENT = "not present";
+
+export function objectiveId(metric: string): string {
+  return `objective:${metric}`;
+}
+
+/** The value of a trial on an axis: a number, the name of a category, or ABSENT. */
+export function valueOf(trial: Trial, dimension: Dimension): number | string {
+  if (dimension.objective) return trial.best_value !== null && Number.isFinite(trial.best_value) ? trial.best_value : ABSENT;
+  const value = trial.params[dimension.id];
+  if (value === undefined) return ABSENT;
+  if (dimension.range) return typeof value === "number" ? value : ABSENT;
+  return param(value);
+}
+
+/** Where a value lies on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
+export function positionOf(dimension: Dimension, value: number | string): number | null {
+  if (value === ABSENT) return null;
+  if (dimension.range === null) {
+    const at = dimension.categories.indexOf(String(value));
+    return at < 0 ? null : (at + 0.5) / dimension.categories.length;
+  }
+  const { min, max, log } = dimension.range;
+  if (typeof value !== "number") return null;
+  if (max === min) return 0.5;
+  return log ? Math.log(value / min) / Math.log(max / min) : (value - min) / (max - min);
+}
+
+/** The value at a position; the inverse of `positionOf` for numbers. */
+export function valueAt({ range }: Dimension, position: number): number {
+  if (!range) return NaN;
+  const { min, max, log } = range;
+  return log ? min * (max / min) ** position : min + position * (max - min);
+}
+
+/** What a stretch of an axis chooses: the numbers in it, or the categories whose places it covers; null where there are none. */
+export function choose(dimension: Dimension, from: number, to: number): Chosen | null {
+  const [low, high] = [Math.min(from, to), Math.max(from, to)];
+  if (dimension.range) return { from: valueAt(dimension, low), to: valueAt(dimension, high) };
+  const size = dimension.categories.length;
+  const of = dimension.categories.filter((_, i) => (i + 0.8) / size > low && (i + 0.2) / size < high);
+  return of.length > 0 ? { of } : null;
+}
+
+export function matches(trial: Trial, dimensions: readonly Dimension[], brushes: Brushes): boolean {
+  for (const dimension of dimensions) {
+    const chosen = brushes[dimension.id];
+    if (!chosen) continue;
+    const value = valueOf(trial, dimension);
+    if ("of" in chosen ? !chosen.of.includes(String(value)) : typeof value !== "number" || value < chosen.from || value > chosen.to) return false;
+  }
+  return true;
+}
+
+export function chosenWords(dimension: Dimension, chosen: Chosen): string {
+  if ("of" in chosen) return chosen.of.join(" or ");
+  const say = dimension.objective ? written : param;
+  return `${say(Number(chosen.from.toPrecision(4)))} to ${say(Number(chosen.to.toPrecision(4)))}`;
+}
+
+/** `order`: parameters in the order that is wanted; those that it does not name come behind, as the space has them. */
+export function dimensionsOf(
+  trials: readonly Trial[], experiment: Pick<Experiment, "metric" | "space">, order: readonly string[] = [],
+): Dimension[] {
+  const names = new Set<string>(order);
+  const seen = new Map<string, unknown[]>();
+  for (const trial of trials) {
+    for (const [name, value] of Object.entries(trial.params)) {
+      names.add(name);
+      const values = seen.get(name);
+      if (values) values.push(value);
+      else seen.set(name, [value]);
+    }
+  }
+  const found: Dimension[] = [];
+  for (const name of names) {
+    const values = seen.get(name);
+    if (!values) continue;
+    const dimension = dimensionOf(name, values, domainOf(experiment.space, name), values.length < trials.length);
+    if (dimension) found.push(dimension);
+  }
+  const reached = trials.map((trial) => trial.best_value).filter((value): value is number => value !== null && Number.isFinite(value));
+  if (reached.length > 0) {
+    found.push({
+      id: objectiveId(experiment.metric), label: experiment.metric, objective: true, categories: [], optional: reached.length < trials.length,
+      range: { ...ends(reached), log: false },
+    });
+  }
+  return found;
+}
+
+function dimensionOf(name: string, values: readonly unknown[], domain: Domain, optional: boolean): Dimension | null {
+  const base = { id: name, label: name, objective: false, optional };
+  const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
+  if (numbers.length === values.length && !domain.categories) {
+    const range = ends([...numbers, ...domain.bounds]);
+    // A constant says nothing.
+    if (range.min === range.max) return null;
+    return { ...base, categories: [], range: { ...range, log: range.min > 0 && (domain.log ?? range.max / range.min >= 1000) } };
+  }
+  const written = [...new Set([...(domain.categories ?? []).map(param), ...values.map(param)])];
+  if (written.length < 2 && !optional) return null;
+  // Of a choice between whole sub-spaces the index stands in the parameters: show only what occurs.
+  const occurring = new Set(values.map(param));
+  const categories = written.filter((one) => occurring.has(one) || written.length <= 12);
+  const allNumbers = categories.every((one) => one !== "" && Number.isFinite(Number(one)));
+  return { ...base, range: null, categories: allNumbers ? categories.sort((a, b) => Number(a) - Number(b)) : categories };
+}
+
+function ends(values: readonly number[]): { min: number; max: number } {
+  let [min, max] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < min) min = value;
+    if (value > max) max = value;
+  }
+  return { min, max };
+}
+
+interface Domain {
+  /** Null where the space does not tell. */
+  log: boolean | null;
+  bounds: number[];
+  /** Of a choice between plain values. */
+  categories: unknown[] | null;
+}
+
+/** What the space says of a parameter; its name is the path to it. */
+function domainOf(space: Experiment["space"], name: string): Domain {
+  let here: unknown = space[name] ?? space;
+  if (here === space) for (const part of name.split("/")) here = isObject(here) ? here[part] : undefined;
+  const unknown: Domain = { log: null, bounds: [], categories: null };
+  if (!isObject(here) || typeof here["type"] !== "string") return unknown;
+  const type = here["type"];
+  const categories = here["categories"] ?? here["values"];
+  if (Array.isArray(categories)) {
+    return categories.some((one) => isObject(one)) ? unknown : { ...unknown, categories };
+  }
+  const bounds = [here["lower"], here["upper"]].filter((one): one is number => typeof one === "number");
+  return { log: type.includes("log"), bounds, categories: null };
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}

@@ -1,0 +1,62 @@
+import { describe, expect, it } from "vitest";
+import type { Series } from "../api/types";
+import type { Source } from "../curves/geometry";
+import { scoreShares } from "./LaneChart";
+import { ancestry, lanesOf } from "./lanes";
+
+type Piece = Series["segments"][number];
+
+function member(number: number, ...segments: [Piece["cause"], number[], (number | null)[]][]): Series {
+  return { trial_id: `trl_${number}`, number, state: "completed", best_value: null, segments: segments.map(([cause, x, y], i) => ({ ordinal: i + 1, cause, x, y })) };
+}
+
+// 1 takes over from 0 after iteration 4, 2 from 1 after iteration 8.
+const SERIES = [
+  member(0, ["start", [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4]], ["resume", [5, 6, 7, 8], [0.5, 0.6, 0.7, 0.8]]),
+  member(1, ["start", [1, 2, 3, 4], [0, 0, 0, 0]], ["exploit", [5, 6, 7, 8], [0.5, 0.6, 0.8, null]]),
+  member(2, ["start", [1, 2, 3, 4, 5, 6, 7, 8], [0, 0, 0, 0, 0, 0, 0, 0.1]], ["exploit", [9, 10], [0.9, 0.95]]),
+  member(3),
+];
+const SOURCES: Record<string, Source> = { "1.2": { trial: 0, ordinal: 1, iteration: 4 }, "2.2": { trial: 1, ordinal: 2, iteration: 8 } };
+const source = (trial: number, ordinal: number) => SOURCES[`${trial}.${ordinal}`];
+const RANK = new Map([[2, 1], [1, 2], [0, 2], [3, 4]]);
+
+describe("the lanes of a population", () => {
+  const lanes = lanesOf({ series: SERIES }, source, RANK);
+
+  it("come best first, without members that have not reported", () => {
+    expect(lanes.order).toEqual([2, 0, 1]);
+    expect(lanes.end).toBe(10);
+  });
+
+  it("have a piece for each segment, with the last value reported in it", () => {
+    expect(lanes.pieces.filter((piece) => piece.trial === 1)).toEqual([
+      { trial: 1, ordinal: 1, cause: "start", from: 0, to: 4, score: 0 },
+      { trial: 1, ordinal: 2, cause: "exploit", from: 4, to: 8, score: 0.8 },
+    ]);
+  });
+
+  it("are joined from donor to recipient", () => {
+    expect(lanes.handovers).toEqual([
+      { donor: 0, donorAt: 4, recipient: 1, at: 4, ordinal: 2 },
+      { donor: 1, donorAt: 8, recipient: 2, at: 8, ordinal: 2 },
+    ]);
+  });
+
+  it("tell what led to a trial's weights", () => {
+    expect([...ancestry(lanes, source, 2)].sort()).toEqual(["0.1", "1.2", "2.2"]);
+    expect([...ancestry(lanes, source, 0)].sort()).toEqual(["0.1", "0.2"]);
+    expect([...ancestry(lanes, () => undefined, 2)]).toEqual(["2.2"]);
+  });
+
+  it("end where sources lead in a circle, as no data should", () => {
+    const circle = (trial: number) => ({ trial: trial === 1 ? 2 : 1, ordinal: 2, iteration: 4 });
+    expect([...ancestry(lanes, circle, 1)].sort()).toEqual(["1.2", "2.2"]);
+  });
+
+  it("are coloured by the place of a score among all", () => {
+    const share = scoreShares(lanes.pieces, "max");
+    expect([share(0), share(0.95)].map((one) => Math.round(one * 100))).toEqual([0, 100]);
+    expect(scoreShares(lanes.pieces, "min")(0.95)).toBe(0);
+  });
+});

@@ -1,0 +1,28 @@
+/** What every chart hands to uPlot for its axes. */
+
+import "uplot/dist/uPlot.min.css";
+import type uPlot from "uplot";
+import { ticks, type Scale } from "./ticks";
+
+export const LOG = { distr: 3 as const, log: 10 as const };
+
+/** The range as it was set; uPlot would widen one of a log scale to whole powers of ten. */
+export function asAsked(_: uPlot, min: number | null, max: number | null): [number | null, number | null] {
+  return [min, max];
+}
+
+/** Our ticks in the place of uPlot's. */
+export function ownTicks(scale: Scale, horizontal: boolean): Pick<uPlot.Axis, "incrs" | "space" | "splits" | "values" | "filter"> {
+  const found = (u: uPlot, min: number, max: number) => ticks(scale, min, max, { pixels: (horizontal ? u.over.clientWidth : u.over.clientHeight) || (horizontal ? u.width : u.height), horizontal });
+  return {
+    incrs: (_u, _axis, min, max) => [Math.max(5, max - min)], // any that fits, or uPlot shows no axis; the splits do not use it
+    space: 1,
+    splits: (u, _axis, min, max) => found(u, min, max).at,
+    filter: (_u, splits) => splits,
+    values: (u, splits, axis) => {
+      const { min, max } = u.scales[axis === 0 ? "x" : "y"]!;
+      const { at, labels } = found(u, min!, max!);
+      return splits.map((value) => labels[at.indexOf(value)] ?? "");
+    },
+  };
+}

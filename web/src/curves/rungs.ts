@@ -1,0 +1,31 @@
+/** The rungs of successive halving: the iterations at which trials are compared and the worse ones stopped or paused. */
+
+import type { Experiment } from "../api/types";
+
+const HALVING: ReadonlySet<unknown> = new Set(["asha", "asha_promotion", "hyperband"]);
+const MOST = 40;
+
+/**
+ * Return the levels of all brackets up to the longest trial, in rising order. Empty for other schedulers, and where the
+ * rungs are not counted in reports, which the step axis is.
+ */
+export function rungLevels({ resolved, scheduler, max_t, time_attr }: Pick<Experiment, "resolved" | "scheduler" | "max_t" | "time_attr">): number[] {
+  const options = resolved?.scheduler ?? scheduler;
+  if (!HALVING.has(options["type"]) || time_attr !== "training_iteration") return [];
+  const grace = positive(options["grace_period"]) ?? 1;
+  const eta = positive(options["reduction_factor"]) ?? 3;
+  const end = positive(options["max_t"]) ?? max_t;
+  if (end === null || eta <= 1) return [];
+  // HyperBand's rungs lie at max_t divided by powers of eta, those of ASHA at the grace period times them.
+  const levels: number[] = [];
+  for (let k = 0; k < MOST; k++) {
+    const level = options["type"] === "hyperband" ? Math.floor(end / eta ** (k + 1)) : grace * eta ** k;
+    if (level >= end || level < 1) break;
+    levels.push(level);
+  }
+  return [...new Set(levels)].sort((a, b) => a - b);
+}
+
+function positive(value: unknown): number | null {
+  return typeof value === "number" && value > 0 ? value : null;
+}

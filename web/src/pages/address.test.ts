@@ -1,0 +1,51 @@
+import { describe, expect, it } from "vitest";
+import { random } from "../test/run";
+import { formatBrushes, formatSort, formatZoom, parseBrushes, parseSort, parseZoom } from "./address";
+
+describe("a zoom in the address", () => {
+  it("comes back as it was, as far as a screen can show", () => {
+    const next = random(5);
+    for (let i = 0; i < 2000; i++) {
+      const range = () => {
+        const min = (next() - 0.5) * 10 ** (8 * next() - 4);
+        return { min, max: min + Math.max(1e-9, Math.abs(min) * 10 ** (6 * next() - 4)) };
+      };
+      const zoom = { x: range(), y: range() };
+      const found = parseZoom(formatZoom(zoom))!;
+      for (const axis of ["x", "y"] as const) {
+        const size = zoom[axis].max - zoom[axis].min;
+        expect(Math.abs(found[axis].min - zoom[axis].min) / size).toBeLessThan(1e-3);
+        expect(Math.abs(found[axis].max - zoom[axis].max) / size).toBeLessThan(1e-3);
+      }
+    }
+  });
+
+  it.each([null, "", "1,2", "1,2,3,x", "2,1,0,1", "1,2,0,Infinity", "1,2,3,3", ",,,"])("is none where it says %s", (text) => {
+    expect(parseZoom(text)).toBeNull();
+  });
+});
+
+describe("a sort in the address", () => {
+  const best = { column: "best", descending: true };
+  it("is left out where it is the usual one", () => {
+    expect(formatSort(best, best)).toBeNull();
+    expect(parseSort(null, best)).toBe(best);
+    expect(parseSort("-", best)).toBe(best);
+  });
+
+  it.each([{ column: "param:optimizer/lr", descending: false }, { column: "number", descending: true }, { column: "best", descending: false }])("comes back: %o", (sort) => {
+    expect(parseSort(formatSort(sort, best), best)).toEqual(sort);
+  });
+});
+
+describe("brushes in the address", () => {
+  it("come back, whatever parameters are called", () => {
+    const brushes = { 'a,"b"|c': { from: 0.001, to: 0.01 }, width: { of: ["16", "not present"] } };
+    expect(parseBrushes(formatBrushes(brushes))).toEqual(brushes);
+    expect(formatBrushes({})).toBeNull();
+  });
+
+  it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": []}', '{"a": [1]}', '{"a": [1, "x"]}'])("are none where it says %s", (text) => {
+    expect(parseBrushes(text)).toEqual({});
+  });
+});

@@ -1,0 +1,64 @@
+/** What is chosen on a page, as it stands in the address, so that a link shows somebody else the same. */
+
+import type { Range } from "../curves/geometry";
+import type { Zoom } from "../curves/plot";
+import type { Sort } from "../parts/trialColumns";
+
+/** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null where it is no such thing. */
+export function parseZoom(text: string | null): Zoom | null {
+  const parts = (text ?? "").split(",");
+  const [x0, x1, y0, y1] = parts.map(Number) as [number, number, number, number];
+  if (parts.length !== 4 || parts.includes("") || ![x0, x1, y0, y1].every(Number.isFinite) || x1 <= x0 || y1 <= y0) return null;
+  return { x: { min: x0, max: x1 }, y: { min: y0, max: y1 } };
+}
+
+/** With as many digits as tell the two ends apart on any screen. */
+export function formatZoom({ x, y }: Zoom): string {
+  const ends = ({ min, max }: Range) => {
+    const digits = Math.min(15, Math.max(4, 4 + Math.ceil(Math.log10(Math.max(Math.abs(min), Math.abs(max)) / (max - min)))));
+    return [min, max].map((value) => Number(value.toPrecision(digits)));
+  };
+  return [...ends(x), ...ends(y)].join(",");
+}
+
+/** "lr" sorts up, "-lr" down; the columns of parameters are "param:lr". */
+export function parseSort(text: string | null, fallback: Sort): Sort {
+  if (!text || text === "-") return fallback;
+  return text.startsWith("-") ? { column: text.slice(1), descending: true } : { column: text, descending: false };
+}
+
+export function formatSort(sort: Sort, fallback: Sort): string | null {
+  if (sort.column === fallback.column && sort.descending === fallback.descending) return null;
+  return `${sort.descending ? "-" : ""}${sort.column}`;
+}
+
+/** What is chosen on one axis of the parallel coordinates: a range of numbers, or some of the categories. */
+export type Chosen = { from: number; to: number } | { of: string[] };
+export type Brushes = Readonly<Record<string, Chosen>>;
+
+/** JSON: {"lr": [0.001, 0.01], "width": ["16", "32"]}. What is not understood is left out. */
+export function parseBrushes(text: string | null): Brushes {
+  let data: unknown;
+  try {
+    data = JSON.parse(text ?? "{}");
+  } catch {
+    return {};
+  }
+  if (data === null || typeof data !== "object" || Array.isArray(data)) return {};
+  const found: Record<string, Chosen> = {};
+  for (const [name, value] of Object.entries(data)) {
+    if (!Array.isArray(value) || value.length === 0) continue;
+    const [from, to] = value as unknown[];
+    if (value.length === 2 && typeof from === "number" && typeof to === "number") found[name] = { from: Math.min(from, to), to: Math.max(from, to) };
+    else if (value.every((one) => typeof one === "string")) found[name] = { of: value as string[] };
+  }
+  return found;
+}
+
+export function formatBrushes(brushes: Brushes): string | null {
+  const entries = Object.entries(brushes);
+  if (entries.length === 0) return null;
+  const short = (value: number) => Number(value.toPrecision(5));
+  return JSON.stringify(Object.fromEntries(entries.map(([name, chosen]) => [name, "of" in chosen ? chosen.of : [short(chosen.from), short(chosen.to)]])));
+}
+

@@ -1,0 +1,58 @@
+import type { Experiment, XAxis } from "../api/types";
+import { BestChart } from "../curves/BestChart";
+import { elapsed, metric, param, readable } from "../format";
+import { experimentEnded, useCurves, type LiveExperiment } from "../live/useExperiment";
+import { Facts, Panel } from "./Panel";
+import classes from "./parts.module.css";
+import { useNow } from "./useNow";
+
+interface BestPanelProps {
+  experiment: Experiment;
+  live: LiveExperiment;
+  /** The axis of the curves beside it: the same answer has the best value over time, so it is read once. */
+  x: XAxis;
+  onSelect: (number: number) => void;
+}
+
+/** The best value over time, and the configuration that reached it. */
+export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
+  const curves = useCurves(live, experiment.metric, x);
+  const ended = experimentEnded(experiment.state);
+  const now = useNow(!ended);
+  const { best } = experiment;
+  const until = elapsed(experiment.started_at, experiment.ended_at, now);
+  const soFar = curves.data?.best_so_far;
+  return (
+    <>
+      <Panel title={`Best ${experiment.metric} so far`}>
+        {soFar && soFar.x.length > 0
+          ? <BestChart best={soFar} metric={experiment.metric} until={until} height={118} />
+          : <div className={classes.empty} style={{ height: 118 }}>{!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}</div>}
+      </Panel>
+      <Panel
+        title="Best configuration"
+        aside={best && <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>trial {best.trial_number}, iteration {best.iteration}</button>}
+      >
+        {best
+          ? <Facts scroll items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
+          : <span className={classes.dimmed}>{experiment.no_best ?? (ended ? "There is none, as no trial reported a value." : "Known with the first report.")}</span>}
+        {best && <Finished experiment={experiment} onSelect={onSelect} />}
+      </Panel>
+    </>
+  );
+}
+
+/** The best value may be a peak that was lost again: say what the best trial that was trained to its end has come to. */
+function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | "onSelect">) {
+  const finished = experiment.best?.finished;
+  if (finished) {
+    return (
+      <p className={classes.dimmed}>
+        Best finished: <b>{metric(finished.value)}</b> by{" "}
+        <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>trial {finished.trial_number}</button>, trained to iteration {finished.iteration}
+      </p>
+    );
+  }
+  if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
+  return <p className={classes.dimmed}>No trial was trained to its end, so the best value may not last.</p>;
+}

@@ -1,0 +1,91 @@
+import { Button, Skeleton, TextInput } from "@mantine/core";
+import { useDebouncedCallback } from "@mantine/hooks";
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../api/client";
+import type { DecisionKind, Experiment } from "../api/types";
+import { experimentEnded, keys } from "../live/useExperiment";
+import type { Address } from "../pages/useAddress";
+import { DecisionLog } from "./DecisionLog";
+import { Panel } from "./Panel";
+import classes from "./parts.module.css";
+import { ProblemBox } from "./Problem";
+
+export const KINDS = ["start", "resume", "pause", "stop", "complete", "exploit", "retry", "fail", "cancel", "note", "finish"] as const satisfies readonly DecisionKind[];
+const REFRESH_MS = 3000;
+
+export function parseKinds(text: string | null): DecisionKind[] {
+  const asked = new Set((text ?? "").split(","));
+  return KINDS.filter((kind) => asked.has(kind));
+}
+
+/** Every decision with its reason and its numbers, filtered by the service. */
+export default function DecisionsTab({ experiment, address, onSelect }: { experiment: Experiment; address: Address; onSelect: (number: number) => void }) {
+  const kinds = parseKinds(address.get("kind"));
+  const text = address.get("q") ?? "";
+  const of = address.get("of");
+  const trial = of !== null && /^\d{1,9}$/.test(of) ? Number(of) : undefined;
+  const [typed, setTyped] = useState(text);
+  const find = useDebouncedCallback((value: string) => address.set({ q: value.trim() }), 250);
+  const query = useInfiniteQuery({
+    queryKey: [...keys.decisions(experiment.id), "found", kinds.join(), text, trial ?? null],
+    queryFn: ({ pageParam, signal }) =>
+      api.decisions(
+        experiment.id,
+        { page_size: 200, kind: kinds, ...(text && { text }), ...(trial !== undefined && { trial }), ...(pageParam && { page_token: pageParam }) },
+        signal,
+      ),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
+    refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    placeholderData: (old) => old,
+  });
+  const decisions = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const filtered = kinds.length > 0 || text !== "" || trial !== undefined;
+  const toggle = (kind: DecisionKind) => {
+    const next = kinds.includes(kind) ? kinds.filter((one) => one !== kind) : [...kinds, kind];
+    address.set({ kind: next.join(",") });
+  };
+  const showAll = () => {
+    setTyped("");
+    address.set({ kind: null, q: null, of: null });
+  };
+  return (
+    <Panel
+      flush
+      title="Decisions"
+      aside={
+        <div className={classes.filterRow}>
+          <div className={classes.chips} role="group" aria-label="Filter by kind">
+            {KINDS.map((kind) => (
+              <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>{kind}</button>
+            ))}
+          </div>
+          <TextInput
+            size="xs" w={92} inputMode="numeric" placeholder="Trial" aria-label="Filter by trial" value={trial ?? ""}
+            onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
+          />
+          <TextInput
+            size="xs" w={190} placeholder="Search the reasons" aria-label="Search the reasons" value={typed}
+            onChange={(event) => {
+              setTyped(event.currentTarget.value);
+              find(event.currentTarget.value);
+            }}
+          />
+        </div>
+      }
+    >
+      {query.isError && !query.data && <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />}
+      {query.isLoading && <Skeleton height={240} />}
+      {query.data && (decisions.length > 0 || !filtered) && (
+        <DecisionLog decisions={decisions} onSelect={onSelect} tall details {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })} />
+      )}
+      {query.data && decisions.length === 0 && filtered && (
+        <p className={classes.none}>
+          No decision matches.{" "}
+          <Button size="compact-xs" variant="default" onClick={showAll}>Show all</Button>
+        </p>
+      )}
+    </Panel>
+  );
+}

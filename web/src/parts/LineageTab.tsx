@@ -1,0 +1,33 @@
+import { Skeleton } from "@mantine/core";
+import { useMemo } from "react";
+import type { Experiment } from "../api/types";
+import { LaneChart } from "../charts/LaneChart";
+import { lanesOf } from "../charts/lanes";
+import { useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
+import { Panel } from "./Panel";
+import classes from "./parts.module.css";
+import { ProblemBox } from "./Problem";
+
+interface LineageTabProps {
+  experiment: Experiment;
+  live: LiveExperiment;
+  rank: ReadonlyMap<number, number>;
+  selected: number | null;
+  onSelect: (number: number) => void;
+}
+
+/** The whole population over time: who took over whose weights, and how good each was. */
+export default function LineageTab({ experiment, live, rank, selected, onSelect }: LineageTabProps) {
+  const curves = useCurves(live, experiment.metric, "step");
+  const { source } = useSources(live, true);
+  const lanes = useMemo(() => curves.data && lanesOf(curves.data, source, rank), [curves.data, source, rank]);
+  return (
+    <Panel title="Lineage of the population">
+      {curves.isError && !curves.data && <ProblemBox error={curves.error} what="curves" retry={() => void curves.refetch()} />}
+      {curves.isLoading && <Skeleton height={240} />}
+      {lanes && (lanes.order.length > 0
+        ? <LaneChart lanes={lanes} source={source} metric={experiment.metric} mode={experiment.mode} timeAttr={experiment.time_attr} selected={selected} onSelect={onSelect} />
+        : <div className={classes.empty} style={{ height: 160 }}>No member has reported yet.</div>)}
+    </Panel>
+  );
+}

@@ -1,0 +1,51 @@
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { api } from "../api/client";
+import type { Experiment, Trial } from "../api/types";
+import { ParallelChart } from "../charts/ParallelChart";
+import type { Dimension } from "../charts/dimensions";
+import { keys } from "../live/useExperiment";
+import { formatBrushes, type Brushes, type Chosen } from "../pages/address";
+import type { Address } from "../pages/useAddress";
+import { Importance } from "./Importance";
+import { Panel } from "./Panel";
+import classes from "./parts.module.css";
+
+interface ParametersTabProps {
+  experiment: Experiment;
+  trials: readonly Trial[];
+  dimensions: readonly Dimension[];
+  rank: ReadonlyMap<number, number>;
+  brushes: Brushes;
+  only: ReadonlySet<number> | null;
+  selected: number | null;
+  pointed: number | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+  address: Address;
+}
+
+/** What the parameters have to do with the result: all trials on parallel axes, and how much each parameter mattered. */
+export default function ParametersTab({ experiment, trials, dimensions, brushes, address, ...rest }: ParametersTabProps) {
+  // The same answer as that of the panel below; the most important parameters come first.
+  const importance = useQuery({ queryKey: keys.importance(experiment.id), queryFn: ({ signal }) => api.importance(experiment.id, signal) });
+  const place = new Map(importance.data?.items.map(({ parameter }, i) => [parameter, i]));
+  const ordered = useMemo(
+    () => [...dimensions].sort((a, b) => Number(a.objective) - Number(b.objective) || (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0),
+    [dimensions, importance.data],
+  );
+  const onBrush = (id: string, chosen: Chosen | null) => {
+    const { [id]: _, ...others } = brushes;
+    address.set({ brush: formatBrushes(chosen ? { ...others, [id]: chosen } : others) });
+  };
+  return (
+    <>
+      <Panel title="Parallel coordinates" aside={<span className={classes.dimmed}>drag along an axis to choose trials, click it to take the choice back</span>}>
+        {ordered.length > 1
+          ? <ParallelChart trials={trials} dimensions={ordered} brushes={brushes} onBrush={onBrush} height={340} {...rest} />
+          : <div className={classes.empty} style={{ height: 160 }}>{trials.length ? "There is one parameter with one value." : "No trial has been started yet."}</div>}
+      </Panel>
+      <Panel title="Importance of parameters"><Importance experiment={experiment} /></Panel>
+    </>
+  );
+}

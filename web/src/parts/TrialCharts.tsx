@@ -1,0 +1,91 @@
+import { Skeleton, useComputedColorScheme } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { api } from "../api/client";
+import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
+import { pointAt } from "../curves/geometry";
+import { CurvesPlot, type Hover } from "../curves/plot";
+import { metric as written } from "../format";
+import { hasEnded } from "../live/events";
+import { keys } from "../live/useExperiment";
+import { ProblemBox } from "./Problem";
+import classes from "./TrialDetails.module.css";
+
+const REFRESH_MS = 2000;
+const HEIGHT = 150;
+
+interface TrialChartsProps {
+  trial: TrialWithSegments;
+  /** The objective: its chart comes first. */
+  metric: string;
+  timeAttr: string;
+  rank: number | undefined;
+  of: number;
+}
+
+/** A small chart for each metric that the trial has reported. */
+export function TrialCharts({ trial, metric, timeAttr, rank, of }: TrialChartsProps) {
+  const query = useQuery({
+    queryKey: keys.trialCurves(trial.id, "step"), queryFn: ({ signal }) => api.trialCurves(trial.id, "step", signal),
+    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
+  });
+  if (query.isError && !query.data) return <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={HEIGHT} mb="sm" />;
+  const items = [...query.data.items].sort((a, b) => Number(b.metric === metric) - Number(a.metric === metric));
+  return (
+    <div className={classes.charts}>
+      {items.map((item) => <MetricChart key={item.metric} item={item} trial={trial} timeAttr={timeAttr} rank={rank} of={of} />)}
+    </div>
+  );
+}
+
+interface MetricChartProps extends Pick<TrialChartsProps, "trial" | "timeAttr" | "rank" | "of"> {
+  item: TrialCurves["items"][number];
+}
+
+function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
+  const root = useRef<HTMLDivElement>(null);
+  const plot = useRef<CurvesPlot | null>(null);
+  const theme = useComputedColorScheme("light");
+  const [hover, setHover] = useState<Hover | null>(null);
+  const [log, setLog] = useState(false);
+  const xLabel = timeAttr.replaceAll("_", " ");
+  const look = { mode: "max" as const, objective: false, x: "step" as const, xLabel, log, logX: false, trim: false, theme, rungs: [] };
+  const first = useRef(look);
+  const series = useMemo((): Series => ({ trial_id: trial.id, number: trial.number, state: trial.state, best_value: null, segments: item.segments }), [trial.id, trial.number, trial.state, item]);
+
+  useLayoutEffect(() => {
+    const made = new CurvesPlot(root.current!, first.current, { onHover: setHover, onSelect: () => {}, onOutside: () => {}, onZoom: (zoom) => made.setZoom(zoom) });
+    plot.current = made;
+    const observer = new ResizeObserver(([entry]) => made.resize(Math.floor(entry!.contentRect.width), HEIGHT));
+    observer.observe(root.current!);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+    };
+  }, []);
+  useLayoutEffect(() => {
+    first.current = look;
+    plot.current?.setLook(look);
+  });
+  useEffect(() => {
+    // In the colour that its rank has among all trials.
+    const ranks = new Map(Array.from({ length: Math.max(1, of) }, (_, i) => [-1 - i, i + 1] as const));
+    ranks.set(trial.number, rank ?? 1);
+    plot.current?.setData({ series: [series], rank: ranks, source: () => undefined, live: !hasEnded(trial.state) });
+  }, [series, rank, of, trial.number, trial.state]);
+
+  const point = hover && pointAt(series, hover.at, "step");
+  const last = [...item.segments].reverse().flatMap((segment) => [...segment.y].reverse()).find((value) => value !== null);
+  const positive = item.segments.some((segment) => segment.y.some((value) => value !== null && value > 0));
+  return (
+    <figure className={classes.metric}>
+      <figcaption>
+        <b>{item.metric}</b>
+        <span>{point ? <>{written(point.y)} <i>at {point.x}{point.ordinal > 1 && `, segment ${point.ordinal}`}</i></> : <>{written(last)} <i>last</i></>}</span>
+        <button type="button" aria-pressed={log} disabled={!positive} onClick={() => setLog(!log)}>log</button>
+      </figcaption>
+      <div ref={root} style={{ height: HEIGHT }} role="img" aria-label={`${item.metric} of trial ${trial.number} over ${xLabel}, last ${written(last)}`} />
+    </figure>
+  );
+}
