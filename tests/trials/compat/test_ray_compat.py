@@ -86,7 +86,7 @@ def installed(driver: Driver) -> Iterator[Session]:
 
 
 def test_this_ray_has_every_private_name_that_is_used() -> None:
-    """If this fails, a new Ray has moved what `tuner/trials/ray_compat.py` relies on: each line says what and where."""
+    """If this fails, a new Ray has moved what `tuner/trials/compat/ray_compat.py` relies on: each line says what and where."""
     assert ray_compat.missing() == []
 
 
