@@ -74,8 +74,10 @@ def test_the_page_asks_for_nothing_unknown(app: FastAPI) -> None:
     }
     text = (ROOT / "web/src/api/client.ts").read_text()
     asked: set[str] = set(re.findall(r"\?(\w+)=", text))
-    for fields in re.findall(r"query: \{([^}]*)\}", text) + re.findall(r"`, \{([^}]*)\}", text):
-        asked |= {re.split(r"[?:]", field.strip())[0] for field in re.split("[;,]", fields) if field.strip()}
+    objects = (r"query: \{([^}]*)\}", r"`, \{([^}]*)\}", r"interface \w+Query \{([^}]*)\}")
+    for fields in (found for pattern in objects for found in re.findall(pattern, text)):
+        named = [field.strip() for field in re.split("[;,]", re.sub(r"/\*.*?\*/", "", fields, flags=re.S))]
+        asked |= {re.split(r"[?:]", field)[0] for field in named if field and not field.startswith("...")}
     assert {"page_size", "page_token", "metric", "x", "points", "after", "tail"} <= asked <= known
 
 

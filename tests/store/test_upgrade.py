@@ -134,7 +134,7 @@ def test_curves_and_decisions_of_old_experiments_can_be_read(upgraded: Store) ->
         assert decisions
         assert all(decision.reason for decision in decisions)
         for x in ("step", "time"):
-            curves = upgraded.curves(record.id, "accuracy", x=x)
+            curves = upgraded.curves(record.id, "accuracy", x=x).curves
             assert sum(len(part.y) for curve in curves for part in curve.segments) == reports, (record.name, x)
         if reports:
             _, best = upgraded.best_so_far(record.id, "accuracy", "max")
