@@ -760,3 +760,44 @@ def test_a_trial_that_is_resumed_while_it_leaves_is_resumed_once() -> None:
     resumes = [entry for _, entry in bench.log if isinstance(entry, d.Resume)]
     assert len(resumes) == 1
     assert bench.states[0] == "pending"
+
+
+def test_a_trial_that_waits_for_its_scheduler_and_was_held_by_a_user_waits_again_after_the_resume() -> None:
+    bench = Bench(num_samples=9, max_t=9, scheduler={"type": "hyperband", "reduction_factor": 3})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    assert bench.verdict(0) == "pause"
+    bench.ended(0)
+    bench.command("pause", trial=0)
+    bench.command("pause")
+    for number in (1, 2):
+        bench.ended(number) if bench.core.trials[number].holds_resources else None
+    bench.command("resume")
+    trial = bench.core.trials[0]
+    assert (trial.state, trial.held) == (TrialState.PAUSED, False), "its round is not over"
+
+
+def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
+    """In the synchronous form the donor may itself wait for the others to come to the end of the interval."""
+    bench = Bench(
+        num_samples=4,
+        scheduler={"type": "pbt", "perturbation_interval": 1},
+        limits={"max_concurrent_trials": 4},
+    )
+    for number in range(4):
+        bench.started(number)
+    for number, loss in ((0, 0.9), (1, 0.6), (2, 0.5)):
+        bench.reported(number, loss=loss)
+        bench.verdict(number)
+    bench.reported(3, loss=0.1)
+    bench.saved(3, "on_its_way", 1, ready=False)
+    bench.verdict(3)
+    bench.reported(0, loss=0.9)
+    assert bench.core.trials[0].held, "it waits for the checkpoint of trial 3"
+    bench.ended(0)
+    bench.command("pause", trial=3)
+    bench.reported(3, loss=0.1)
+    bench.ended(3)
+    trial = bench.core.trials[0]
+    assert (trial.state, trial.held) == (TrialState.PENDING, False)
+    assert "has no checkpoint that this one could go on from" in trial.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain import events as e
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.fuzz.world import World
 
 _TRIAL_FIELDS = (
-    "state", "iteration", "t", "checkpoint", "checkpoints", "inherited", "line_begins", "held", "best_value",
-    "best_iteration", "last", "last_value", "params", "reports", "failures", "system_failures", "reason", "values",
+    "state", "iteration", "t", "checkpoint", "checkpoints", "inherited", "line_begins", "held", "paused_by_scheduler",
+    "best_value", "best_iteration", "last", "last_value", "params", "reports", "failures", "system_failures", "reason", "values",
     "next", "tags", "searcher_state", "running_s",
 )  # fmt: skip
 _LEDGER_FIELDS = ("deleting", "_owner", "_early", "_gone", "_unfinished", "_borrowers", "_active", "_best")
@@ -32,7 +32,7 @@ _SEGMENT_FIELDS = (
 )  # fmt: skip
 
 
-def of_state(core: Core, meddled: Collection[int] = ()) -> Iterator[str]:
+def of_state(core: Core, scored: Mapping[int, Set[float]], meddled: Collection[int]) -> Iterator[str]:
     """Yield what is wrong with the state of a search, in words. meddled: trials that a user has resumed."""
     spec = core.spec
     opened = [trial for trial in core.trials if trial.holds_resources]
@@ -55,10 +55,10 @@ def of_state(core: Core, meddled: Collection[int] = ()) -> Iterator[str]:
     waiting = set(core._waits_for)
     if odd := [n for n in waiting if not (core.trials[n].state is TrialState.PAUSED and core.trials[n].held)]:
         yield f"trials {odd} wait for a donor without being held"
-    yield from _of_scheduler(core, meddled)
+    yield from _of_scheduler(core, scored, meddled)
 
 
-def _of_scheduler(core: Core, meddled: Collection[int]) -> Iterator[str]:
+def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collection[int]) -> Iterator[str]:
     scheduler: Any = core.scheduler
     by_iteration = core.spec.time_attr == "training_iteration"
     if core.searcher.metric_constraints():
@@ -67,7 +67,7 @@ def _of_scheduler(core: Core, meddled: Collection[int]) -> Iterator[str]:
         for trial in core.trials:
             if trial.state.ended or not trial.values or trial.diverged:
                 continue
-            passed = scheduler._levels[scheduler.bracket(trial.number)].passed(_furthest(core, trial.number))
+            passed = scheduler._levels[scheduler.bracket(trial.number)].passed(max(scored.get(trial.number, (0.0,))))
             if passed != scheduler.state.passed.get(trial.number, 0):
                 yield f"trial {trial.number} was judged at {scheduler.state.passed.get(trial.number, 0)} of {passed} rungs"
     elif isinstance(scheduler, FreezeThawScheduler):
@@ -83,16 +83,9 @@ def _of_scheduler(core: Core, meddled: Collection[int]) -> Iterator[str]:
                 scheduler._level(bracket) if bracket.round < len(scheduler._shapes[bracket.shape].levels) else math.inf
             )
             for number in bracket.arrived:
-                judged = level in core.trials[number].values  # else its report there had no objective
-                if by_iteration and judged and number not in meddled and _furthest(core, number) > level:
-                    yield f"trial {number} is at {_furthest(core, number)} in a round of bracket {home} at {level}"
-
-
-def _furthest(core: Core, number: int) -> float:
-    """Return the largest time_attr that the trial has reported with a finite objective."""
-    trial = core.trials[number]
-    reached = [trial.times.get(i, 0.0) for i in trial.values] if trial.times else [float(i) for i in trial.values]
-    return max(reached, default=0.0)
+                judged = level in scored[number]  # else its report there had no objective
+                if by_iteration and judged and number not in meddled and max(scored[number]) > level:
+                    yield f"trial {number} is at {max(scored[number])} in a round of bracket {home} at {level}"
 
 
 def of_log(log: list[Any], max_t: int | None) -> Iterator[str]:

@@ -58,6 +58,7 @@ class Saved:
     trial: int
     segment: int
     value: float | None
+    announced: bool = False  # its report says that it is on its way
     reported: bool = False  # the core knows its report
     told: bool = False  # the core knows that it is ready
     torn: bool = False
@@ -150,6 +151,7 @@ class World:
         self.reports = 0
         self.counted = 0
         self.trace: list[str] = []
+        self.scored: dict[int, set[float]] = {}  # trial -> each time_attr that it has reported with a finite objective
         self.meddled: set[int] = set()  # trials that a user has resumed
 
     # ------------------------------------------------------------------------------------------------ towards the core
@@ -206,7 +208,9 @@ class World:
             if isinstance(entry, e.Reported):
                 self.took(entry)
             if isinstance(entry, e.CheckpointSaved) and entry.checkpoint.ready:
-                self.saved[entry.checkpoint.id].told = True
+                self.told(self.saved[entry.checkpoint.id])
+            if isinstance(entry, e.SegmentEnded) and entry.failure is not None:
+                self.lost(entry, entry.failure.cause)
         for problem in invariants.of_fold(core, self.shadow):
             self.found(problem)
         for action in out.actions:
@@ -218,9 +222,30 @@ class World:
         for action in out.actions:
             self.act(action)
 
+    def told(self, saved: Saved) -> None:
+        """The core knows that a checkpoint is ready. Its value may be lost: another segment may have reported there since."""
+        saved.told = True
+        segments = reversed(self.core.trials[saved.trial].segments)
+        reported = next((s.ordinal for s in segments if s.start_iteration < saved.info.step <= s.iteration), None)
+        if reported != saved.segment and not saved.announced:
+            saved.value = None
+
+    def lost(self, entry: e.SegmentEnded, cause: str) -> None:
+        """The core knows that the checkpoint a segment was to start from is gone, or all of that disk."""
+        source = self.core.trials[entry.trial].segments[entry.segment - 1].source
+        if source is None or cause not in ("checkpoint_lost", "disk_lost"):
+            return
+        self.saved[source.id].known_torn = True
+        for other in self.saved.values():
+            if cause == "disk_lost" and other.info.node == source.node and other.told:
+                other.known_torn = True
+
     def took(self, entry: e.Reported) -> None:
         """The core has counted a report."""
         self.counted += 1
+        t = entry.metrics["tokens"] if self.by_tokens else float(entry.iteration)
+        if math.isfinite(entry.metrics.get("loss", math.nan)):
+            self.scored.setdefault(entry.trial, set()).add(t)
         run = self.running.get(entry.trial)
         if run is not None and run.ordinal == entry.segment:
             if entry.report_no != run.delivered + 1:
@@ -462,9 +487,7 @@ class World:
             disk = self.rng.random() < 0.3 and saved.info.node is not None
             if disk:
                 for other in self.saved.values():
-                    if other.info.node == saved.info.node and other.told:
-                        other.torn = other.known_torn = True
-            saved.known_torn = True
+                    other.torn = other.torn or other.info.node == saved.info.node
             self.policy_lost = True
             cause = "disk_lost" if disk else "checkpoint_lost"
             self.end(
@@ -505,6 +528,8 @@ class World:
         if "constraints" in self.spec.search and rng.random() < 0.9:
             metrics["size"] = rng.random()
         saved = self.save(run, metrics.get("loss")) if rng.random() < 0.35 else None
+        if saved is not None:
+            saved.announced = True
         if saved is not None and saved.value is not None and not math.isfinite(saved.value):
             saved.value = None
         run.buffer.append(
@@ -595,7 +620,7 @@ class World:
     # ------------------------------------------------------------------------------------------------ what must hold
 
     def check(self) -> None:
-        for problem in invariants.of_state(self.core, self.meddled):
+        for problem in invariants.of_state(self.core, self.scored, self.meddled):
             self.found(problem)
 
     def found(self, problem: str) -> None:

@@ -85,7 +85,8 @@ class Trial:
     reason: str = ""  # of the latest decision about it
     waiting: str = ""  # what its launch waits for
     diverged: bool = False  # its newest objective is NaN or infinite
-    held: bool = False  # paused by a user, not by the scheduler
+    held: bool = False  # no scheduler may resume it: a user wants it paused, or it waits for a donor
+    paused_by_scheduler: bool = False  # held or not: without the user it would be the scheduler's to resume
     checkpoint: CheckpointInfo | None = None  # what it would start from now, see `CheckpointLedger`
     checkpoints: dict[str, Kept] = field(default_factory=dict)  # its own, by id, in the order in which they came
     inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on

@@ -31,7 +31,7 @@ from tuner.driver.alike import all_failed_alike
 from tuner.driver.fold import Fold, Outcome
 from tuner.driver.milestones import next_milestone, save_is_due
 from tuner.names import did_you_mean
-from tuner.schedulers.base import Fact, Scheduler, TrialEnded, TrialReported, can_resume
+from tuner.schedulers.base import Fact, Scheduler, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
@@ -78,12 +78,11 @@ class Core(Fold):
             facts.extend(self._take(decision))
         while facts:
             fact = facts.popleft()
-            if isinstance(fact, TrialEnded):
-                for decision in self._without_donor(fact.trial):
-                    facts.extend(self._take(decision))
             if self._asks_scheduler(fact):
                 for decision in self._ask_scheduler(fact):
                     facts.extend(self._take(decision))
+        for decision in self._in_vain():
+            self._take(decision)
         if isinstance(event, e.Reported) and event.waits:
             self._obey(self.trials[event.trial])
         if self.stopper is not None and self.finishing is None and (why := self.stopper.finished(self.trials)):
@@ -375,11 +374,8 @@ class Core(Fold):
                 where = f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
                 decisions.append(d.Retry(trial=trial.number, reason=f"taken up again {where} by a new driver"))
         for exploit in self._waits_for.values():
-            donor = self.trials[exploit.donor]
-            if donor.checkpoint is not None:  # it came with the last event of the driver before
+            if self.trials[exploit.donor].checkpoint is not None:  # it came with the last event of the driver before
                 decisions.append(exploit)
-            elif donor.state.ended:
-                decisions += self._without_donor(exploit.donor)
         return decisions
 
     def _judge_command(self, event: e.Commanded) -> list[Decision]:
@@ -395,7 +391,9 @@ class Core(Fold):
                 ]
             case "resume":
                 return [
-                    d.Resume(trial=t.number, reason=f"resumed {by}")
+                    d.Pause(trial=t.number, reason=f"let go of {by}; its scheduler had paused it")
+                    if t.paused_by_scheduler
+                    else d.Resume(trial=t.number, reason=f"resumed {by}")
                     for t in list(self.trials)
                     if t.held and t.number not in self._waits_for
                 ]
@@ -443,17 +441,27 @@ class Core(Fold):
             return can_resume(trial)
         return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
 
-    def _without_donor(self, donor: int) -> list[Decision]:
-        """The donor has ended: whoever waits for a checkpoint of it goes on without."""
-        why = f"trial {donor} ended without the checkpoint that this one was to go on from"
-        return [d.Resume(trial=x.trial, reason=why) for x in self._waits_for.values() if x.donor == donor]
+    def _in_vain(self) -> list[Decision]:
+        """Let those go on that wait for a checkpoint which will not come: the donor has none, and does not run.
+
+        A donor that is paused may itself wait for the others to come to the end of an interval.
+        """
+        why = "trial {} has no checkpoint that this one could go on from, and none is on its way"
+        return [
+            d.Resume(trial=exploit.trial, reason=why.format(exploit.donor))
+            for exploit in self._waits_for.values()
+            if not self._may_deliver(self.trials[exploit.donor])
+        ]
+
+    @staticmethod
+    def _may_deliver(donor: Trial) -> bool:
+        """Whether there is a checkpoint of the donor, or may yet come one."""
+        return donor.checkpoint is not None or donor.holds_resources or donor.next is not None
 
     def _can_exploit(self, decision: d.Exploit) -> bool:
-        """Whether there is a checkpoint of the donor, or may yet come one."""
         if self.trials[decision.trial].state.ended or decision.donor not in self.trials:
             return False
-        donor = self.trials[decision.donor]
-        return donor.checkpoint is not None or donor.holds_resources or donor.next is not None
+        return self._may_deliver(self.trials[decision.donor])
 
     def _take(self, decision: Decision) -> list[Fact]:
         """A decision made just now: pin what it needs, log it, let it take effect."""

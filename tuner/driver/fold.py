@@ -305,6 +305,8 @@ class Fold:
                 if decision.then is not None:
                     self._waits_for[number] = d.Exploit(**decision.then)
                 trial.held, trial.reason = held, decision.reason
+                if trial.state is not _S.PAUSED or not held:
+                    trial.paused_by_scheduler = not held
                 self._leave(trial, "pause")
                 if trial.state is not _S.PAUSED:
                     self.trials.move(number, _S.PAUSED)
@@ -462,9 +464,10 @@ class Fold:
         return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, segment: int, info: e.CheckpointInfo) -> None:
-        """Take a checkpoint in. The value that goes with it is known if it is of the newest segment and its report came."""
+        """Take a checkpoint in. The value that goes with it is known unless a later segment has reported that iteration too."""
         newest = trial.segments[-1]
-        known = newest.ordinal == segment and newest.start_iteration < info.step <= newest.iteration
+        reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
+        known = next(reported, None) == segment
         value = trial.values.get(info.step) if known else None
         t = trial.times.get(info.step) if known else None
         self.checkpoints.keep(trial, segment, info, value, t)
