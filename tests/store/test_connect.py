@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,23 @@ def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
     module.connect("postgresql://me@host/db?connect_timeout=3")
     assert given[0]["connect_args"]["connect_timeout"] == 10  # type: ignore[index]
     assert "connect_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
+
+
+def test_the_first_connections_wait_for_each_other(tmp_path: Path) -> None:
+    """SQLite's own waiting does not cover the switch to the write-ahead log."""
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE t (x)")
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("INSERT INTO t VALUES (1)")
+    release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    release.start()
+    engine = module.connect(f"sqlite:///{path}")
+    try:
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+            assert connection.exec_driver_sql("SELECT x FROM t").scalar() == 1
+    finally:
+        release.join()
+        other.close()
+        engine.dispose()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,7 +74,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         connection.isolation_level = None  # else sqlite3 begins transactions when it thinks best
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(cursor)
         cursor.execute(f"PRAGMA synchronous={synchronous}")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA cache_size=-16384")
@@ -84,6 +86,18 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Turn the write-ahead log on. Only the first process has to, and SQLite does not wait for that as for other locks."""
+    until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _postgresql(url: URL) -> Engine:
