@@ -83,7 +83,8 @@ def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collect
                 scheduler._level(bracket) if bracket.round < len(scheduler._shapes[bracket.shape].levels) else math.inf
             )
             for number in bracket.arrived:
-                judged = level in scored[number]  # else its report there had no objective
+                levels = scheduler._shapes[bracket.shape].levels[: bracket.round + 1]
+                judged = scored[number].issuperset(levels)  # else a report at a level had no objective
                 if by_iteration and judged and number not in meddled and max(scored[number]) > level:
                     yield f"trial {number} is at {max(scored[number])} in a round of bracket {home} at {level}"
 
