@@ -87,3 +87,10 @@ async def test_health_and_readiness(client: httpx.AsyncClient, poked: Poked) -> 
     response = await client.get("/readyz")
     assert (response.status_code, response.json()) == (503, {"status": "unready", "problems": [poked.trouble]})
     assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_browser_that_is_lost_gets_the_page_which_says_so(client: httpx.AsyncClient, web: Path) -> None:
+    lost = await client.get("/nowhere", headers={"Accept": "text/html,*/*"})
+    assert (lost.status_code, lost.headers["content-type"].split(";")[0]) == (404, "text/html")
+    metrics = await client.get("/metrics", headers={"Accept": "text/html,*/*"})
+    assert (metrics.status_code, metrics.headers["content-type"]) == (404, "application/problem+json")

@@ -15,6 +15,9 @@ from tuner.api.problems import allowed_methods
 OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "settings"})
 """Where the addresses begin that the page itself knows."""
 
+RESERVED = frozenset({"api", "assets", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
+"""Where addresses begin that are not for people: a wrong one gets a problem as JSON, never the page."""
+
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
 FOREVER = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}  # their names have a hash of the content
@@ -45,20 +48,23 @@ def router(web: Path | None) -> APIRouter:
             file = (bundle / path).resolve()
             if file.is_relative_to(bundle) and file.is_file():
                 return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
-        if path.partition("/")[0] not in OWN or "." in path.rpartition("/")[2]:
+        first = path.partition("/")[0]
+        if first in OWN and "." not in path.rpartition("/")[2]:
+            return _file(request, index, ALWAYS_ASK)
+        if first in RESERVED or "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404, f"there is no /{path}")
-        return _file(request, index, ALWAYS_ASK)
+        return _file(request, index, ALWAYS_ASK, 404)  # the page says so itself, with a way back
 
     return routes
 
 
-def _file(request: Request, file: Path, headers: dict[str, str]) -> Response:
+def _file(request: Request, file: Path, headers: dict[str, str], status: int = 200) -> Response:
     """A file of the bundle, as it was compressed when the bundle was built if the client takes that."""
     packed = file.with_name(f"{file.name}.gz")
     if not packed.is_file():
-        return FileResponse(file, headers=headers)
+        return FileResponse(file, status, headers=headers)
     headers = {**headers, "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
-        return FileResponse(file, headers=headers)
+        return FileResponse(file, status, headers=headers)
     kind = mimetypes.guess_type(file.name)[0]
-    return FileResponse(packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=kind)
+    return FileResponse(packed, status, headers={**headers, "Content-Encoding": "gzip"}, media_type=kind)

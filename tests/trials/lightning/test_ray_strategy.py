@@ -238,7 +238,7 @@ def test_what_cannot_be_done_is_said_at_once(local_ray: None, tmp_path: Path) ->
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_with_its_classes_in_main_and_no_ray_of_its_own(tmp_path: Path) -> None:
-    example = Path(__file__).resolve().parents[2] / "examples" / "lightning_ray.py"
+    example = Path(__file__).resolve().parents[3] / "examples" / "lightning_ray.py"
     done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-3000:]
     last = done.stdout.strip().splitlines()[-1]
