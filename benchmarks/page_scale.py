@@ -1,4 +1,4 @@
-"""What the page asks of the API when experiments are large. One JSON line for each part.
+"""Measure what the page asks of the API when experiments are large. One JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
 

@@ -1,4 +1,4 @@
-"""What a hand-fed core has decided, in a store: for tests of what people read there."""
+"""Put what a hand-fed core has decided into a store, for tests of what people read there."""
 
 from __future__ import annotations
 

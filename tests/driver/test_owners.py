@@ -1,4 +1,4 @@
-"""Whether the owner of an experiment still lives, whatever the clock says."""
+"""Tell whether the owner of an experiment still lives, whatever the clock says."""
 
 from __future__ import annotations
 
