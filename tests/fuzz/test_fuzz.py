@@ -33,3 +33,9 @@ def test_every_kind_of_trouble_really_comes() -> None:
         assert trouble in trace, trouble
     for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete("):
         assert cause in trace, cause
+
+
+@pytest.mark.parametrize(("scheduler", "seed"), [("pbt", 302_934)])
+def test_what_the_long_form_has_found_last(scheduler: str, seed: int) -> None:
+    """A donor's checkpoint became usable with its report, after the news that it was ready: nobody took it."""
+    assert World(seed, scheduler).run().ended

@@ -81,7 +81,7 @@ class Core(Fold):
             if self._asks_scheduler(fact):
                 for decision in self._ask_scheduler(fact):
                     facts.extend(self._take(decision))
-        for decision in self._in_vain():
+        for decision in self._of_waiting():
             self._take(decision)
         if isinstance(event, e.Reported) and event.waits:
             self._obey(self.trials[event.trial])
@@ -441,17 +441,21 @@ class Core(Fold):
             return can_resume(trial)
         return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
 
-    def _in_vain(self) -> list[Decision]:
-        """Let those go on that wait for a checkpoint which will not come: the donor has none, and does not run.
+    def _of_waiting(self) -> list[Decision]:
+        """Let those exploit whose donor's checkpoint has become usable, and those go on that wait for one in vain.
 
-        A donor that is paused may itself wait for the others to come to the end of an interval.
+        A checkpoint may become usable with its report, after the news that it is ready. A donor that has none and does not run
+        will not have one: paused, it may itself wait for the others to come to the end of an interval.
         """
         why = "trial {} has no checkpoint that this one could go on from, and none is on its way"
-        return [
-            d.Resume(trial=exploit.trial, reason=why.format(exploit.donor))
-            for exploit in self._waits_for.values()
-            if not self._may_deliver(self.trials[exploit.donor])
-        ]
+        found: list[Decision] = []
+        for exploit in self._waits_for.values():
+            donor = self.trials[exploit.donor]
+            if donor.checkpoint is not None:
+                found.append(exploit)
+            elif not self._may_deliver(donor):
+                found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
+        return found
 
     @staticmethod
     def _may_deliver(donor: Trial) -> bool:
