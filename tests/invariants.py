@@ -1,4 +1,4 @@
-"""What must hold in the database after every experiment, whatever happened to it.
+"""Check what must hold in the database after every experiment, whatever happened to it.
 
 `tests/conftest.py` calls `check_all` after each test that runs experiments, so that each of them also tests these.
 """

@@ -1,4 +1,4 @@
-"""Which checkpoint a trial starts from, and which ones are deleted."""
+"""Test which checkpoint a trial starts from, and which ones are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trial is the best: with its own configuration, within the constraints, and trained to its end."""
+"""Test which trial is the best: with its own configuration, within the constraints, and trained to its end."""
 
 from __future__ import annotations
 

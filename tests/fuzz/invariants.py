@@ -1,4 +1,4 @@
-"""What must hold after every step of any search, whatever the cluster and its users do."""
+"""Check what must hold after every step of any search, whatever the cluster and its users do."""
 
 from __future__ import annotations
 

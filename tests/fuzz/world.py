@@ -273,7 +273,7 @@ class World:
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def line(self, number: int) -> list[Saved]:
-        """What the trial could start from, as far as the core can know: saved since its last exploit, the newest last."""
+        """Return what the trial could start from, as far as the core can know: saved since its last exploit, the newest last."""
         trial = self.core.trials[number]
         exploits = [s for s in trial.segments if s.cause == "exploit"]
         begins = exploits[-1].ordinal if exploits else 1
