@@ -95,7 +95,7 @@ def changed(changes: str) -> Iterator[None]:
 
 class Contender(Protocol):
     def start(self) -> tuple[dict[str, Any], int, Report]:
-        """Return what a free worker trains next: a configuration, its first report, and who hears of the reports."""
+        """Return what a free worker trains next: a configuration, the reports it has made, and who hears of the next."""
 
 
 class Random:
