@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner import runner
 from tuner.errors import EntrypointError, Mistakes, SpecError
+from tuner.sdk import run as runner
 
 
 def run(space: Any = None, **options: Any) -> dict[str, str]:

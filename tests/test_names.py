@@ -9,8 +9,8 @@ import pytest
 
 import tuner
 from tuner import schedulers, search
+from tuner.experiments.spec import _SECTIONS
 from tuner.names import ELSEWHERE, did_you_mean, keywords_explained, printable
-from tuner.spec import _SECTIONS
 
 OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
 

@@ -13,11 +13,12 @@ import pytest
 import ray
 
 from tests.store.examples import a_spec
-from tuner import runner, service
 from tuner.driver import host as driver_host
 from tuner.driver import kept
 from tuner.errors import DriverSilent
-from tuner.progress import Progress
+from tuner.sdk import run as runner
+from tuner.sdk import service
+from tuner.sdk.progress import Progress
 from tuner.service import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store

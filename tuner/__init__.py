@@ -25,7 +25,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
     "tuner.driver.kept": ("shutdown",),
-    "tuner.runner": ("Result", "resume", "run"),
+    "tuner.sdk.run": ("Result", "resume", "run"),
 }  # fmt: skip
 _MODULES = {
     "torch": "tuner.torch",
@@ -48,9 +48,6 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.errors import SpecError as SpecError
     from tuner.errors import TrialError as TrialError
     from tuner.errors import TunerError as TunerError
-    from tuner.runner import Result as Result
-    from tuner.runner import resume as resume
-    from tuner.runner import run as run
     from tuner.schedulers import ASHAPromotionScheduler as ASHAPromotionScheduler
     from tuner.schedulers import ASHAScheduler as ASHAScheduler
     from tuner.schedulers import AsyncHyperBandScheduler as AsyncHyperBandScheduler
@@ -60,6 +57,9 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import MedianStoppingRule as MedianStoppingRule
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk.run import Result as Result
+    from tuner.sdk.run import resume as resume
+    from tuner.sdk.run import run as run
     from tuner.space import choice as choice
     from tuner.space import grid_search as grid_search
     from tuner.space import lograndint as lograndint

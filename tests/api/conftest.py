@@ -15,9 +15,9 @@ from fastapi import FastAPI
 
 from tuner.api import create_app
 from tuner.api.server import Server
-from tuner.entrypoints import EntrypointChecker
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.usercode.entrypoints import EntrypointChecker
 
 
 class Poked:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tuner.spec import SpecModel
+from tuner.experiments.spec import SpecModel
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tuner.api import create_app
-from tuner.entrypoints import EntrypointChecker
 from tuner.settings import Settings
 from tuner.store import Store, connect
+from tuner.usercode.entrypoints import EntrypointChecker
 
 
 async def test_a_locked_database_is_worth_another_try(

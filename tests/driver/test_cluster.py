@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import tuner
-from tuner import runner
 from tuner.domain.experiment import Scaling
 from tuner.driver import cluster
 from tuner.errors import ClusterUnreachable, SpecError
+from tuner.sdk import run as runner
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.compat import ray_compat
@@ -25,8 +25,8 @@ from tuner.trials.compat import ray_compat
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine of 4 CPUs and a GPU, and a process that is connected to no Ray and starts none."""
     monkeypatch.setattr(cluster, "this_machine", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr("tuner.runner._connected", lambda: False)
-    monkeypatch.setattr("tuner.runner._drive", lambda *_, **__: "driven")
+    monkeypatch.setattr("tuner.sdk.run._connected", lambda: False)
+    monkeypatch.setattr("tuner.sdk.run._drive", lambda *_, **__: "driven")
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
 
 
@@ -67,7 +67,7 @@ def test_what_may_fit_is_left_to_ray(options: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_process_that_is_connected_may_have_a_larger_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.runner._connected", lambda: True)
+    monkeypatch.setattr("tuner.sdk.run._connected", lambda: True)
     assert run(num_workers=5) == "driven"
 
 

@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 
 from tests.store.examples import a_spec
-from tuner import usecases
 from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
 from tuner.driver.judge import Judge
-from tuner.pickling import dumps
+from tuner.experiments import usecases
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints import objects
 from tuner.trials.messages.launch import ReportMsg, Resend
+from tuner.usercode.pickling import dumps
 
 
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from tuner.api.schemas import Problem
 from tuner.errors import SpecError
+from tuner.experiments.spec import escape
 from tuner.names import did_you_mean
-from tuner.spec import escape
 
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the page before")]

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from tuner.api.stream import Tail
-from tuner.entrypoints import EntrypointChecker
-from tuner.preview import Importances
+from tuner.experiments.preview import Importances
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.usercode.entrypoints import EntrypointChecker
 
 
 @dataclass(slots=True)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from tuner import usecases
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
 from tuner.api.context import Here
 from tuner.api.stream import follow
 from tuner.errors import SpecError
+from tuner.experiments import usecases
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["experiments"])

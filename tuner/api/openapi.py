@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from tuner.spec import SpecModel
+from tuner.experiments.spec import SpecModel
 
 ABOUT = """Experiments, their trials and why each of them was stopped. Times are RFC 3339 in UTC, NaN and infinities are null,
 lists come in pages, errors are `application/problem+json` with a JSON pointer to the field."""

@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
-from tuner.lineage import Link, schedule
-from tuner.preview import Importance, Preview
+from tuner.experiments.lineage import Link, schedule
+from tuner.experiments.preview import Importance, Preview
+from tuner.experiments.usecases import how_to_go_on
 from tuner.space import Space
 from tuner.store import (
     Curve,
@@ -33,7 +34,6 @@ from tuner.store import (
 from tuner.store import Curves as CurvesRecord
 from tuner.store import CurveSegment as CurveSegmentRecord
 from tuner.store import UsageSeries as UsageRecord
-from tuner.usecases import how_to_go_on
 
 T = TypeVar("T")
 Json = dict[str, Any]

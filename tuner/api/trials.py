@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from tuner import usecases
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, answer
 from tuner.api.context import Here
 from tuner.errors import Conflict
+from tuner.experiments import usecases
 
 router = APIRouter(tags=["trials"])
 MAX_NUMBER = 2**31 - 1

@@ -1,4 +1,4 @@
-"""What an experiment asks for, as plain data. Checked and filled in by `tuner.spec`; stored as JSON."""
+"""What an experiment asks for, as plain data. Checked and filled in by `tuner.experiments.spec`; stored as JSON."""
 
 from __future__ import annotations
 

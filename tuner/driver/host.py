@@ -45,6 +45,7 @@ from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.parts import load_parts
 from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
+from tuner.experiments.usecases import how_to_go_on
 from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.settings import Settings
 from tuner.space import Space
@@ -56,7 +57,6 @@ from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager
 from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
 from tuner.trials.messages.report_socket import Address, Exchange
-from tuner.usecases import how_to_go_on
 
 log = logging.getLogger(__name__)
 

@@ -114,7 +114,7 @@ def sealed(function: Callable[..., Any]) -> Unloaded:
     """Return the function in a form that is pickled without what it refers to, and loaded only when it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
-    from tuner.pickling import dumps
+    from tuner.usercode.pickling import dumps
 
     return PickledFunction(dumps(function), name_of(function))
 

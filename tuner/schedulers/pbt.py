@@ -322,7 +322,7 @@ class PopulationBasedTraining(Scheduler):
 
         Each is ``{"iteration": after which it held, "params": {...}, "trial": in which}``. Training anew with these
         changes at these iterations repeats what the population found (PBT replay). Of an experiment in a database,
-        `tuner.lineage` gives the same.
+        `tuner.experiments.lineage` gives the same.
         """
         moves: dict[int, list[Move]] = self.state.moves
         chain = [moves[trial][-1]]

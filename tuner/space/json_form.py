@@ -9,12 +9,12 @@ from typing import Any
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
-from tuner.pickling import culprits
 from tuner.space.build import MAX_DEPTH
 from tuner.space.nodes import Opaque
 from tuner.space.primitives import OPTIONS, Domain, domain_of, grid_search
 from tuner.space.values import is_json, is_number, is_scalar, plain_value
 from tuner.space.words import escape, show
+from tuner.usercode.pickling import culprits
 
 
 class Reader:

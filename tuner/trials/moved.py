@@ -33,6 +33,9 @@ MOVED = {
     "tuner.trials.figures": "tuner.trials.runtime.process_stats",
     "tuner.trials.line": "tuner.trials.messages.report_socket",
     "tuner.trials.travel": "tuner.trials.checkpoints.transfer",
+    "tuner.adapt": "tuner.sdk.arguments",
+    "tuner.pickling": "tuner.usercode.pickling",
+    "tuner.trainable": "tuner.usercode.trainable",
 }
 """Name of before -> name of today. A package that has the name of before takes `names_of` for its `__getattr__`."""
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tuner.errors import EntrypointError, TunerError
-from tuner.pickling import dumps
 from tuner.trials.checkpoints import objects
 from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_parameters
 from tuner.trials.compat.forms import as_function
+from tuner.usercode.pickling import dumps
 
 
 def train(config: dict[str, Any], data: Any, factor: int = 2) -> Any:

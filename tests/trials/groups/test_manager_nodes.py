@@ -13,7 +13,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from tests.test_result import won_by
+from tests.sdk.test_result import won_by
 from tests.trials.conftest import Bench, remains
 from tuner.store import Store
 from tuner.trials.checkpoints import checkpoints

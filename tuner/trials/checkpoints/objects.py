@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import EntrypointError, TunerError
-from tuner.pickling import dumps
 from tuner.trials.checkpoints.storage import join, place
+from tuner.usercode.pickling import dumps
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ import ray.train
 import tuner
 from tuner.domain.events import Reported
 from tuner.errors import SpecError
-from tuner.runner import _Interrupts
+from tuner.sdk.run import _Interrupts
 from tuner.settings import Settings
 from tuner.store import Store
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0
 
 
@@ -430,7 +430,7 @@ def test_a_relative_storage_is_one_of_the_callers_directory(
         return store.get_experiment(experiment_id).spec.checkpoint
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tuner.runner._drive", drive)
+    monkeypatch.setattr("tuner.sdk.run._drive", drive)
     found: Any = tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **options)
     assert found.storage == expected.format(here=tmp_path)
 
@@ -460,7 +460,7 @@ def test_a_driver_that_imports_code_of_the_users_is_not_kept(
     options: dict[str, Any], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That code may have changed by the next call."""
-    monkeypatch.setattr("tuner.runner._drive", lambda *_, keep, **__: keep)
+    monkeypatch.setattr("tuner.sdk.run._drive", lambda *_, keep, **__: keep)
     found: Any = tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **options)
     assert found is kept
 

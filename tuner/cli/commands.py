@@ -24,7 +24,7 @@ def demo(
     port: Annotated[int | None, typer.Option(help="port of the web UI")] = None,
 ) -> None:
     """Tune a small network on handwritten digits: ASHA over trials of 2 DDP ranks each."""
-    from tuner.demo import run_demo
+    from tuner.cli.demo import run_demo
 
     run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)
 
@@ -59,7 +59,7 @@ def resume(
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
 ) -> None:
     """Take up an experiment that is paused, or whose driver was killed, and wait for its end."""
-    from tuner.runner import resume as take_up
+    from tuner.sdk.run import resume as take_up
 
     result = take_up(experiment, ray_address=ray_address)
     print(result)
@@ -88,7 +88,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
     """Why a trial was started, paused, stopped: every decision about it, in words."""
-    from tuner.explain import decisions_about
+    from tuner.cli.explain import decisions_about
 
     for line in decisions_about(_settings(), trial, as_json, number):
         print(printable(line))
@@ -102,7 +102,7 @@ def schedule(
     ] = None,
 ) -> None:
     """The configurations that led to the best weights, as JSON: what to train anew with, at which iterations."""
-    from tuner.explain import schedule_of
+    from tuner.cli.explain import schedule_of
 
     print(schedule_of(_settings(), experiment, trial))
 
@@ -112,7 +112,7 @@ def list_experiments(
     limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,
 ) -> None:
     """The experiments of this home, newest first."""
-    from tuner.explain import experiments
+    from tuner.cli.explain import experiments
 
     for line in experiments(_settings(), limit):
         print(printable(line))

@@ -67,7 +67,7 @@ def decisions(result: tuner.Result) -> list[Any]:
         return list(store.decisions(record.id, page_size=1000).items)[::-1]
 
 
-def segments(trial: tuner.runner.Result | Any) -> list[Any]:
+def segments(trial: tuner.sdk.run.Result | Any) -> list[Any]:
     with Store.open(Settings.from_env().database_url) as store:
         return list(store.get_trial(trial.id).segments)
 

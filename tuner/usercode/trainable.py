@@ -13,8 +13,8 @@ from importlib import metadata
 from typing import Any
 
 from tuner.errors import EntrypointError
-from tuner.pickling import culprits, dumps
 from tuner.store.records import CodeRecord
+from tuner.usercode.pickling import culprits, dumps
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
 """Packages whose versions are stored with the code: by-value functions depend on them when they are unpickled."""

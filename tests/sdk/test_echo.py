@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.domain.keys import segment_id
-from tuner.echo import Echo
+from tuner.sdk.echo import Echo
 
 
 @pytest.fixture

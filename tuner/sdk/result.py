@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tuner import lineage
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
 from tuner.errors import CheckpointError
+from tuner.experiments import lineage
 from tuner.search import constraints
 from tuner.space import Space
 from tuner.store import Store

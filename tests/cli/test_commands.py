@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from tests.driver.bench import Bench
 from tuner.cli import app
+from tuner.cli.explain import _has_the_log
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound
-from tuner.explain import _has_the_log
 from tuner.store import Store
 
 
@@ -80,7 +80,9 @@ def test_an_experiments_name_does_as_well_as_its_id(experiment: str, monkeypatch
     assert output("explain", "bench", "0") == output("explain", experiment, "0")
     assert output("schedule", "bench") == output("schedule", experiment)
     resumed: list[str] = []
-    monkeypatch.setattr("tuner.runner._drive", lambda store, settings, called, *more, **options: resumed.append(called))
+    monkeypatch.setattr(
+        "tuner.sdk.run._drive", lambda store, settings, called, *more, **options: resumed.append(called)
+    )
     output("resume", "bench")
     assert resumed == [experiment]
 

@@ -13,24 +13,24 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tuner.adapt import adapted
 from tuner.domain.experiment import Mode, Spec
 from tuner.domain.states import ExperimentState
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
+from tuner.experiments.spec import mistakes_beside
+from tuner.experiments.usecases import create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
-from tuner.result import Result
+from tuner.sdk.arguments import adapted
+from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
-from tuner.spec import mistakes_beside
 from tuner.store import CodeRecord, Store
-from tuner.trainable import by_value
 from tuner.trials.checkpoints.storage import absolute
-from tuner.usecases import create_from_python, id_of, never_driven
+from tuner.usercode.trainable import by_value
 
 if TYPE_CHECKING:
-    from tuner.progress import Progress
+    from tuner.sdk.progress import Progress
 
 __all__ = ["Result", "resume", "run"]
 
@@ -276,8 +276,8 @@ def _drive(
 
     keep: whether the host may serve the next call too: not one that has imported code of the user's, which may change.
     """
-    from tuner.echo import Echo
-    from tuner.progress import Progress
+    from tuner.sdk.echo import Echo
+    from tuner.sdk.progress import Progress
 
     echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)

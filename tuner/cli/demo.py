@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from tuner.result import Result
-from tuner.runner import run
 from tuner.schedulers.asha import ASHAScheduler
+from tuner.sdk.result import Result
+from tuner.sdk.run import run
 
 METRIC = "accuracy"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import SPEC
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
-from tuner.spec import CheckpointSection, LimitsSection, ScalingSection, parse_spec
+from tuner.experiments.spec import CheckpointSection, LimitsSection, ScalingSection, parse_spec
 
 
 def errors(**changes: Any) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.entrypoints import EntrypointChecker
 from tuner.errors import EntrypointError
+from tuner.usercode.entrypoints import EntrypointChecker
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.echo import Echo
 from tuner.names import printable
+from tuner.sdk.echo import Echo
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import SPEC
-from tuner import usecases
-from tuner.entrypoints import EntrypointChecker
 from tuner.errors import EntrypointError
+from tuner.experiments import usecases
 from tuner.store import Store
+from tuner.usercode.entrypoints import EntrypointChecker
 
 
 @pytest.fixture(scope="module")

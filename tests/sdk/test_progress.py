@@ -21,8 +21,8 @@ from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.progress import Progress
-from tuner.spec import parse_spec
+from tuner.experiments.spec import parse_spec
+from tuner.sdk.progress import Progress
 from tuner.store import Store
 
 
@@ -206,9 +206,8 @@ def test_choices_are_shown_as_what_they_stand_for(sqlite_store: Store, terminal:
 
 def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:
     """Everything that `tuner.run` does before it says what it starts, without Ray."""
-    code = (
-        "import sys, tuner.runner, tuner.progress, tuner.echo; print('ray' in sys.modules, tuner.runner._connected())"
-    )
+    modules = "tuner.sdk.run, tuner.sdk.progress, tuner.sdk.echo"
+    code = f"import sys, {modules}; print('ray' in sys.modules, tuner.sdk.run._connected())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 

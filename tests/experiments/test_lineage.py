@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import tuner
 from tests.schedulers.test_pbt import toy
 from tests.store.examples import T0, a_report, a_spec, begin
-from tuner import lineage, usecases
 from tuner.api import create_app
 from tuner.cli import app
 from tuner.domain.batch import Batch
@@ -25,8 +24,9 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Segment
 from tuner.driver.virtual import Simulation, simulate
 from tuner.errors import NotFound
-from tuner.result import Result
+from tuner.experiments import lineage, usecases
 from tuner.schedulers import PopulationBasedTraining
+from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store

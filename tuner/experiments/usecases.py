@@ -15,20 +15,20 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from tuner import lineage
 from tuner.domain.batch import Batch
 from tuner.domain.experiment import Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.entrypoints import EntrypointChecker
 from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
-from tuner.lineage import Link
+from tuner.experiments import lineage
+from tuner.experiments.lineage import Link
+from tuner.experiments.preview import Preview, preview
+from tuner.experiments.spec import escape, parse_spec
 from tuner.names import did_you_mean
-from tuner.preview import Preview, preview
 from tuner.schedulers.functions import functions_by_name
-from tuner.spec import escape, parse_spec
 from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
+from tuner.usercode.entrypoints import EntrypointChecker
 
 #: where one of these is in the runtime_env, the workers have packages that this process does not
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")

@@ -120,7 +120,10 @@ class EntrypointChecker:
 
     def _start(self) -> subprocess.Popen[str]:
         self._helper = subprocess.Popen(
-            [sys.executable, "-m", "tuner.entrypoints"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tuner.usercode.entrypoints"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return self._helper
 
@@ -283,7 +286,7 @@ def _own_files() -> list[File]:
 
 
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_PACKAGE = str(Path(__file__).resolve().parent)
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 def _installed(path: str) -> bool:

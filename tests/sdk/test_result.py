@@ -18,7 +18,7 @@ from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
-from tuner.result import Result
+from tuner.sdk.result import Result
 from tuner.store import Store
 from tuner.trials.checkpoints import transfer
 
@@ -139,5 +139,5 @@ def test_a_search_without_any_finite_value_says_why_it_has_no_result(sqlite_stor
 
 
 def test_reading_results_needs_no_ray() -> None:
-    check = "import sys; import tuner.result, tuner.trials.checkpoints.checkpoints; assert 'ray' not in sys.modules"
+    check = "import sys; import tuner.sdk.result, tuner.trials.checkpoints.checkpoints; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tuner.domain.keys import trial_id
+from tuner.experiments.usecases import id_of, schedule
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord
-from tuner.usecases import id_of, schedule
 
 
 def decisions_about(

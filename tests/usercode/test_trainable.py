@@ -12,11 +12,11 @@ import cloudpickle
 import pytest
 
 from tuner.errors import EntrypointError
-from tuner.trainable import by_value, check_signature, pickle_function
 from tuner.trials.checkpoints.objects import with_parameters
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.messages.launch import CodeRef
 from tuner.trials.runtime import code
+from tuner.usercode.trainable import by_value, check_signature, pickle_function
 
 LOCK = threading.Lock()
 
@@ -132,7 +132,7 @@ def test_a_module_that_is_missing_on_a_worker_is_named() -> None:
 
 
 def test_an_entrypoint_may_be_any_form() -> None:
-    name = "tests.test_trainable:WithAttribute"
+    name = "tests.usercode.test_trainable:WithAttribute"
     assert type(code.load(CodeRef(hash="1", entrypoint=name), None)) is ClassForm
 
 

@@ -17,8 +17,8 @@ from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
 import tuner
-from tuner.adapt import adapted
 from tuner.errors import EntrypointError, SpecError
+from tuner.sdk.arguments import adapted
 from tuner.search import DefineByRunSearch
 from tuner.trials.checkpoints.objects import Parameterized, Stored
 from tuner.trials.compat.class_form import ClassForm

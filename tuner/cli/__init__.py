@@ -1,0 +1,3 @@
+"""The `tuner` command."""
+
+from tuner.cli.commands import main as main
