@@ -13,11 +13,11 @@ import pytest
 import ray
 
 from tests.store.examples import a_spec
+from tuner import service
 from tuner.driver import host as driver_host
 from tuner.driver import kept
 from tuner.errors import DriverSilent
 from tuner.sdk import run as runner
-from tuner.sdk import service
 from tuner.sdk.progress import Progress
 from tuner.service import Supervisor
 from tuner.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.driver.bench import Bench
-from tuner.cli import app
+from tuner.cli.commands import app
 from tuner.cli.explain import _has_the_log
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure

@@ -15,7 +15,7 @@ import tuner
 from tests.schedulers.test_pbt import toy
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.api import create_app
-from tuner.cli import app
+from tuner.cli.commands import app
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, SegmentEnded
 from tuner.domain.experiment import Objective, Spec
