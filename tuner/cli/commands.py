@@ -121,6 +121,18 @@ def list_experiments(
         print(printable(line))
 
 
+@app.command()
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="leave out what takes seconds: torch, two ranks, Ray")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+) -> None:
+    """Check this machine and this installation, and say what to do about each finding. Exit status 1 if a search would fail."""
+    from tuner.cli.doctor import examine, report
+
+    if not report(examine(_settings(), quick), lambda line: print(printable(line), flush=True), as_json):
+        raise typer.Exit(1)
+
+
 tokens = typer.Typer(help="Who may use the service: create, list and revoke tokens.", no_args_is_help=True)
 app.add_typer(tokens, name="token")
 
