@@ -28,8 +28,10 @@ def describe(app: FastAPI) -> None:
 
 
 def _add_spec(document: dict[str, Any]) -> None:
-    schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}")
-    document["components"]["schemas"].update(schema.pop("$defs", {}))
+    # Answers have the same sections, but there every field is required: hence other names.
+    schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}Spec")
+    sections = {f"{name}Spec": section for name, section in schema.pop("$defs", {}).items()}
+    document["components"]["schemas"].update(sections)
     document["components"]["schemas"]["Spec"] = {**schema, "title": "Spec"}
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}}}
     for path in ("/api/v1/experiments", "/api/v1/experiments/dry-run"):

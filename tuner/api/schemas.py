@@ -15,6 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.experiments.lineage import Link, schedule
@@ -105,27 +106,6 @@ class Best(Model):
     finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
 
 
-class Scaling(Model):
-    num_workers: int
-    use_gpu: bool
-    resources_per_worker: dict[str, float]
-    placement_strategy: str
-    backend: str
-    reuse_workers: bool
-    working_dir: str
-
-
-class Limits(Model):
-    max_concurrent_trials: int | None
-    time_budget_s: float | None
-    budget: Annotated[float | None, Field(description="full trainings' worth (max_t each), all trials together")]
-    max_failures: int
-    max_system_failures: int
-    placement_timeout_s: float
-    hang_timeout_s: float | None
-    stop_grace_s: float
-
-
 class Objective(Model):
     metric: str
     mode: Literal["min", "max"]
@@ -209,8 +189,8 @@ class Experiment(Model):
             resolved=Resolved(**spec.resolved) if spec.resolved else None,
             method=spec.method,
             stop=dict(spec.stop),
-            scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
-            limits=Limits.model_validate(spec.limits, from_attributes=True),
+            scaling=spec.scaling,
+            limits=spec.limits,
             entrypoint=spec.entrypoint,
             source=record.source,
             abandoned=abandoned,
@@ -263,8 +243,8 @@ class DryRun(Model):
             num_samples=found.num_samples,
             max_t=found.max_t,
             time_attr=spec.time_attr,
-            scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
-            limits=Limits.model_validate(spec.limits, from_attributes=True),
+            scaling=spec.scaling,
+            limits=spec.limits,
             configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
         )
 
