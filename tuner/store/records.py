@@ -1,15 +1,32 @@
-"""What the store hands out: rows as frozen values."""
+"""What the store returns: rows as frozen values.
+
+`TrialRecord` is also the declaration of the columns of a trial: the table, the rows that a driver writes, sorting, and the
+answers of the API are made from its fields.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 
 T = TypeVar("T")
+Time = Annotated[float, "seconds since 1970-01-01 in UTC"]
+"""Annotates a point in time. The API shows it as RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Annotates a field of a record that the API shows.
+
+    text: what the field means. name: its name in the API, if that is not the same.
+    """
+
+    text: str
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,33 +120,41 @@ class TrialSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
+    """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
+
+    A driver fills a column from the attribute of the same name of `tuner.domain.trial.Trial`; `tuner.store.rows` lists the
+    exceptions. The API shows the fields that have an `About`.
+    """
+
     id: int
-    public_id: str
+    public_id: Annotated[str, About("trl_...", name="id")]
     experiment_id: int
-    experiment: str  # its public id
-    number: int
-    state: TrialState
-    params: Mapping[str, Any]
+    experiment: Annotated[str, About("exp_...", name="experiment_id")]
+    number: Annotated[int, About("counts the trials of the experiment from 0")]
+    state: Annotated[TrialState, About("where the trial is in its life")]
+    params: Annotated[Mapping[str, Any], About('its configuration, flat: "optimizer/lr" -> value')]
     searcher: Mapping[str, Any]
     tags: Mapping[str, Any]
-    iteration: int
-    last: Mapping[str, float]
-    last_value: float | None
-    best_value: float | None
-    best_iteration: int | None
-    best_params: Mapping[str, Any]  # the configuration that reached best_value; the present one before there is a value
-    feasible: bool | None  # whether its result keeps within the constraints; None: there are none, or nothing to judge
+    iteration: Annotated[int, About("training_iteration of its newest report")]
+    last: Annotated[Mapping[str, float], About("the newest value of each metric")]
+    last_value: Annotated[float | None, About("the newest finite value of the first objective")]
+    best_value: Annotated[float | None, About("the best value of the first objective, within the constraints")]
+    best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
+    best_params: Annotated[
+        Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
+    ]
+    feasible: Annotated[bool | None, About("whether its result satisfies the constraints; null if there are none")]
     reports: int
-    running_s: float
-    failures: int
+    running_s: Annotated[float, About("seconds spent training, over all segments")]
+    failures: Annotated[int, About("errors of its code so far; max_failures limits the retries")]
     system_failures: int
-    failure: Mapping[str, Any] | None
-    reason: str
-    waiting: str | None
-    checkpoint: Mapping[str, Any] | None
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
+    failure: Annotated[Mapping[str, Any] | None, About("the latest failure", name="error")]
+    reason: Annotated[str, About("the reason of the latest decision about it, in words")]
+    waiting: Annotated[str | None, About("what its start waits for, in words; null if it does not wait")]
+    checkpoint: Annotated[Mapping[str, Any] | None, About("its newest usable checkpoint")]
+    created_at: Annotated[Time, About("when it was created")]
+    started_at: Annotated[Time | None, About("when its first segment started")]
+    ended_at: Annotated[Time | None, About("when it reached its final state")]
     segments: tuple[SegmentRecord, ...] = ()
 
 

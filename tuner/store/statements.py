@@ -9,8 +9,9 @@ from tuner.domain.experiment import SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, LostLease, NotFound
 from tuner.store.records import CodeRecord, LogChunk, UsageSample
+from tuner.store.rows import clean
 from tuner.store.tables import dumps
-from tuner.store.writer import Cursor, clean
+from tuner.store.writer import Cursor
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 

@@ -61,9 +61,7 @@ def progress(connection: Connection, experiment_id: int) -> Progress:
 def progress_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, Progress]:
     query = select(*experiment.c["id", "last_event_seq", "state", "reason", "error"])
     return {
-        row.id: Progress(
-            last_event_seq=row.last_event_seq, state=ExperimentState(row.state), reason=row.reason, error=row.error
-        )
+        row.id: Progress(last_event_seq=row.last_event_seq, state=row.state, reason=row.reason, error=row.error)
         for row in connection.execute(query.where(experiment.c.id.in_(experiment_ids)))
     }
 
@@ -410,7 +408,6 @@ def _segment(row: Any) -> SegmentRecord:
 def _experiment(row: Any) -> ExperimentRecord:
     parts = dict(row)
     parts["spec"] = Spec.from_json(parts["spec"])
-    parts["state"] = ExperimentState(parts["state"])
     parts["counts"] = parts["counts"] or {}
     best = parts["best"] or {}
     parts["no_best"] = best.get("why")
@@ -420,7 +417,6 @@ def _experiment(row: Any) -> ExperimentRecord:
 
 def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:
     parts = dict(row)
-    parts["state"] = TrialState(parts["state"])
     parts["best_params"] = parts["best_params"] if parts["best_params"] is not None else parts["params"]
     return TrialRecord(**parts, segments=segments)
 
