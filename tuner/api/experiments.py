@@ -12,6 +12,8 @@ from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
 from tuner.api.context import Here
 from tuner.api.stream import follow
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
 from tuner.errors import SpecError
 from tuner.experiments import usecases
 from tuner.store import ExperimentRecord, Store
@@ -56,7 +58,7 @@ def dry_run(
 @router.get("/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="Newest first")
 def list_experiments(
     here: Here,
-    state: schemas.ExperimentStateName | None = None,
+    state: ExperimentState | None = None,
     name: Annotated[str | None, Query(max_length=200, description="any part of the name")] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
@@ -83,7 +85,7 @@ def get(here: Here, experiment_id: str) -> Response:
 def list_trials(
     here: Here,
     experiment_id: str,
-    state: schemas.TrialStateName | None = None,
+    state: TrialState | None = None,
     sort: Annotated[
         str,
         Query(
@@ -231,7 +233,7 @@ def decisions(
 def segments(
     here: Here,
     experiment_id: str,
-    cause: Annotated[list[schemas.Cause] | None, Query(description="of these causes only; may be repeated")] = None,
+    cause: Annotated[list[Cause] | None, Query(description="of these causes only; may be repeated")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:

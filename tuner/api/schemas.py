@@ -5,19 +5,21 @@ Times are RFC 3339 in UTC; NaN and infinities are null.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
-from tuner.domain.states import TrialState
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
 from tuner.experiments.lineage import Link, schedule
 from tuner.experiments.preview import Importance, Preview
 from tuner.experiments.usecases import how_to_go_on
@@ -35,22 +37,50 @@ from tuner.store import (
 from tuner.store import Curves as CurvesRecord
 from tuner.store import CurveSegment as CurveSegmentRecord
 from tuner.store import UsageSeries as UsageRecord
+from tuner.store.records import About
 
 T = TypeVar("T")
 Json = dict[str, Any]
 Number = float | None
-ExperimentStateName = Literal[
-    "pending", "running", "pausing", "paused", "cancelling", "cancelled", "completed", "failed"
-]
-TrialStateName = Literal["pending", "running", "paused", "completed", "stopped", "failed", "cancelled"]
 DecisionKind = Literal[
     "start", "resume", "pause", "stop", "complete", "exploit", "retry", "fail", "cancel", "finish", "note"
 ]
-Cause = Literal["start", "retry", "resume", "exploit"]
+
+
+def rfc3339(time: float) -> str:
+    """Return seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. A time that no calendar has becomes 1970-01-01."""
+    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
+        time = 0.0
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _time(time: float | None) -> str | None:
+    return None if time is None else rfc3339(time)
+
+
+def _as_text(time: Any) -> Any:
+    return rfc3339(time) if isinstance(time, float | int) else time
+
+
+Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"format": "date-time"})]
+"""A time. Made from seconds since 1970."""
 
 
 class Model(BaseModel):
     model_config = ConfigDict(ser_json_inf_nan="null", json_schema_serialization_defaults_required=True)
+
+
+def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
+    """Return a model with the fields of a record that have an `About`, under the names and in the forms of the API."""
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        about = next((mark for mark in get_args(hint) if isinstance(mark, About)), None)
+        if about is not None and name not in leave_out:
+            plain = get_args(hint)[0]
+            if name.endswith("_at"):
+                plain = Timestamp | None if type(None) in get_args(plain) else Timestamp
+            fields[about.name or name] = (plain, Field(validation_alias=name, description=about.text))
+    return create_model(record.__name__, __base__=Model, **fields)
 
 
 class PageOf(Model, Generic[T]):
@@ -123,13 +153,13 @@ class Resolved(Model):
 class Experiment(Model):
     id: str
     name: str
-    state: ExperimentStateName
+    state: ExperimentState
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
     objectives: list[Objective]
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
+    created_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     num_samples: int | None
     max_t: int | None
     time_attr: str
@@ -172,7 +202,7 @@ class Experiment(Model):
         return cls(
             id=record.public_id,
             name=spec.name,
-            state=record.state.value,
+            state=record.state,
             metric=spec.objective.metric,
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
@@ -290,118 +320,46 @@ class Checkpoint(Model):
     uri: str
     step: int
     bytes: int
-    node: str | None = Field(
-        description="Ray's id of the node that wrote it, where storage is a path: on its disk it lies unless nodes share the path"
-    )
+    node: Annotated[
+        str | None,
+        Field(
+            description="Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI"
+        ),
+    ] = None
 
 
-class Segment(Model):
+class Segment(shown(SegmentRecord, leave_out=("source_ordinal",))):  # type: ignore[misc]
     """One uninterrupted execution of a trial, with one configuration and one starting checkpoint."""
 
-    id: str
-    ordinal: int
-    cause: Cause
-    start_iteration: int
-    params: Json
-    source_checkpoint_id: str | None
-    source_trial_number: int | None
-    placement: Json
-    warm: bool | None
-    startup_s: float | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-    outcome: str | None
 
-    @classmethod
-    def of(cls, record: SegmentRecord) -> Segment:
-        return cls(
-            id=record.public_id,
-            ordinal=record.ordinal,
-            cause=record.cause,  # type: ignore[arg-type]
-            start_iteration=record.start_iteration,
-            params=dict(record.params),
-            source_checkpoint_id=record.source_checkpoint,
-            source_trial_number=record.source_trial,
-            placement=dict(record.placement),
-            warm=record.warm,
-            startup_s=record.startup_s,
-            created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
-            outcome=record.outcome,
-        )
-
-
-class SegmentItem(Model):
+class SegmentItem(shown(SegmentRecord, leave_out=("public_id", "source_checkpoint", "placement"))):  # type: ignore[misc]
     """A segment in the list of all segments of an experiment."""
 
     trial_number: int
-    ordinal: int
-    cause: Cause
-    start_iteration: int
-    source_trial_number: Annotated[int | None, Field(description="whose checkpoint it went on from, if from any")]
-    source_ordinal: Annotated[int | None, Field(description="of the segment that saved that checkpoint")]
-    params: Json
-    warm: bool | None
-    startup_s: float | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-    outcome: str | None
 
     @classmethod
-    def of(cls, item: TrialSegment) -> SegmentItem:
-        record = item.segment
-        return cls(
-            trial_number=item.trial,
-            ordinal=record.ordinal,
-            cause=record.cause,  # type: ignore[arg-type]
-            start_iteration=record.start_iteration,
-            source_trial_number=record.source_trial,
-            source_ordinal=record.source_ordinal,
-            params=dict(record.params),
-            warm=record.warm,
-            startup_s=record.startup_s,
-            created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
-            outcome=record.outcome,
-        )
+    def of(cls, item: TrialSegment) -> Self:
+        values = {field.name: getattr(item.segment, field.name) for field in dataclasses.fields(item.segment)}
+        return cls(**values, trial_number=item.trial)
 
 
 class SegmentPage(PageOf[SegmentItem]):
     pass
 
 
-class Trial(Model):
-    id: str
-    experiment_id: str
-    number: int
-    state: TrialStateName
-    params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
-    iteration: int
-    last: dict[str, Number]
-    last_value: Number
-    best_value: Number
-    best_iteration: int | None
-    best_params: Annotated[Json, Field(description="that led to best_value; under PBT they may differ from params")]
-    feasible: Annotated[
-        bool | None, Field(description="whether its result keeps within the constraints; null: none to judge")
+class Trial(shown(TrialRecord)):  # type: ignore[misc]
+    """A trial. `TrialRecord` declares its fields; those here have a form of their own in the API."""
+
+    last: Annotated[dict[str, Number], Field(description="the newest value of each metric")]
+    error: Annotated[
+        Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")
     ]
-    running_s: float
-    failures: int
-    reason: str
-    waiting: str | None
-    error: Failure | None
-    checkpoint: Checkpoint | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
+    checkpoint: Annotated[Checkpoint | None, Field(description="the newest usable checkpoint")]
 
     @classmethod
-    def of(cls, record: TrialRecord) -> Trial:
-        return cls(**_trial_fields(record))
+    def of(cls, record: TrialRecord) -> Self:
+        found: Self = cls.model_validate(record, from_attributes=True)
+        return found
 
 
 class TrialPage(PageOf[Trial]):
@@ -409,11 +367,7 @@ class TrialPage(PageOf[Trial]):
 
 
 class TrialDetail(Trial):
-    segments: list[Segment]
-
-    @classmethod
-    def of(cls, record: TrialRecord) -> TrialDetail:
-        return cls(**_trial_fields(record), segments=[Segment.of(segment) for segment in record.segments])
+    segments: Annotated[list[Segment], Field(description="in the order in which they ran")]
 
 
 class Change(Model):
@@ -488,7 +442,7 @@ class TrialCurves(Model):
 class Series(Model):
     trial_id: str
     number: int
-    state: TrialStateName
+    state: TrialState
     best_value: Number
     segments: list[CurveSegment]
 
@@ -578,17 +532,8 @@ class Logs(Model):
         return cls(items=[LogItem(segment=c.segment, rank=c.rank, stream=c.stream, text=c.text) for c in chunks])
 
 
-class UsageSeries(Model):
+class UsageSeries(shown(UsageRecord)):  # type: ignore[misc]
     """What one rank used during one segment: lists of equal length, oldest sample first."""
-
-    segment: int
-    rank: int
-    x: Annotated[list[float], Field(description="seconds since the experiment's start")]
-    cpu_percent: Annotated[list[float | None], Field(description="since the sample before; 100 is one core")]
-    rss_bytes: list[int]
-    gpu_bytes: Annotated[list[int | None], Field(description="allocated by torch; null where no GPU is in use")]
-    gpu_reserved_bytes: list[int | None]
-    gpu_percent: Annotated[list[float | None], Field(description="how busy its GPUs were, by whomever")]
 
 
 class Usage(Model):
@@ -651,17 +596,6 @@ def mode_of(experiment: ExperimentRecord, metric: str) -> Literal["min", "max"]:
     return objectives.get(metric, experiment.spec.objective.mode)
 
 
-def rfc3339(time: float) -> str:
-    """``2026-01-31T12:00:00.123456Z``. Virtual times and nonsense come out as the epoch's neighbourhood, never as an error."""
-    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
-        time = 0.0
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _time(time: float | None) -> str | None:
-    return None if time is None else rfc3339(time)
-
-
 def _best(record: ExperimentRecord) -> Best | None:
     best: Mapping[str, Any] | None = record.best
     if not best:
@@ -688,40 +622,6 @@ def labels(space: str) -> dict[str, list[Any]]:
     return Space.from_json(json.loads(space), opaque=True).labels()
 
 
-def _checkpoint(found: Mapping[str, Any]) -> Checkpoint:
-    return Checkpoint(**{name: found[name] for name in ("id", "uri", "step", "bytes")}, node=found.get("node"))
-
-
-def _trial_fields(record: TrialRecord) -> dict[str, Any]:
-    names = (
-        "number",
-        "iteration",
-        "last_value",
-        "best_value",
-        "best_iteration",
-        "feasible",
-        "running_s",
-        "failures",
-        "reason",
-        "waiting",
-    )
-    found = record.checkpoint
-    return {
-        **{name: getattr(record, name) for name in names},
-        "id": record.public_id,
-        "experiment_id": record.experiment,
-        "state": record.state.value,
-        "params": dict(record.params),
-        "best_params": dict(record.best_params),
-        "last": dict(record.last),
-        "error": None if record.failure is None else Failure.model_validate(dict(record.failure)),
-        "checkpoint": None if found is None else _checkpoint(found),
-        "created_at": rfc3339(record.created_at),
-        "started_at": _time(record.started_at),
-        "ended_at": _time(record.ended_at),
-    }
-
-
 def _link(experiment: str, link: Link) -> LineageSegment:
     segment = link.segment
     return LineageSegment(
@@ -729,7 +629,7 @@ def _link(experiment: str, link: Link) -> LineageSegment:
         trial_id=trial_id(experiment, link.trial),
         trial_number=link.trial,
         ordinal=segment.ordinal,
-        cause=segment.cause,  # type: ignore[arg-type]
+        cause=segment.cause,
         start_iteration=segment.start_iteration,
         end_iteration=link.end_iteration,
         source_checkpoint_id=segment.source_checkpoint,

@@ -12,15 +12,14 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
 
 T = TypeVar("T")
-Time = Annotated[float, "seconds since 1970-01-01 in UTC"]
-"""Annotates a point in time. The API shows it as RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Annotates a field of a record that the API shows.
+    """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a time, in seconds since 1970.
 
     text: what the field means. name: its name in the API, if that is not the same.
     """
@@ -93,21 +92,25 @@ class Progress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRecord:
     id: int
-    public_id: str
-    ordinal: int
-    cause: str
-    start_iteration: int
-    params: Mapping[str, Any]
-    source_checkpoint: str | None
-    source_trial: int | None  # the number of the trial, and the ordinal of its segment, that saved the checkpoint
-    source_ordinal: int | None
-    placement: Mapping[str, Any]
-    warm: bool | None
-    startup_s: float | None
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    outcome: str | None
+    public_id: Annotated[str, About("seg_...", name="id")]
+    ordinal: Annotated[int, About("counts the segments of the trial from 1")]
+    cause: Annotated[Cause, About("why it was started")]
+    start_iteration: Annotated[int, About("training_iteration of the checkpoint that it started from; 0 without one")]
+    params: Annotated[Mapping[str, Any], About("the configuration that it trains with, flat")]
+    source_checkpoint: Annotated[
+        str | None, About("the checkpoint that it started from, if any", name="source_checkpoint_id")
+    ]
+    source_trial: Annotated[int | None, About("the trial that saved that checkpoint", name="source_trial_number")]
+    source_ordinal: Annotated[int | None, About("the segment of that trial that saved it")]
+    placement: Annotated[Mapping[str, Any], About("the nodes and devices of its ranks")]
+    warm: Annotated[
+        bool | None, About("whether it ran in the worker processes of a finished trial; null: not started yet")
+    ]
+    startup_s: Annotated[float | None, About("seconds from its launch until all ranks were training")]
+    created_at: Annotated[float, About("when it was created")]
+    started_at: Annotated[float | None, About("when all its ranks were training")]
+    ended_at: Annotated[float | None, About("when its ranks were gone")]
+    outcome: Annotated[str | None, About("how it ended; null while it runs")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +155,9 @@ class TrialRecord:
     reason: Annotated[str, About("the reason of the latest decision about it, in words")]
     waiting: Annotated[str | None, About("what its start waits for, in words; null if it does not wait")]
     checkpoint: Annotated[Mapping[str, Any] | None, About("its newest usable checkpoint")]
-    created_at: Annotated[Time, About("when it was created")]
-    started_at: Annotated[Time | None, About("when its first segment started")]
-    ended_at: Annotated[Time | None, About("when it reached its final state")]
+    created_at: Annotated[float, About("when it was created")]
+    started_at: Annotated[float | None, About("when its first segment started")]
+    ended_at: Annotated[float | None, About("when it reached its final state")]
     segments: tuple[SegmentRecord, ...] = ()
 
 
@@ -261,16 +264,16 @@ class UsageSample:
 class UsageSeries:
     """What one rank used during one segment; lists of equal length, oldest sample first."""
 
-    segment: int
-    rank: int
-    x: Sequence[float]  # seconds since the experiment's start
-    cpu_percent: Sequence[
-        float | None
-    ]  # since the sample before it, the segment's start for the first; 100 is one core
-    rss_bytes: Sequence[int]
-    gpu_bytes: Sequence[int | None]
-    gpu_reserved_bytes: Sequence[int | None]
-    gpu_percent: Sequence[float | None]
+    segment: Annotated[int, About("the ordinal of the segment")]
+    rank: Annotated[int, About("the rank, from 0")]
+    x: Annotated[Sequence[float], About("seconds since the experiment's start")]
+    cpu_percent: Annotated[
+        Sequence[float | None], About("since the previous sample, or the segment's start; 100 is one core")
+    ]
+    rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
+    gpu_bytes: Annotated[Sequence[int | None], About("allocated by torch; null if no GPU is in use")]
+    gpu_reserved_bytes: Annotated[Sequence[int | None], About("reserved by torch; null if no GPU is in use")]
+    gpu_percent: Annotated[Sequence[float | None], About("how busy its GPUs were, with all their processes")]
 
 
 @dataclass(frozen=True, slots=True)

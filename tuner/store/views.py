@@ -42,6 +42,8 @@ _EXPERIMENT = [
 ]
 _ACTIVE = [ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING, ExperimentState.CANCELLING]
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
+_OTHER_NAMES = {"start_step": "start_iteration", "config": "params"}
+_SEGMENT = [c.label(_OTHER_NAMES.get(c.name, c.name)) for c in segment.c if c.name != "trial_id"]
 
 
 def experiment_by(connection: Connection, where: ColumnElement[bool], shown: str) -> ExperimentRecord:
@@ -371,7 +373,7 @@ def _segment_rows() -> Select[Any]:
     source_segment, source_trial = segment.alias("source_segment"), trial.alias("source_trial")
     return (
         select(
-            segment,
+            *_SEGMENT,
             trial.c.number,
             source_trial.c.number.label("source_trial"),
             source_segment.c.ordinal.label("source_ordinal"),
@@ -385,24 +387,10 @@ def _segment_rows() -> Select[Any]:
 
 
 def _segment(row: Any) -> SegmentRecord:
-    return SegmentRecord(
-        id=row["id"],
-        public_id=row["public_id"],
-        ordinal=row["ordinal"],
-        cause=row["cause"],
-        start_iteration=row["start_step"],
-        params=row["config"],
-        source_checkpoint=row["source_checkpoint"],
-        source_trial=row["source_trial"],
-        source_ordinal=row["source_ordinal"],
-        placement=row["placement"] or {},
-        warm=row["warm"],
-        startup_s=row["startup_s"],
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        outcome=row["outcome"],
-    )
+    parts = dict(row)
+    del parts["number"]
+    parts["placement"] = parts["placement"] or {}
+    return SegmentRecord(**parts)
 
 
 def _experiment(row: Any) -> ExperimentRecord:
