@@ -63,8 +63,8 @@ def list_experiments(
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> Response:
-    page = here.store.list_experiments(state=state, name=_text(name), page_size=page_size, page_token=page_token)
-    metrics = here.store.metric_names_of([record.id for record in page.items])
+    page = here.store.experiments.page(state=state, name=_text(name), page_size=page_size, page_token=page_token)
+    metrics = here.store.metrics.names_of([record.id for record in page.items])
     items = [schemas.Experiment.of(record, metrics[record.id]) for record in page.items]
     return answer(schemas.ExperimentPage(items=items, next_page_token=page.next_token))
 
@@ -107,10 +107,10 @@ def list_trials(
 ) -> Response:
     record = _find(here.store, experiment_id)
     if sort == "number" and not where:
-        page = here.store.list_trials(record.id, state=state, page_size=page_size, page_token=page_token)
+        page = here.store.trials.page(record.id, state=state, page_size=page_size, page_token=page_token)
         total = sum(record.counts.values()) if state is None else record.counts.get(state, 0)
     else:
-        page, total = here.store.sorted_trials(
+        page, total = here.store.trials.sorted_page(
             record.id, sort=sort, where=where or (), state=state, page_size=page_size, page_token=page_token
         )
     items = [schemas.Trial.of(trial) for trial in page.items]
@@ -161,11 +161,11 @@ def curves(
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
-        wanted = here.store.best_trials(record.id, record.spec.objective.mode, limit)
-    found = here.store.curves(
+        wanted = here.store.trials.best(record.id, record.spec.objective.mode, limit)
+    found = here.store.metrics.curves(
         record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
     )
-    best = here.store.best_so_far(record.id, metric, schemas.mode_of(record, metric))
+    best = here.store.metrics.best_so_far(record.id, metric, schemas.mode_of(record, metric))
     left_out = 0 if wanted is None else max(total - len(wanted), 0)
     return answer(schemas.Curves.of(record, metric, x, found, left_out, best), tag=tag)
 
@@ -184,7 +184,7 @@ def best_so_far(
     record = _find(here.store, experiment_id)
     metric = _text(metric) or record.spec.objective.metric
     mode = schemas.mode_of(record, metric)
-    x, y = here.store.best_so_far(record.id, metric, mode)
+    x, y = here.store.metrics.best_so_far(record.id, metric, mode)
     return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=x, y=y))
 
 
@@ -217,7 +217,7 @@ def decisions(
     page_token: PageToken = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.decisions(
+    page = here.store.log.decisions(
         record.id, trial=trial, kinds=kind or (), text=_text(text), page_size=page_size, page_token=page_token
     )
     items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
@@ -238,7 +238,7 @@ def segments(
     page_token: PageToken = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.list_segments(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
+    page = here.store.trials.segment_page(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
     items = [schemas.SegmentItem.of(item) for item in page.items]
     return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
 
@@ -306,11 +306,11 @@ def _commanded(here: Here, record: ExperimentRecord) -> Response:
 
 
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:
-    return store.get_experiment(_text(experiment_id) or "")
+    return store.experiments.get(_text(experiment_id) or "")
 
 
 def _shown(store: Store, record: ExperimentRecord) -> schemas.Experiment:
-    return schemas.Experiment.of(record, store.metric_names(record.id))
+    return schemas.Experiment.of(record, store.metrics.names(record.id))
 
 
 def _text(value: str | None) -> str | None:

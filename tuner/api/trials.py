@@ -19,7 +19,7 @@ MAX_NUMBER = 2**31 - 1
 
 @router.get("/trials/{trial_id}", response_model=schemas.TrialDetail, responses=NOT_FOUND, summary="With its segments")
 def get(here: Here, trial_id: str) -> Response:
-    return answer(schemas.TrialDetail.of(here.store.get_trial(_text(trial_id))))
+    return answer(schemas.TrialDetail.of(here.store.trials.get(_text(trial_id))))
 
 
 @router.post(
@@ -65,7 +65,7 @@ def usage(
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
 ) -> Response:
-    return answer(schemas.Usage.of(here.store.usage(_text(trial_id), rank=rank, segment=segment)))
+    return answer(schemas.Usage.of(here.store.ranks.usage(_text(trial_id), rank=rank, segment=segment)))
 
 
 @router.get(
@@ -80,7 +80,9 @@ def curves(
     x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
     max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment and metric")] = 1000,
 ) -> Response:
-    return answer(schemas.TrialCurves.of(x, here.store.trial_curves(_text(trial_id), x=x, max_points=max_points)))
+    record = here.store.trials.get(_text(trial_id))
+    found = here.store.metrics.curves_of_trial(record.experiment_id, record.number, x=x, points=max_points)
+    return answer(schemas.TrialCurves.of(x, found))
 
 
 @router.get(
@@ -90,7 +92,7 @@ def curves(
     summary="Where its weights come from: segments of this and other trials, oldest first, and the schedule they make",
 )
 def lineage(here: Here, trial_id: str) -> Response:
-    record = here.store.get_trial(_text(trial_id))
+    record = here.store.trials.get(_text(trial_id))
     return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
 
 
@@ -101,7 +103,7 @@ def lineage(here: Here, trial_id: str) -> Response:
     summary="Its ranks at this moment: the Python stack of each, and what it uses",
 )
 def live(here: Here, trial_id: str) -> Response:
-    record = here.store.get_trial(_text(trial_id))
+    record = here.store.trials.get(_text(trial_id))
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
     found = here.look(running[-1].public_id) if running else {}
     if not found:

@@ -42,7 +42,7 @@ def create_experiment(
     SpecError lists everything that is wrong with the spec, EntrypointError says why its function cannot be imported.
     """
     spec, code = _checked(data, checker)
-    return store.create_experiment(spec, code=code, source="api", idempotency_key=idempotency_key)
+    return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
@@ -96,7 +96,7 @@ def create_from_python(
     if check is not None:
         check(spec)
     if by_value:
-        return store.create_experiment(spec, code=code, source="python")
+        return store.experiments.create(spec, code=code, source="python")
     checker = EntrypointChecker()
     try:
         found = entrypoint_code(spec, checker)
@@ -104,7 +104,7 @@ def create_from_python(
         checker.close()
     both = f"{found.hash}-{code.hash}"
     whole = dataclasses.replace(found, hash=both, space_blob=code.space_blob, parts_blob=code.parts_blob)
-    return store.create_experiment(spec, code=whole, source="python")
+    return store.experiments.create(spec, code=whole, source="python")
 
 
 def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
@@ -153,14 +153,14 @@ def id_of(store: Store, called: str) -> str:
     NotFound, with the nearest name, where there is none; Conflict, with the ids to choose from, where several have the name.
     """
     with contextlib.suppress(NotFound):
-        return (store.get_trial(called) if called.startswith("trl_") else store.get_experiment(called)).public_id
-    found = store.experiments_named(called)
+        return (store.trials.get(called) if called.startswith("trl_") else store.experiments.get(called)).public_id
+    found = store.experiments.named(called)
     if len(found) > 1:
         shown = [f"{record.public_id} ({record.state}, of {_day(record.created_at)})" for record in found[:MOST_SHOWN]]
         more = f" and {len(found) - MOST_SHOWN} older ones" if len(found) > MOST_SHOWN else ""
         raise Conflict(f"{len(found)} experiments are called {called!r}; say which: {', '.join(shown)}{more}")
     if not found:
-        names = [record.name for record in store.list_experiments(page_size=1000).items]
+        names = [record.name for record in store.experiments.page(page_size=1000).items]
         what = "trial" if called.startswith("trl_") else "experiment"
         raise NotFound(f"no {what} {called!r}{did_you_mean(called, names, chr(39))}")
     return found[0].public_id
@@ -178,24 +178,24 @@ def _day(time: float) -> str:
 
 def cancel(store: Store, experiment: str) -> ExperimentRecord:
     """End the experiment and all its trials. Conflict where it has ended otherwise."""
-    record = store.get_experiment(experiment)
+    record = store.experiments.get(experiment)
     match record.state:
         case ExperimentState.CANCELLED | ExperimentState.CANCELLING:
             return record
         case ExperimentState.COMPLETED | ExperimentState.FAILED:
             raise Conflict(f"{experiment} is {record.state}; there is nothing to cancel")
-    store.add_command(record.id, "cancel", None, "asked for by a user")
-    return store.get_experiment(experiment)
+    store.commands.add(record.id, "cancel", None, "asked for by a user")
+    return store.experiments.get(experiment)
 
 
 def pause(store: Store, experiment: str) -> ExperimentRecord:
     """Let every trial pause at its next report. Conflict where the experiment has ended or is being cancelled."""
-    record = store.get_experiment(experiment)
+    record = store.experiments.get(experiment)
     if record.state in (ExperimentState.PAUSED, ExperimentState.PAUSING) and not _wanted(store, record, "resume"):
         return record
     _refuse_ended(record, "paused")
-    store.add_command(record.id, "pause", None, "asked for by a user")
-    return store.get_experiment(experiment)
+    store.commands.add(record.id, "pause", None, "asked for by a user")
+    return store.experiments.get(experiment)
 
 
 def resume(store: Store, experiment: str) -> ExperimentRecord:
@@ -203,27 +203,27 @@ def resume(store: Store, experiment: str) -> ExperimentRecord:
 
     Raises Conflict if it has ended or is being cancelled.
     """
-    record, now = store.get_experiment(experiment), time.time()
+    record, now = store.experiments.get(experiment), time.time()
     running = record.state in (ExperimentState.PENDING, ExperimentState.RUNNING)
     if running and not _wanted(store, record, "pause") and not record.abandoned(now):
         return record
     _refuse_ended(record, "resumed")
     if record.abandoned(now) or (record.state is ExperimentState.PAUSED and (record.lease_until or 0.0) <= now):
-        store.adopt(record.id)
-    store.add_command(record.id, "resume", None, "asked for by a user")
-    return store.get_experiment(experiment)
+        store.drivers.adopt(record.id)
+    store.commands.add(record.id, "resume", None, "asked for by a user")
+    return store.experiments.get(experiment)
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:
     """End an experiment as failed that no driver has ever had, so that no service runs it later to everybody's surprise."""
-    record = store.get_experiment(experiment)
+    record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return
     now = time.time()
-    epoch = store.claim(record.id, "nobody", 1.0, now)
+    epoch = store.drivers.claim(record.id, "nobody", 1.0, now)
     batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": why, "reason": "Ray could not be started"})
-    store.commit(record.id, epoch, batch, now)
-    store.release(record.id, epoch)
+    store.drivers.commit(record.id, epoch, batch, now)
+    store.drivers.release(record.id, epoch)
 
 
 def how_to_go_on(record: ExperimentRecord) -> str:
@@ -237,14 +237,14 @@ def how_to_go_on(record: ExperimentRecord) -> str:
 
 def stop_trial(store: Store, trial: str) -> TrialRecord:
     """End one trial at its next report; the experiment goes on. A trial that has ended stays as it is."""
-    record = store.get_trial(trial)
+    record = store.trials.get(trial)
     if not record.state.ended:
-        store.add_command(record.experiment_id, "stop", record.number, "asked for by a user")
-    return store.get_trial(trial)
+        store.commands.add(record.experiment_id, "stop", record.number, "asked for by a user")
+    return store.trials.get(trial)
 
 
 def _wanted(store: Store, record: ExperimentRecord, command: str) -> bool:
-    return any(c.command == command and c.trial is None for c in store.pending_commands([record.id]))
+    return any(c.command == command and c.trial is None for c in store.commands.pending([record.id]))
 
 
 def _refuse_ended(record: ExperimentRecord, what: str) -> None:
@@ -258,7 +258,7 @@ def _refuse_ended(record: ExperimentRecord, what: str) -> None:
 def trial_lineage(store: Store, trial: str) -> list[Link]:
     """The segments that led to a trial's present weights, oldest first; empty before its first one."""
     place = lineage.newest(store, trial)
-    return lineage.lineage(place, lineage.stored(store, store.get_trial(trial).experiment)) if place else []
+    return lineage.lineage(place, lineage.stored(store, store.trials.get(trial).experiment)) if place else []
 
 
 def schedule(store: Store, public_id: str, number: int | None = None) -> list[dict[str, Any]]:
@@ -268,7 +268,7 @@ def schedule(store: Store, public_id: str, number: int | None = None) -> list[di
     public_id = id_of(store, public_id)
     if not public_id.startswith("exp_"):
         return lineage.schedule(trial_lineage(store, public_id))
-    record = store.get_experiment(public_id)
+    record = store.experiments.get(public_id)
     place = lineage.best(store, record) if number is None else lineage.newest(store, trial_id(public_id, number))
     return lineage.schedule(lineage.lineage(place, lineage.stored(store, public_id))) if place else []
 
@@ -289,9 +289,9 @@ def trial_logs(
 
     Ranks write files under the home of the machine that they run on; what a driver has put into the database comes from there.
     """
-    if stored := store.logs(trial, rank=rank, segment=segment, tail=tail):
+    if stored := store.ranks.logs(trial, rank=rank, segment=segment, tail=tail):
         return stored
-    record = store.get_trial(trial)
+    record = store.trials.get(trial)
     items = []
     for part in record.segments:
         if segment is not None and part.ordinal != segment:

@@ -228,10 +228,10 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
     """
     settings = Settings.from_env()
     with _store(settings) as store:
-        record = store.get_experiment(id_of(store, experiment_id))
+        record = store.experiments.get(id_of(store, experiment_id))
         if record.state.ended:
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
-        store.add_command(record.id, "resume", reason="by a user")
+        store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
 
 
@@ -361,8 +361,8 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _I
     """A running service drives this experiment: watch it."""
     progress.say("a driver that is alive has this experiment, such as that of `tuner serve`; following it")
     while True:
-        record = store.get_experiment(experiment_id)
-        if record.state.ended or (record.state is ExperimentState.PAUSED and not store.pending_commands([record.id])):
+        record = store.experiments.get(experiment_id)
+        if record.state.ended or (record.state is ExperimentState.PAUSED and not store.commands.pending([record.id])):
             return
         if interrupts.count > 1:
             raise KeyboardInterrupt
@@ -428,7 +428,7 @@ class _Interrupts:
         self.count += 1
         if self.count == 1:
             self.news = True
-            record = self.store.get_experiment(self.experiment_id)
-            self.store.add_command(record.id, "pause", reason="by Ctrl-C")
+            record = self.store.experiments.get(self.experiment_id)
+            self.store.commands.add(record.id, "pause", reason="by Ctrl-C")
         else:
             print("ending at once", file=sys.stderr)
