@@ -323,7 +323,7 @@ async def test_curves_that_the_client_has_are_not_even_read(
     url = f"{API}/{made.public_id}/curves"
     first = await client.get(url)
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_store, "curves", None)
+        patch.setattr(sqlite_store.metrics, "curves", None)
         again = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)

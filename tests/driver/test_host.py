@@ -23,7 +23,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
 from tuner.driver.judge import Judge
-from tuner.experiments import usecases
+from tuner.experiments import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints import objects
@@ -221,7 +221,7 @@ async def test_a_service_that_adopts_takes_up_what_scripts_left_behind(host: Hos
 
 async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on(host: Host) -> None:
     left = left_behind(host)
-    shown = usecases.resume(host.store, left.public_id)
+    shown = verbs.act(host.store, "resume", left.public_id)
     assert (shown.source, shown.abandoned(time.time())) == ("adopted", False)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.COMPLETED
@@ -237,7 +237,7 @@ async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Ho
 
 async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
     left = left_behind(host)
-    usecases.cancel(host.store, left.public_id)
+    verbs.act(host.store, "cancel", left.public_id)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.CANCELLED
 

@@ -89,3 +89,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+def plain_text(value: str) -> str:
+    """Return a text without what no database takes. A name that has it is then not found, instead of an error."""
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
 from tuner import __version__
-from tuner.api import experiments, health, pages, problems, trials
+from tuner.api import experiments, health, pages, problems, trials, verbs
 from tuner.api.answers import only_known_parameters
 from tuner.api.context import Context
 from tuner.api.guards import Guard
@@ -55,12 +55,12 @@ def create_app(
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
     app.include_router(health.router)
-    for part in (experiments, trials):
+    for part in (experiments, trials, verbs):
         app.include_router(part.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
     app.include_router(pages.router(web))
     app.state.methods = [
         (compile_path(prefix + route.path)[0], route.methods)
-        for prefix, part in (("", health), ("/api/v1", experiments), ("/api/v1", trials))
+        for prefix, part in (("", health), *(("/api/v1", part) for part in (experiments, trials, verbs)))
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]

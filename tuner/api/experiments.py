@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows, plain_text
 from tuner.api.context import Here
 from tuner.api.stream import follow
 from tuner.domain.states import ExperimentState, TrialState
@@ -63,7 +63,7 @@ def list_experiments(
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> Response:
-    page = here.store.experiments.page(state=state, name=_text(name), page_size=page_size, page_token=page_token)
+    page = here.store.experiments.page(state=state, name=_optional(name), page_size=page_size, page_token=page_token)
     metrics = here.store.metrics.names_of([record.id for record in page.items])
     items = [schemas.Experiment.of(record, metrics[record.id]) for record in page.items]
     return answer(schemas.ExperimentPage(items=items, next_page_token=page.next_token))
@@ -157,7 +157,7 @@ def curves(
     tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query}".encode())
     if knows(request, tag):
         return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
-    metric = _text(metric) or record.spec.objective.metric
+    metric = _optional(metric) or record.spec.objective.metric
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
@@ -182,7 +182,7 @@ def best_so_far(
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    metric = _text(metric) or record.spec.objective.metric
+    metric = _optional(metric) or record.spec.objective.metric
     mode = schemas.mode_of(record, metric)
     x, y = here.store.metrics.best_so_far(record.id, metric, mode)
     return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=x, y=y))
@@ -218,7 +218,7 @@ def decisions(
 ) -> Response:
     record = _find(here.store, experiment_id)
     page = here.store.log.decisions(
-        record.id, trial=trial, kinds=kind or (), text=_text(text), page_size=page_size, page_token=page_token
+        record.id, trial=trial, kinds=kind or (), text=_optional(text), page_size=page_size, page_token=page_token
     )
     items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
     return answer(schemas.DecisionPage(items=items, next_page_token=page.next_token))
@@ -267,52 +267,13 @@ def events(
     )
 
 
-@router.post(
-    "/experiments/{experiment_id}/cancel",
-    status_code=202,
-    response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **CONFLICT},
-    summary="End it and all its trials",
-)
-def cancel(here: Here, experiment_id: str) -> Response:
-    return _commanded(here, usecases.cancel(here.store, experiment_id))
-
-
-@router.post(
-    "/experiments/{experiment_id}/pause",
-    status_code=202,
-    response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **CONFLICT},
-    summary="Pause every trial at its next report",
-)
-def pause(here: Here, experiment_id: str) -> Response:
-    return _commanded(here, usecases.pause(here.store, experiment_id))
-
-
-@router.post(
-    "/experiments/{experiment_id}/resume",
-    status_code=202,
-    response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **CONFLICT},
-    summary="Go on with a paused experiment",
-)
-def resume(here: Here, experiment_id: str) -> Response:
-    return _commanded(here, usecases.resume(here.store, experiment_id))
-
-
-def _commanded(here: Here, record: ExperimentRecord) -> Response:
-    here.poke()
-    return answer(_shown(here.store, record), 202)
-
-
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:
-    return store.experiments.get(_text(experiment_id) or "")
+    return store.experiments.get(plain_text(experiment_id))
+
+
+def _optional(value: str | None) -> str | None:
+    return None if value is None else plain_text(value)
 
 
 def _shown(store: Store, record: ExperimentRecord) -> schemas.Experiment:
     return schemas.Experiment.of(record, store.metrics.names(record.id))
-
-
-def _text(value: str | None) -> str | None:
-    """Without what no database takes; such a name is not found, rather than an error."""
-    return None if value is None else value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args, ge
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from tuner.domain.events import Command
 from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
@@ -23,6 +24,7 @@ from tuner.domain.trial import Cause
 from tuner.experiments.lineage import Link, schedule
 from tuner.experiments.preview import Importance, Preview
 from tuner.experiments.usecases import how_to_go_on
+from tuner.experiments.verbs import actions
 from tuner.space import Space
 from tuner.store import (
     Curve,
@@ -193,12 +195,14 @@ class Experiment(Model):
     reason: str
     error: str | None
     last_event_seq: int
+    actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
 
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
         spec = record.spec
         counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
-        abandoned = record.abandoned(time.time())
+        now = time.time()
+        abandoned = record.abandoned(now)
         return cls(
             id=record.public_id,
             name=spec.name,
@@ -234,6 +238,7 @@ class Experiment(Model):
             reason=record.reason,
             error=record.error,
             last_event_seq=record.last_event_seq,
+            actions=actions(record, now),
         )
 
 

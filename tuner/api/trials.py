@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, answer
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, answer, plain_text
 from tuner.api.context import Here
 from tuner.errors import Conflict
 from tuner.experiments import usecases
@@ -19,20 +19,7 @@ MAX_NUMBER = 2**31 - 1
 
 @router.get("/trials/{trial_id}", response_model=schemas.TrialDetail, responses=NOT_FOUND, summary="With its segments")
 def get(here: Here, trial_id: str) -> Response:
-    return answer(schemas.TrialDetail.of(here.store.trials.get(_text(trial_id))))
-
-
-@router.post(
-    "/trials/{trial_id}/stop",
-    status_code=202,
-    response_model=schemas.TrialDetail,
-    responses=NOT_FOUND,
-    summary="End it at its next report; the experiment goes on",
-)
-def stop(here: Here, trial_id: str) -> Response:
-    record = usecases.stop_trial(here.store, _text(trial_id))
-    here.poke()
-    return answer(schemas.TrialDetail.of(record), 202)
+    return answer(schemas.TrialDetail.of(here.store.trials.get(plain_text(trial_id))))
 
 
 @router.get(
@@ -49,7 +36,7 @@ def logs(
     tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many lines of each")] = None,
 ) -> Response:
     home = here.settings.home
-    found = usecases.trial_logs(here.store, home, _text(trial_id), rank=rank, segment=segment, tail=tail)
+    found = usecases.trial_logs(here.store, home, plain_text(trial_id), rank=rank, segment=segment, tail=tail)
     return answer(schemas.Logs.of(found))
 
 
@@ -65,7 +52,7 @@ def usage(
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
 ) -> Response:
-    return answer(schemas.Usage.of(here.store.ranks.usage(_text(trial_id), rank=rank, segment=segment)))
+    return answer(schemas.Usage.of(here.store.ranks.usage(plain_text(trial_id), rank=rank, segment=segment)))
 
 
 @router.get(
@@ -80,7 +67,7 @@ def curves(
     x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
     max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment and metric")] = 1000,
 ) -> Response:
-    record = here.store.trials.get(_text(trial_id))
+    record = here.store.trials.get(plain_text(trial_id))
     found = here.store.metrics.curves_of_trial(record.experiment_id, record.number, x=x, points=max_points)
     return answer(schemas.TrialCurves.of(x, found))
 
@@ -92,7 +79,7 @@ def curves(
     summary="Where its weights come from: segments of this and other trials, oldest first, and the schedule they make",
 )
 def lineage(here: Here, trial_id: str) -> Response:
-    record = here.store.trials.get(_text(trial_id))
+    record = here.store.trials.get(plain_text(trial_id))
     return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
 
 
@@ -103,13 +90,9 @@ def lineage(here: Here, trial_id: str) -> Response:
     summary="Its ranks at this moment: the Python stack of each, and what it uses",
 )
 def live(here: Here, trial_id: str) -> Response:
-    record = here.store.trials.get(_text(trial_id))
+    record = here.store.trials.get(plain_text(trial_id))
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
     found = here.look(running[-1].public_id) if running else {}
     if not found:
         raise Conflict(f"{trial_id} is {record.state} and has no ranks at this moment")
     return answer(schemas.Live.of(running[-1].ordinal, found))
-
-
-def _text(value: str) -> str:
-    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

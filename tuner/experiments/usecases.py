@@ -27,7 +27,7 @@ from tuner.experiments.preview import Preview, preview
 from tuner.experiments.spec import escape, parse_spec
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
-from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
+from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: where one of these is in the runtime_env, the workers have packages that this process does not
@@ -173,47 +173,6 @@ def _day(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-# -- commands: rows that the driver carries out; repeating one is harmless --------------------------------------------
-
-
-def cancel(store: Store, experiment: str) -> ExperimentRecord:
-    """End the experiment and all its trials. Conflict where it has ended otherwise."""
-    record = store.experiments.get(experiment)
-    match record.state:
-        case ExperimentState.CANCELLED | ExperimentState.CANCELLING:
-            return record
-        case ExperimentState.COMPLETED | ExperimentState.FAILED:
-            raise Conflict(f"{experiment} is {record.state}; there is nothing to cancel")
-    store.commands.add(record.id, "cancel", None, "asked for by a user")
-    return store.experiments.get(experiment)
-
-
-def pause(store: Store, experiment: str) -> ExperimentRecord:
-    """Let every trial pause at its next report. Conflict where the experiment has ended or is being cancelled."""
-    record = store.experiments.get(experiment)
-    if record.state in (ExperimentState.PAUSED, ExperimentState.PAUSING) and not _wanted(store, record, "resume"):
-        return record
-    _refuse_ended(record, "paused")
-    store.commands.add(record.id, "pause", None, "asked for by a user")
-    return store.experiments.get(experiment)
-
-
-def resume(store: Store, experiment: str) -> ExperimentRecord:
-    """Go on with an experiment that is paused, or whose script is gone: the service drives it from then on.
-
-    Raises Conflict if it has ended or is being cancelled.
-    """
-    record, now = store.experiments.get(experiment), time.time()
-    running = record.state in (ExperimentState.PENDING, ExperimentState.RUNNING)
-    if running and not _wanted(store, record, "pause") and not record.abandoned(now):
-        return record
-    _refuse_ended(record, "resumed")
-    if record.abandoned(now) or (record.state is ExperimentState.PAUSED and (record.lease_until or 0.0) <= now):
-        store.drivers.adopt(record.id)
-    store.commands.add(record.id, "resume", None, "asked for by a user")
-    return store.experiments.get(experiment)
-
-
 def never_driven(store: Store, experiment: str, why: str) -> None:
     """End an experiment as failed that no driver has ever had, so that no service runs it later to everybody's surprise."""
     record = store.experiments.get(experiment)
@@ -233,23 +192,6 @@ def how_to_go_on(record: ExperimentRecord) -> str:
         f"{record.public_id} ({record.name}) {what} is gone. `tuner resume {record.public_id}` goes on with it, and so does "
         "the resume button of the page; `tuner serve --adopt` takes all such experiments up by itself"
     )
-
-
-def stop_trial(store: Store, trial: str) -> TrialRecord:
-    """End one trial at its next report; the experiment goes on. A trial that has ended stays as it is."""
-    record = store.trials.get(trial)
-    if not record.state.ended:
-        store.commands.add(record.experiment_id, "stop", record.number, "asked for by a user")
-    return store.trials.get(trial)
-
-
-def _wanted(store: Store, record: ExperimentRecord, command: str) -> bool:
-    return any(c.command == command and c.trial is None for c in store.commands.pending([record.id]))
-
-
-def _refuse_ended(record: ExperimentRecord, what: str) -> None:
-    if record.state.ended or record.state is ExperimentState.CANCELLING:
-        raise Conflict(f"{record.public_id} is {record.state} and cannot be {what}")
 
 
 # -- lineage -----------------------------------------------------------------------------------------------------------
