@@ -1,4 +1,4 @@
-"""/experiments: create, look, follow, command."""
+"""/experiments: create, find, follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows, plain_text
+from tuner.api.answers import (
+    BAD,
+    CONFLICT,
+    NOT_FOUND,
+    ExperimentId,
+    PageSize,
+    PageToken,
+    answer,
+    etag,
+    json_body,
+    knows,
+    plain_text,
+)
 from tuner.api.context import Here
 from tuner.api.stream import follow
 from tuner.domain.states import ExperimentState, TrialState
@@ -27,13 +39,16 @@ MAX_SEQ = 2**62
     status_code=201,
     response_model=schemas.Experiment,
     responses={**BAD, **CONFLICT},
-    summary="Create an experiment; a driver takes it up by itself",
+    summary="Create an experiment. A driver starts it.",
 )
 def create(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: Annotated[
-        str | None, Header(max_length=200, description="the same key again creates nothing and answers the same")
+        str | None,
+        Header(
+            max_length=200, description="a repeated request with the same key creates nothing and gets the first answer"
+        ),
     ] = None,
 ) -> Response:
     record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
@@ -45,20 +60,22 @@ def create(
     "/experiments/dry-run",
     response_model=schemas.DryRun,
     responses=BAD,
-    summary="Check a spec and say what would be done; nothing is created",
+    summary="Check a spec and say what would be done. Nothing is created.",
 )
 def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
-    configurations: Annotated[int, Query(ge=0, le=100, description="how many of the first to show")] = 5,
+    configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
 ) -> Response:
     return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
 
 
-@router.get("/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="Newest first")
+@router.get(
+    "/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="List experiments, newest first."
+)
 def list_experiments(
     here: Here,
-    state: ExperimentState | None = None,
+    state: Annotated[ExperimentState | None, Query(description="only experiments in this state")] = None,
     name: Annotated[str | None, Query(max_length=200, description="any part of the name")] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
@@ -70,9 +87,9 @@ def list_experiments(
 
 
 @router.get(
-    "/experiments/{experiment_id}", response_model=schemas.Experiment, responses=NOT_FOUND, summary="One experiment"
+    "/experiments/{experiment_id}", response_model=schemas.Experiment, responses=NOT_FOUND, summary="Get an experiment."
 )
-def get(here: Here, experiment_id: str) -> Response:
+def get(here: Here, experiment_id: ExperimentId) -> Response:
     return answer(_shown(here.store, _find(here.store, experiment_id)))
 
 
@@ -80,12 +97,12 @@ def get(here: Here, experiment_id: str) -> Response:
     "/experiments/{experiment_id}/trials",
     response_model=schemas.TrialPage,
     responses={**NOT_FOUND, **BAD},
-    summary="Sorted and filtered by any column, without segments",
+    summary="List trials, sorted and filtered by any column, without segments.",
 )
 def list_trials(
     here: Here,
-    experiment_id: str,
-    state: TrialState | None = None,
+    experiment_id: ExperimentId,
+    state: Annotated[TrialState | None, Query(description="only trials in this state")] = None,
     sort: Annotated[
         str,
         Query(
@@ -121,12 +138,12 @@ def list_trials(
     "/experiments/{experiment_id}/curves",
     response_model=schemas.Curves,
     responses={**NOT_FOUND, **BAD},
-    summary="One curve a trial, at the resolution of a screen; it breaks between segments, and spikes are kept",
+    summary="Get the curves of a metric, at the resolution of a screen. Spikes are kept.",
 )
 def curves(
     here: Here,
     request: Request,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
     x: Annotated[
         Literal["step", "user_step", "time"],
@@ -137,23 +154,21 @@ def curves(
     ] = "step",
     points: Annotated[
         int | None,
-        Query(
-            ge=4, le=100_000, description="about so many for a curve that reaches over the whole range, by default 1000"
-        ),
+        Query(ge=4, le=100_000, description="points of a curve over the whole range, about; 1000 by default"),
     ] = None,
     low: Annotated[float | None, Query(alias="from", description="where the range begins, on the axis x")] = None,
     high: Annotated[float | None, Query(alias="to", description="where the range ends")] = None,
     trial: Annotated[
         list[int] | None, Query(max_length=1000, description="numbers of trials; by default the best")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, where none are named")] = 2000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, if `trial` names none")] = 2000,
     max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
     for name, value in (("from", low), ("to", high)):
         if value is not None and not math.isfinite(value):
             raise SpecError("expected a finite number", f"/{name}")
-    # What is answered follows from the log alone, so a client that has it is told so before anything is read.
+    # The answer follows from the log alone, so a client that has it gets a 304 before anything is read.
     tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query}".encode())
     if knows(request, tag):
         return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
@@ -174,11 +189,11 @@ def curves(
     "/experiments/{experiment_id}/best-so-far",
     response_model=schemas.BestSoFarOf,
     responses={**NOT_FOUND, **BAD},
-    summary="The best value by time, a point for each improvement",
+    summary="Get the best value by time, a point for each improvement.",
 )
 def best_so_far(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
@@ -192,9 +207,9 @@ def best_so_far(
     "/experiments/{experiment_id}/importance",
     response_model=schemas.Importances,
     responses=NOT_FOUND,
-    summary="How much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended",
+    summary="Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended.",
 )
-def importance(here: Here, experiment_id: str) -> Response:
+def importance(here: Here, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
     return answer(schemas.Importances.of(here.importances.of(record)))
 
@@ -203,11 +218,11 @@ def importance(here: Here, experiment_id: str) -> Response:
     "/experiments/{experiment_id}/decisions",
     response_model=schemas.DecisionPage,
     responses={**NOT_FOUND, **BAD},
-    summary="Newest first, each with its reason in words",
+    summary="List decisions, newest first, each with its reason in words.",
 )
 def decisions(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
     kind: Annotated[
         list[schemas.DecisionKind] | None, Query(description="of these kinds only; may be repeated")
@@ -228,11 +243,11 @@ def decisions(
     "/experiments/{experiment_id}/segments",
     response_model=schemas.SegmentPage,
     responses={**NOT_FOUND, **BAD},
-    summary="The segments of all trials, oldest first, each with where its weights come from",
+    summary="List the segments of all trials, oldest first, each with the source of its weights.",
 )
 def segments(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     cause: Annotated[list[Cause] | None, Query(description="of these causes only; may be repeated")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
@@ -247,13 +262,13 @@ def segments(
     "/experiments/{experiment_id}/events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Everything that happens, as it happens; resumes behind Last-Event-ID or after",
+    summary="Follow everything that happens. Resumes after Last-Event-ID or the parameter after.",
 )
 def events(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     after: Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")] = 0,
-    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=40, description="as after; browsers send it")] = None,
 ) -> StreamingResponse:
     record = _find(here.store, experiment_id)
     if last_event_id is not None:

@@ -68,8 +68,53 @@ Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"
 """A time. Made from seconds since 1970."""
 
 
+WORDS = {
+    "action": "a verb",
+    "best_value": "the best value of the first objective, within the constraints",
+    "cause": "why it was started",
+    "checkpoint_id": "its checkpoint; null if none is kept",
+    "created_at": "when it was created",
+    "ended_at": "when it reached its final state",
+    "experiment_id": "exp_...",
+    "items": "what was asked for, in the order of the route",
+    "iteration": "training_iteration, the count of the trial's reports",
+    "max_t": "value of time_attr at which a trial is complete",
+    "metric": "the name of the metric",
+    "mode": "whether the metric is minimised or maximised",
+    "name": "the name of the experiment",
+    "num_samples": "trials to start; null: until the time budget is spent",
+    "number": "counts the trials of the experiment from 0",
+    "ordinal": "counts the segments of the trial from 1",
+    "params": 'the configuration, flat: "optimizer/lr" -> value',
+    "rank": "the rank, from 0",
+    "reason": "the reason, in words",
+    "segment": "the ordinal of the segment",
+    "segments": "one item for each segment, in the order in which they ran",
+    "source_checkpoint_id": "the checkpoint that it started from, if any",
+    "source_trial_number": "the trial that saved that checkpoint",
+    "start_iteration": "training_iteration of the checkpoint that it started from; 0 without one",
+    "started_at": "when it started; null before",
+    "state": "where it is in its life",
+    "time_attr": "what max_t counts",
+    "trial_id": "trl_...",
+    "trial_number": "counts the trials of the experiment from 0",
+    "value": "the value of the first objective",
+    "x": "the horizontal axis",
+    "y": "the values of the metric",
+}
+"""What a field means that means the same wherever it occurs. Other fields say it themselves."""
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    for name, field in schema.get("properties", {}).items():
+        if name in WORDS:
+            field.setdefault("description", WORDS[name])
+
+
 class Model(BaseModel):
-    model_config = ConfigDict(ser_json_inf_nan="null", json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(
+        ser_json_inf_nan="null", json_schema_serialization_defaults_required=True, json_schema_extra=_describe
+    )
 
 
 def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
@@ -92,27 +137,27 @@ class PageOf(Model, Generic[T]):
 
 class ErrorItem(Model):
     pointer: Annotated[str, Field(description="JSON pointer to the field; empty where the whole is meant")]
-    message: str
+    message: Annotated[str, Field(description="what is wrong, what was expected, and what is near")]
 
 
 class Problem(Model):
     """RFC 9457."""
 
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    errors: list[ErrorItem] = []
+    type: Annotated[str, Field(description="always about:blank")] = "about:blank"
+    title: Annotated[str, Field(description="the phrase of the status")]
+    status: Annotated[int, Field(description="the status of the answer")]
+    detail: Annotated[str, Field(description="what is wrong, in a sentence")]
+    errors: Annotated[list[ErrorItem], Field(description="each mistake with the field that it is about")] = []
 
 
 class Counts(Model):
-    pending: int = 0
-    running: int = 0
-    paused: int = 0
-    completed: int = 0
-    stopped: int = 0
-    failed: int = 0
-    cancelled: int = 0
+    pending: Annotated[int, Field(description="trials that are pending")] = 0
+    running: Annotated[int, Field(description="trials that are running")] = 0
+    paused: Annotated[int, Field(description="trials that are paused")] = 0
+    completed: Annotated[int, Field(description="trials that are completed")] = 0
+    stopped: Annotated[int, Field(description="trials that are stopped")] = 0
+    failed: Annotated[int, Field(description="trials that are failed")] = 0
+    cancelled: Annotated[int, Field(description="trials that are cancelled")] = 0
 
 
 class Finished(Model):
@@ -153,27 +198,29 @@ class Resolved(Model):
 
 
 class Experiment(Model):
-    id: str
+    id: Annotated[str, Field(description="exp_...")]
     name: str
     state: ExperimentState
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
-    objectives: list[Objective]
+    objectives: Annotated[
+        list[Objective], Field(description="all objectives; the first is the one that schedulers look at")
+    ]
     created_at: Timestamp
     started_at: Timestamp | None
     ended_at: Timestamp | None
     num_samples: int | None
     max_t: int | None
     time_attr: str
-    seed: int
-    space: Json
-    search: Json
-    scheduler: Json
+    seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
+    space: Annotated[Json, Field(description="the search space, in its JSON form")]
+    search: Annotated[Json, Field(description="as asked for; see resolved")]
+    scheduler: Annotated[Json, Field(description="as asked for; see resolved")]
     resolved: Annotated[Resolved | None, Field(description="null where an older version created it")]
     method: Annotated[str, Field(description='in a few words: "tpe + asha", "freeze_thaw (auto)"')]
-    stop: Json
-    scaling: Scaling
-    limits: Limits
+    stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
+    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
+    limits: Annotated[Limits, Field(description="with defaults filled in")]
     entrypoint: Annotated[str | None, Field(description="null where the function travelled by value")]
     source: Annotated[
         str,
@@ -184,17 +231,17 @@ class Experiment(Model):
     ]
     how_to_go_on: Annotated[str | None, Field(description="where it is abandoned, what to do, in words")]
     metrics: Annotated[list[str], Field(description="names reported so far")]
-    counts: Counts
-    trials: int
-    best: Best | None
+    counts: Annotated[Counts, Field(description="trials by state")]
+    trials: Annotated[int, Field(description="how many trials there are")]
+    best: Annotated[Best | None, Field(description="the best trial so far")]
     no_best: Annotated[str | None, Field(description="why `best` is null although trials have reported")]
     labels: Annotated[
         dict[str, list[Any]],
         Field(description="what the values of a parameter stand for, if they are indices of choices"),
     ]
     reason: str
-    error: str | None
-    last_event_seq: int
+    error: Annotated[str | None, Field(description="why it failed, in words")]
+    last_event_seq: Annotated[int, Field(description="the place in the log up to which this is true")]
     actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
 
     @classmethod
@@ -254,13 +301,13 @@ class DryRun(Model):
     metric: str
     mode: Literal["min", "max"]
     scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
-    search: Json
+    search: Annotated[Json, Field(description='what "auto" stands for, with all options')]
     notes: Annotated[list[str], Field(description="why these, and other defaults that were chosen, in words")]
     num_samples: Annotated[int | None, Field(description="trials to be started; null: until the time budget is spent")]
     max_t: int | None
     time_attr: str
-    scaling: Scaling
-    limits: Limits
+    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
+    limits: Annotated[Limits, Field(description="with defaults filled in")]
     configurations: Annotated[
         list[Configuration], Field(description="of the first trials, as long as no result is known")
     ]
@@ -285,8 +332,8 @@ class DryRun(Model):
 
 
 class Share(Model):
-    parameter: str
-    share: float
+    parameter: Annotated[str, Field(description="its name, flat")]
+    share: Annotated[float, Field(description="from 0 to 1")]
 
 
 class Importances(Model):
@@ -309,22 +356,27 @@ class ExperimentPage(PageOf[Experiment]):
 
 
 class Failure(Model):
-    kind: Literal["user", "system", "placement", "spec"]
-    cause: str
-    message: str
-    rank: int | None
-    node: str | None
-    pid: int | None
-    traceback: str
-    log_tail: str
-    stacks: dict[str, str]
+    kind: Annotated[
+        Literal["user", "system", "placement", "spec"],
+        Field(
+            description="user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work"
+        ),
+    ]
+    cause: Annotated[str, Field(description="exception, signal, exit, oom, hang, node_lost, ...")]
+    message: Annotated[str, Field(description="one line: what went wrong")]
+    rank: Annotated[int | None, Field(description="the rank that failed first")]
+    node: Annotated[str | None, Field(description="the node of that rank")]
+    pid: Annotated[int | None, Field(description="the process of that rank")]
+    traceback: Annotated[str, Field(description="its Python traceback")]
+    log_tail: Annotated[str, Field(description="the last lines that it printed")]
+    stacks: Annotated[dict[str, str], Field(description="rank -> stack, if the ranks were hung")]
 
 
 class Checkpoint(Model):
-    id: str
-    uri: str
-    step: int
-    bytes: int
+    id: Annotated[str, Field(description="ckpt_...")]
+    uri: Annotated[str, Field(description="where it is stored")]
+    step: Annotated[int, Field(description="training_iteration of the report that saved it")]
+    bytes: Annotated[int, Field(description="its size")]
     node: Annotated[
         str | None,
         Field(
@@ -340,7 +392,7 @@ class Segment(shown(SegmentRecord, leave_out=("source_ordinal",))):  # type: ign
 class SegmentItem(shown(SegmentRecord, leave_out=("public_id", "source_checkpoint", "placement"))):  # type: ignore[misc]
     """A segment in the list of all segments of an experiment."""
 
-    trial_number: int
+    trial_number: Annotated[int, Field(description="the number of its trial")]
 
     @classmethod
     def of(cls, item: TrialSegment) -> Self:
@@ -376,14 +428,14 @@ class TrialDetail(Trial):
 
 
 class Change(Model):
-    before: Any
-    after: Any
+    before: Annotated[Any, Field(description="the value in the previous segment")]
+    after: Annotated[Any, Field(description="the value in this segment")]
 
 
 class LineageSegment(Model):
     """One segment behind a trial's weights, which may be another trial's."""
 
-    id: str
+    id: Annotated[str, Field(description="seg_...")]
     trial_id: str
     trial_number: int
     ordinal: int
@@ -424,8 +476,8 @@ class Lineage(Model):
 class CurveSegment(Model):
     ordinal: int
     cause: Cause
-    x: list[float]
-    y: list[Number]
+    x: Annotated[list[float], Field(description="iterations, steps or seconds, as asked for")]
+    y: Annotated[list[Number], Field(description="the values; null where one is not finite")]
 
 
 class MetricCurve(Model):
@@ -454,7 +506,7 @@ class Series(Model):
 
 class BestSoFar(Model):
     x: Annotated[list[float], Field(description="seconds since the experiment's start")]
-    y: list[float]
+    y: Annotated[list[float], Field(description="the best value by then")]
 
 
 class BestSoFarOf(BestSoFar):
@@ -470,8 +522,8 @@ class Curves(Model):
         int, Field(description="of every so many reports the lowest and the highest are there; 1: all reports are")
     ]
     left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
-    series: list[Series]
-    best_so_far: BestSoFar
+    series: Annotated[list[Series], Field(description="one curve for each trial")]
+    best_so_far: Annotated[BestSoFar, Field(description="the best value by time")]
 
     @classmethod
     def of(
@@ -495,14 +547,16 @@ class Curves(Model):
 
 
 class Decision(Model):
-    seq: int
-    time: str
-    kind: DecisionKind
-    trial_number: int | None
-    trial_id: str | None
+    seq: Annotated[int, Field(description="its place in the log")]
+    time: Annotated[str, Field(description="when it was made")]
+    kind: Annotated[DecisionKind, Field(description="what was decided")]
+    trial_number: Annotated[int | None, Field(description="the number of that trial")]
+    trial_id: Annotated[str | None, Field(description="the trial that it is about; null: the experiment")]
     reason: str
-    state: Literal["pending", "done", "superseded"]
-    payload: Json
+    state: Annotated[
+        Literal["pending", "done", "superseded"], Field(description="whether the driver has carried it out")
+    ]
+    payload: Annotated[Json, Field(description="its details, by kind")]
 
     @classmethod
     def of(cls, experiment: str, record: DecisionRecord) -> Decision:
@@ -525,8 +579,8 @@ class DecisionPage(PageOf[Decision]):
 class LogItem(Model):
     segment: int
     rank: int
-    stream: str
-    text: str
+    stream: Annotated[str, Field(description="output, stdout or stderr")]
+    text: Annotated[str, Field(description="what it printed")]
 
 
 class Logs(Model):
@@ -553,20 +607,20 @@ class LiveRank(Model):
     """What a rank does and uses now; null where it does not answer, or uses no GPU."""
 
     rank: int
-    stack: str
+    stack: Annotated[str, Field(description="the Python stack of its training thread")]
     cpu_s: Annotated[
         float | None, Field(description="CPU time since the segment's start, child processes included")
     ] = None
-    rss_bytes: int | None = None
-    threads: int | None = None
+    rss_bytes: Annotated[int | None, Field(description="resident memory of the process")] = None
+    threads: Annotated[int | None, Field(description="threads of the process")] = None
     gpu_bytes: Annotated[int | None, Field(description="allocated by torch")] = None
-    gpu_reserved_bytes: int | None = None
+    gpu_reserved_bytes: Annotated[int | None, Field(description="reserved by torch")] = None
     gpu_percent: Annotated[float | None, Field(description="how busy its GPUs are, by whomever")] = None
 
 
 class Live(Model):
     segment: int
-    ranks: list[LiveRank]
+    ranks: Annotated[list[LiveRank], Field(description="one item for each rank")]
 
     @classmethod
     def of(cls, segment: int, found: Mapping[str, Mapping[str, Any]]) -> Live:
@@ -579,8 +633,11 @@ def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Health(Model):
-    status: Literal["ok", "ready", "unready"]
-    problems: list[str] = []
+    status: Annotated[
+        Literal["ok", "ready", "unready"],
+        Field(description="ok: it answers; ready or unready: whether it can run experiments"),
+    ]
+    problems: Annotated[list[str], Field(description="why it is not ready")] = []
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:

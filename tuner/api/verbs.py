@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import CONFLICT, NOT_FOUND, answer, plain_text
+from tuner.api.answers import CONFLICT, NOT_FOUND, ExperimentId, TrialId, answer, plain_text
 from tuner.api.context import Here
 from tuner.experiments.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
 
@@ -16,7 +16,7 @@ router = APIRouter()
 
 
 def _of_experiment(verb: Verb) -> Callable[..., Response]:
-    def route(here: Here, experiment_id: str) -> Response:
+    def route(here: Here, experiment_id: ExperimentId) -> Response:
         record = act(here.store, verb.name, plain_text(experiment_id))
         here.poke()
         return answer(schemas.Experiment.of(record, here.store.metrics.names(record.id)), 202)
@@ -25,7 +25,7 @@ def _of_experiment(verb: Verb) -> Callable[..., Response]:
 
 
 def _of_trial(verb: Verb) -> Callable[..., Response]:
-    def route(here: Here, trial_id: str) -> Response:
+    def route(here: Here, trial_id: TrialId) -> Response:
         record = act_on_trial(here.store, verb.name, plain_text(trial_id))
         here.poke()
         return answer(schemas.TrialDetail.of(record), 202)
@@ -36,7 +36,7 @@ def _of_trial(verb: Verb) -> Callable[..., Response]:
 for _verb in VERBS.values():
     router.post(
         f"/experiments/{{experiment_id}}/{_verb.name}",
-        name=f"{_verb.name}_experiment",
+        name=_verb.name,
         status_code=202,
         response_model=schemas.Experiment,
         responses={**NOT_FOUND, **CONFLICT},
@@ -47,7 +47,7 @@ for _verb in VERBS.values():
 for _verb in TRIAL_VERBS.values():
     router.post(
         f"/trials/{{trial_id}}/{_verb.name}",
-        name=f"{_verb.name}_trial",
+        name=_verb.name,
         status_code=202,
         response_model=schemas.TrialDetail,
         responses={**NOT_FOUND, **CONFLICT},

@@ -48,7 +48,11 @@ def _declared(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     for one in dataclasses.fields(kind):
         if one.name in SECTIONS:
-            found[one.name] = (Annotated[hints[one.name], AsObject()], Field(default_factory=hints[one.name]))
+            section = hints[one.name]
+            found[one.name] = (
+                Annotated[section, AsObject()],
+                Field(default_factory=section, description=section.__doc__),
+            )
         elif "description" in one.metadata:
             found[one.name] = (hints[one.name], Field(one.default, **one.metadata))
     return found
@@ -68,11 +72,23 @@ class _Written(BaseModel):
     )
     metric: Name | list[Name] = Field(description="the objective, or a list of objectives")
     mode: Mode | list[Mode] = Field(description="whether to minimise or to maximise it; one for all, or one for each")
-    search: dict[str, Any] = Field(default_factory=lambda: {"type": "auto"})
-    scheduler: dict[str, Any] = Field(default_factory=lambda: {"type": "auto"})
-    stop: dict[str, Any] = Field(default_factory=dict, description='{metric: threshold} or {"type": ...}')
-    points_to_evaluate: list[dict[str, Any]] = Field(default_factory=list)
-    runtime_env: dict[str, Any] = Field(default_factory=dict, description="as Ray's")
+    search: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "auto"}, description="which configurations to try next"
+    )
+    scheduler: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "auto"}, description="which trials go on, and which stop early"
+    )
+    stop: dict[str, Any] = Field(
+        default_factory=dict,
+        description='when a trial is complete: {metric: threshold} or {"type": ..., option: value}',
+        examples=[{"accuracy": 0.99}, {"type": "plateau", "metric": "loss"}],
+    )
+    points_to_evaluate: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="configurations to try first, flat",
+        examples=[[{"lr": 0.1, "optimizer/momentum": 0.9}]],
+    )
+    runtime_env: dict[str, Any] = Field(default_factory=dict, description="Ray's runtime environment of the ranks")
 
 
 _DECLARED = _declared(Spec)
