@@ -18,7 +18,7 @@ from tests.api.conftest import Poked
 from tests.driver.bench import Bench
 from tests.driver.stored import stored
 from tests.driver.test_standing import CONSTRAINED
-from tests.store.examples import T0, a_report, a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tests.web.searches import bred
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
@@ -82,6 +82,27 @@ async def test_what_auto_was_resolved_to_stands_beside_what_was_asked_for(
     assert first["method"] == "freeze_thaw (auto)"
     both = {**given, "num_samples": 50}
     assert (await client.post("/api/v1/experiments", json=both)).json()["method"] == "gp + fifo (auto)"
+
+
+async def test_a_replay_gets_the_first_answer_though_the_file_is_gone_and_the_experiment_has_run(
+    client: httpx.AsyncClient, sqlite_store: Store, spec: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "soon_gone.py"
+    file.write_text("def train(config): ...")
+    spec = {**spec, "entrypoint": "soon_gone:train", "runtime_env": {"working_dir": str(tmp_path)}}
+    key = {"Idempotency-Key": "replayed"}
+    first = await client.post(API, json=spec, headers=key)
+    file.unlink()
+    made = sqlite_store.experiments.get(first.json()["id"])
+    epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
+    batch = Batch(log=[], trials=[a_trial()], state=ExperimentState.RUNNING, summary={"counts": {"running": 1}})
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+
+    again = await client.post(API, json=spec, headers=key)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert (again.headers["ETag"], again.headers["Location"]) == (first.headers["ETag"], first.headers["Location"])
+    other = await client.post(API, json={**spec, "seed": 2}, headers=key)
+    assert other.status_code == 409
 
 
 async def test_the_same_idempotency_key_answers_the_same(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:

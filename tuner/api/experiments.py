@@ -53,7 +53,8 @@ def create(
 ) -> Response:
     record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
     here.poke()
-    return answer(_shown(here.store, record), 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+    first = schemas.Experiment.of(record.as_created(), [])
+    return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
 @router.post(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -37,25 +38,39 @@ _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 def create_experiment(
     store: Store, data: Mapping[str, Any], checker: EntrypointChecker, *, idempotency_key: str | None = None
 ) -> ExperimentRecord:
-    """Check a spec whole, its entrypoint included, and store it; a driver takes it up from there.
+    """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
 
-    SpecError lists everything that is wrong with the spec, EntrypointError says why its function cannot be imported.
+    If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its entrypoint is
+    not checked again: its file may have changed, or be gone.
+
+    Raises:
+        SpecError: the spec has mistakes. The error lists all of them.
+        EntrypointError: the function cannot be imported.
+        Conflict: the key was used before, with another spec.
     """
-    spec, code = _checked(data, checker)
+    spec, names = _parsed(data)
+    if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
+        return found
+    code = _checked_code(spec, names, checker)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
-    """Check a spec as `create_experiment` does, with its errors, and say what would be done; nothing is stored."""
-    spec, _ = _checked(data, checker)
+    """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
+    spec, names = _parsed(data)
+    _checked_code(spec, names, checker)
     with functions_by_name():
         return preview(spec, configurations)
 
 
-def _checked(data: Mapping[str, Any], checker: EntrypointChecker) -> tuple[Spec, CodeRecord]:
-    """Check a spec without running user code in this process: a helper imports what the spec names."""
+def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str]]:
+    """Return the spec and the names of the functions in it, without importing any of them."""
     with functions_by_name() as names:
-        spec = parse_spec(data)
+        return parse_spec(data), names
+
+
+def _checked_code(spec: Spec, names: Container[str], checker: EntrypointChecker) -> CodeRecord:
+    """Check what the spec names by importing it in a helper process. No user code runs in this one."""
     code = entrypoint_code(spec, checker)
     mistakes = Mistakes()
     for section in ("scheduler", "search", "stop"):
@@ -64,7 +79,7 @@ def _checked(data: Mapping[str, Any], checker: EntrypointChecker) -> tuple[Spec,
                 with mistakes:
                     checker.check_function(text, code.sys_path, spec.runtime_env.get("env_vars"), pointer)
     mistakes.check()
-    return spec, code
+    return code
 
 
 def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
@@ -121,8 +136,15 @@ def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
             raise
         text = json.dumps([spec.entrypoint, spec.runtime_env], sort_keys=True)
         content = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    packages = {name: metadata.version(name) for name in ("torch", "ray")}
-    return CodeRecord(hash=content, python=python_version(), packages=packages, sys_path=paths, working_dir=os.getcwd())
+    return CodeRecord(
+        hash=content, python=python_version(), packages=dict(_packages()), sys_path=paths, working_dir=os.getcwd()
+    )
+
+
+@functools.cache
+def _packages() -> Mapping[str, str]:
+    """Return the versions that code depends on. Reading them takes a millisecond, so it is done once."""
+    return {name: metadata.version(name) for name in ("torch", "ray")}
 
 
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:

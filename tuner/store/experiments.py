@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select
@@ -59,6 +59,20 @@ class Experiments:
                 put(cursor, code, at(now))
             found = _insert(cursor, spec, wanted, source, idempotency_key, at(now))
         return self.get(found)
+
+    def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
+        """Return the experiment that was created with this key, or None if there is none yet.
+
+        Raise Conflict if its spec is another one.
+        """
+        query = select(*COLUMNS).where(experiment.c.idempotency_key == clean(idempotency_key))
+        with self._database.read() as connection:
+            row = connection.execute(query).mappings().first()
+        if row is None:
+            return None
+        found = record(row)
+        _compare(found.spec.to_json(), spec.to_json(), idempotency_key)
+        return found
 
     def get(self, public_id: str) -> ExperimentRecord:
         """Return an experiment by its public id. Raise NotFound if there is none."""
@@ -142,7 +156,15 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
     if cursor.rowcount == 1:
         return public_id
     [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
-    # The files of the code may have changed since; the request is the same.
-    if {**json.loads(stored), **_NOT_ASKED} != {**json.loads(spec_json), **_NOT_ASKED}:
-        raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+    _compare(json.loads(stored), json.loads(spec_json), key)
     return str(found)
+
+
+def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
+    """Raise Conflict if two specs are different requests. The files of the code may have changed since the first one."""
+    if _plain({**stored, **_NOT_ASKED}) != _plain({**asked, **_NOT_ASKED}):
+        raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(dumps(value))

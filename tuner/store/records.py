@@ -6,6 +6,7 @@ answers of the API are made from its fields.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
@@ -66,6 +67,24 @@ class ExperimentRecord:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def as_created(self) -> ExperimentRecord:
+        """Return the record as it was when the experiment was created."""
+        return dataclasses.replace(
+            self,
+            state=ExperimentState.PENDING,
+            driver_epoch=0,
+            driver_owner=None,
+            lease_until=None,
+            last_event_seq=0,
+            best=None,
+            no_best=None,
+            counts={},
+            reason="",
+            error=None,
+            started_at=None,
+            ended_at=None,
+        )
 
     def abandoned(self, now: float) -> bool:
         """Return True if a script created this experiment and is gone, so that it goes on only when somebody says so."""
