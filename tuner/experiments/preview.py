@@ -87,6 +87,7 @@ class Importance:
 
 def importance(store: Store, record: ExperimentRecord) -> Importance:
     """How much each parameter mattered for the first objective, from the trials that have ended."""
+    # Optuna and scipy take a second to load, and only this needs them.
     from tuner.search import importance as anova
 
     spec = record.spec

@@ -11,18 +11,21 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import CoreSchema
 
+from tuner import schedulers, search
 from tuner.domain.experiment import PRINTABLE, SECTIONS, Mode, Objective, Scaling, Spec
+from tuner.driver.assemble import Parts, assemble
+from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
 from tuner.names import elsewhere, option_meant, resource_meant
+from tuner.schedulers import stoppers
+from tuner.search.constraints import as_option
+from tuner.space import Space
 from tuner.trials.checkpoints.storage import is_relative
-
-if TYPE_CHECKING:
-    from tuner.driver.assemble import Parts
 
 Errors = list[tuple[str, str]]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
@@ -356,10 +359,6 @@ def _check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
 
 def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors) -> None:
     """The space, scheduler, searcher and stopper, each by whoever knows it, even where others are wrong."""
-    from tuner import schedulers, search
-    from tuner.schedulers import stoppers
-    from tuner.space import Space
-
     space = plain.get("space")
     if isinstance(space, dict):
         try:
@@ -398,11 +397,6 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     """What scheduler and search mean here; adds to `errors` where the parts do not fit the space or each other, which shows
     when they are put together as the driver will.
     """
-    from tuner.driver.assemble import assemble
-    from tuner.driver.parts import resolved_json
-    from tuner.search.constraints import as_option
-    from tuner.space import Space
-
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:
         return {}

@@ -183,7 +183,7 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_objective(search: Any) -> dict[str, Any]:
     """Parameters are drawn as they are asked for; what the objective returns is the trial's value, not its best report."""
-    from tuner.search import DefineByRunSearch
+    from tuner.search import DefineByRunSearch  # loads Optuna
 
     if isinstance(search, DefineByRunSearch):
         return {"scope": "last"}

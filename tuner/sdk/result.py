@@ -149,7 +149,7 @@ class Result:
 
         If the search has constraints, the column `feasible` says whether the trial, or the report, keeps within them.
         """
-        import pandas as pd
+        import pandas as pd  # takes a second to load
 
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
@@ -248,7 +248,7 @@ def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
 
 
 def _opened(info: CheckpointInfo) -> Checkpoint:
-    from tuner.trials.checkpoints.checkpoints import Checkpoint
+    from tuner.trials.checkpoints.checkpoints import Checkpoint  # loads Ray
 
     return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
 
@@ -261,7 +261,7 @@ def _fetch(uri: str, node: str, target: str) -> None:
             f"there is no committed checkpoint at {uri} on this machine: it lies on the disk of node {node[:8]}, which only a "
             "process connected to that Ray can read"
         )
-    from tuner.trials.checkpoints import transfer
+    from tuner.trials.checkpoints import transfer  # loads Ray
 
     transfer.fetch(uri, node, target)
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
 from tuner.domain.states import ExperimentState
@@ -23,14 +23,13 @@ from tuner.experiments.spec import OPTIONS, mistakes_beside
 from tuner.experiments.usecases import create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
 from tuner.sdk.arguments import above_this_package, adapted
+from tuner.sdk.echo import Echo
+from tuner.sdk.progress import Progress
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import CodeRecord, Store
 from tuner.usercode.trainable import by_value
-
-if TYPE_CHECKING:
-    from tuner.sdk.progress import Progress
 
 __all__ = ["Result", "resume", "run"]
 
@@ -281,15 +280,13 @@ def _drive(
 
     keep: whether the host may serve the next call too: not one that has imported code of the user's, which may change.
     """
-    from tuner.sdk.echo import Echo
-    from tuner.sdk.progress import Progress
-
     echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
-    from tuner.driver import kept  # loads Ray, which takes a second or two: the line above tells of it
+    # These load Ray, which takes a second or two; the line above says so first.
+    from tuner.driver import kept
     from tuner.driver.cluster import DEAD
 
     with progress, _Interrupts(store, experiment_id) as interrupts:
@@ -321,7 +318,7 @@ def _drive(
 
 def _check_size(spec: Spec) -> None:
     """SpecError where the private Ray that is to be started could never hold a trial: starting it takes seconds."""
-    from tuner.driver.cluster import too_large
+    from tuner.driver.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
