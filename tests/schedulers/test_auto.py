@@ -11,7 +11,7 @@ from tuner.domain.decisions import Note
 from tuner.driver.virtual import Step, simulate
 from tuner.schedulers.auto import resolve
 from tuner.search import from_json as searcher_from_json
-from tuner.search.base import Task
+from tuner.search.base import SearcherContext
 from tuner.space import Space, choice, grid_search, uniform
 
 FLAT = Space({"x": uniform(0, 1), "k": choice(["a", "b"])})
@@ -44,7 +44,7 @@ def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], schedule
     chosen.setup(its)
     if "searcher_given" not in more:
         count = more.get("objectives", 1)
-        searcher_from_json(search).setup(Task(its.space, (its.objective,) * count, 0, its.num_samples))
+        searcher_from_json(search).setup(SearcherContext(its.space, (its.objective,) * count, 0, its.num_samples))
 
 
 def test_the_log_says_what_was_chosen_and_why() -> None:

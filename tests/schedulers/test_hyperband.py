@@ -48,7 +48,7 @@ def full_band(feed: Feed, value: Any) -> Counter[tuple[int, int]]:
     while True:
         while queue:
             queue.extend(feed.take(queue.pop(0)))
-        choice = scheduler.choose(feed.trials, len(feed.trials) < (feed.setting.num_samples or 0))
+        choice = scheduler.choose(feed.trials, len(feed.trials) < (feed.context.num_samples or 0))
         if choice is None:
             return reached
         if isinstance(choice, Start):

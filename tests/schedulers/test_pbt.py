@@ -20,7 +20,7 @@ from tuner.domain.states import TrialState
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import PopulationBasedTraining, from_json
-from tuner.schedulers.explore import Explorer, read_mutations
+from tuner.schedulers.pbt.explore import Explorer, read_mutations
 from tuner.space import Space, choice, loguniform, randint, uniform
 
 

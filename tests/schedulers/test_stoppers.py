@@ -47,7 +47,7 @@ class Fed:
         trial = self.trials[number]
         trial.iteration, trial.t, trial.last = iteration, float(iteration), metrics
         trial.running_s = time
-        score = self.stopper.setting.objective.score(metrics.get("m", 0.0))
+        score = self.stopper.context.objective.score(metrics.get("m", 0.0))
         fact = TrialReported(
             trial=number, iteration=iteration, t=float(iteration), score=score, metrics=metrics, time=time
         )

@@ -20,21 +20,23 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, TPESearch, from_json
-from tuner.search.base import Task
+from tuner.search.base import SearcherContext
 from tuner.space import Space
 
 Asked = Callable[[str, BaseDistribution], Any]
 X = FloatDistribution(-5.0, 5.0)
 
 
-def task(space: dict[str, Any] | None = None, **changes: Any) -> Task:
-    return Task(**{"space": Space(space or {}), "objectives": (Objective("y", "min"),), "seed": 3, **changes})
+def task(space: dict[str, Any] | None = None, **changes: Any) -> SearcherContext:
+    return SearcherContext(
+        **{"space": Space(space or {}), "objectives": (Objective("y", "min"),), "seed": 3, **changes}
+    )
 
 
 class Study:
     """Trials that ask the searcher as the driver lets them."""
 
-    def __init__(self, searcher: DefineByRunSearch, the_task: Task | None = None) -> None:
+    def __init__(self, searcher: DefineByRunSearch, the_task: SearcherContext | None = None) -> None:
         self.searcher = searcher
         searcher.setup(the_task or task())
         self.trials = Population()

@@ -20,11 +20,11 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.search import RandomSearch, TPESearch, from_argument, from_json, known_space
-from tuner.search.base import Task
+from tuner.search.base import SearcherContext
 from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, uniform
 
 
-def params_of(searcher: Any, of: Task, count: int, **options: Any) -> list[dict[str, Any]]:
+def params_of(searcher: Any, of: SearcherContext, count: int, **options: Any) -> list[dict[str, Any]]:
     return [s.params for s in Drive(of, **options).run(make(searcher, of), count)]
 
 

@@ -1,7 +1,7 @@
 """Searchers by the name that a spec gives them; Optuna and scipy are loaded when one asks for them.
 
 `from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``; `from_argument` takes what Python code passes
-as `search_alg`. A further searcher is a module and a line in `_WHERE`.
+as `search_alg`. A further searcher is a module and a line in `_REGISTRY`.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import SpecError
-from tuner.search.base import Searcher, Suggestion, Task
-from tuner.search.options import build, pick
+from tuner.options import build, pick
+from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.space.words import show
 
 if TYPE_CHECKING:
-    from tuner.search.cmaes import CMAESSearch
-    from tuner.search.define_by_run import DefineByRunSearch
-    from tuner.search.gp import GPSearch
     from tuner.search.grid import GridSearch
-    from tuner.search.nsgaii import NSGAIISearch
-    from tuner.search.optuna_search import OptunaSearch
+    from tuner.search.optuna_samplers.cmaes import CMAESSearch
+    from tuner.search.optuna_samplers.define_by_run import DefineByRunSearch
+    from tuner.search.optuna_samplers.gp import GPSearch
+    from tuner.search.optuna_samplers.nsgaii import NSGAIISearch
+    from tuner.search.optuna_samplers.optuna_search import OptunaSearch
+    from tuner.search.optuna_samplers.tpe import TPESearch
     from tuner.search.qmc import QMCSearch
     from tuner.search.random_search import RandomSearch
     from tuner.search.ray_searcher import RaySearcher
-    from tuner.search.tpe import TPESearch
 
-_WHERE: dict[str, tuple[str, str]] = {
-    "cmaes": ("cmaes", "CMAESSearch"),
-    "define_by_run": ("define_by_run", "DefineByRunSearch"),
-    "gp": ("gp", "GPSearch"),
+_REGISTRY: dict[str, tuple[str, str]] = {
+    "cmaes": ("optuna_samplers.cmaes", "CMAESSearch"),
+    "define_by_run": ("optuna_samplers.define_by_run", "DefineByRunSearch"),
+    "gp": ("optuna_samplers.gp", "GPSearch"),
     "grid": ("grid", "GridSearch"),
-    "nsgaii": ("nsgaii", "NSGAIISearch"),
-    "optuna": ("optuna_search", "OptunaSearch"),
+    "nsgaii": ("optuna_samplers.nsgaii", "NSGAIISearch"),
+    "optuna": ("optuna_samplers.optuna_search", "OptunaSearch"),
     "qmc": ("qmc", "QMCSearch"),
     "random": ("random_search", "RandomSearch"),
     "ray": ("ray_searcher", "RaySearcher"),
-    "tpe": ("tpe", "TPESearch"),
+    "tpe": ("optuna_samplers.tpe", "TPESearch"),
 }
-_PUBLIC = {name: module for module, name in _WHERE.values()}
+_MODULE_OF = {name: module for module, name in _REGISTRY.values()}
 
 __all__ = [
     "CMAESSearch",
@@ -52,18 +52,18 @@ __all__ = [
     "RandomSearch",
     "RaySearcher",
     "Searcher",
+    "SearcherContext",
     "Suggestion",
     "TPESearch",
-    "Task",
     "from_argument",
     "from_json",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
@@ -74,8 +74,8 @@ def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
     """
     if not isinstance(data, Mapping):
         raise SpecError(f'expected {{"type": ..., ...}}, not {show(data)}', pointer)
-    kind = pick(data.get("type"), _WHERE, pointer)
-    return _build(kind, data, pointer)
+    pick(data.get("type"), _REGISTRY, "searcher", pointer)
+    return _build(data["type"], data, pointer)
 
 
 def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
@@ -103,6 +103,6 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
 
 
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:
-    module, name = _WHERE[kind]
+    module, name = _REGISTRY[kind]
     cls: type[Searcher] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return build(cls, options, pointer)

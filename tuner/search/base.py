@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SearcherContext:
     """What the experiment tells its searcher, once."""
 
     space: Space
@@ -47,15 +47,20 @@ class Searcher(ABC):
     #: run in a process of its own: one ask may take longer than a few tens of milliseconds
     HEAVY: ClassVar[bool] = False
 
-    task: Task
+    context: SearcherContext
+
+    @property
+    def task(self) -> SearcherContext:
+        """Return `context`. Searchers written for earlier versions use this name."""
+        return self.context
 
     def __init_subclass__(cls) -> None:
         if own := cls.__dict__.get("__init__"):
             cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
-    def setup(self, task: Task) -> None:
-        """Take the task and check that this searcher can handle its space; SpecError says which ones can."""
-        self.task = task
+    def setup(self, context: SearcherContext) -> None:
+        """Take the context and check that this searcher can handle its space; SpecError says which ones can."""
+        self.context = context
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -65,7 +70,7 @@ class Searcher(ABC):
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
         """The configuration of trial `number`, or None when the space is exhausted (grid).
 
-        Called once per number, in order. Deterministic in (task.seed, number, trials).
+        Called once per number, in order. Deterministic in (context.seed, number, trials).
         """
 
     def metric_constraints(self) -> Sequence[Constraint]:
@@ -74,4 +79,8 @@ class Searcher(ABC):
 
     def total(self) -> int | None:
         """How many trials there will be where that is known (grid × samples); None: as many as num_samples says."""
-        return self.task.num_samples
+        return self.context.num_samples
+
+
+Task = SearcherContext
+"""The former name of `SearcherContext`, for searchers written for earlier versions."""

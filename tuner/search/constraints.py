@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
-from tuner.search.options import number
+from tuner.options import check_number
 from tuner.space.words import escape, show
 
 _UNKNOWN = 1e9  # the excess of a trial that did not report the metric: as far from feasible as can be
@@ -62,6 +62,6 @@ def read(option: Any) -> list[Constraint]:
             if side not in ("min", "max"):
                 hint = did_you_mean(side, ["min", "max"]) or "; there are min and max"
                 raise SpecError(f"unknown{hint}", f"/{where}/{escape(side)}")
-            number(f"{where}/{side}", bound)
+            check_number(f"{where}/{side}", bound)
             found.append(Constraint(str(metric), side, float(bound)))
     return found

@@ -7,8 +7,8 @@ from typing import ClassVar
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
-from tuner.search.base import Suggestion, Task
-from tuner.search.options import boolean
+from tuner.options import check_boolean
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
 _MAX_COMBINATIONS = 100_000
@@ -27,26 +27,26 @@ class GridSearch(Proposer):
 
     def __init__(self, choices: bool | None = None) -> None:
         if choices is not None:
-            boolean("choices", choices)
+            check_boolean("choices", choices)
         self.choices = choices
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
-        choices = not task.space.has_grid if self.choices is None else self.choices
-        self._grid = task.space.grid(choices, limit=_MAX_COMBINATIONS + 1)
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        choices = not context.space.has_grid if self.choices is None else self.choices
+        self._grid = context.space.grid(choices, limit=_MAX_COMBINATIONS + 1)
         if len(self._grid) > _MAX_COMBINATIONS:
             raise SpecError(
                 f"the grid has more than {_MAX_COMBINATIONS:,} combinations; random search needs fewer", "/search"
             )
-        if self._grid == [{}] and task.num_samples is None:
+        if self._grid == [{}] and context.num_samples is None:
             message = "nothing in the space makes a grid (no grid_search and no choice), so num_samples is needed"
             raise SpecError(message, "/search")
 
     def total(self) -> int:
-        return len(self._points) + len(self._grid) * (self.task.num_samples or 1)
+        return len(self._points) + len(self._grid) * (self.context.num_samples or 1)
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         if number >= self.total():
             return None
         cell = self._grid[(number - len(self._points)) % len(self._grid)]
-        return Suggestion(self.task.space.sample(keyed_random(self.task.seed, "suggest", number), cell))
+        return Suggestion(self.context.space.sample(keyed_random(self.context.seed, "suggest", number), cell))

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.domain.experiment import Mode
 from tuner.domain.trial import Trial
-from tuner.search.study import direction, distribution, quiet, to_optuna
+from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
 from tuner.space import Space
 
 MIN_RECORDS = 10

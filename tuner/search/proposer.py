@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search.base import Searcher, Suggestion, Task
-from tuner.search.options import names
+from tuner.options import option_names
+from tuner.search.base import Searcher, SearcherContext, Suggestion
 
 
 class Proposer(Searcher):
@@ -24,37 +24,37 @@ class Proposer(Searcher):
     #: the searchers that can take a space with `grid_search`
     GRIDS: ClassVar[bool] = False
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
         errors = []
         self._points: list[dict[str, Any]] = []
-        for i, point in enumerate(task.points_to_evaluate):
+        for i, point in enumerate(context.points_to_evaluate):
             try:
-                self._points.append(task.space.check(point, f"/points_to_evaluate/{i}"))
+                self._points.append(context.space.check(point, f"/points_to_evaluate/{i}"))
             except SpecError as error:
                 errors += error.errors
         if errors:
             raise SpecError(errors)
-        grids = [p.path for p in task.space.parameters if p.grid]
+        grids = [p.path for p in context.space.parameters if p.grid]
         if grids and not self.GRIDS:
             message = (
                 f"{self.TYPE} cannot run a grid ({', '.join(grids)}): use choice instead, or search with random or grid"
             )
             raise SpecError(message, "/search")
-        self._cardinality = task.space.cardinality()
+        self._cardinality = context.space.cardinality()
         self._seen = _Seen()
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": self.TYPE} | {name: getattr(self, name) for name in names(type(self))}
+        return {"type": self.TYPE} | {name: getattr(self, name) for name in option_names(type(self))}
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names(type(self)))
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in option_names(type(self)))
         return f"{type(self).__name__}({options})"
 
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
         if number < len(self._points):
-            rng = keyed_random(self.task.seed, "point", number)
-            suggestion: Suggestion | None = Suggestion(self.task.space.sample(rng, self._points[number]))
+            rng = keyed_random(self.context.seed, "point", number)
+            suggestion: Suggestion | None = Suggestion(self.context.space.sample(rng, self._points[number]))
         else:
             suggestion = self.propose(number, trials, 0)
         if suggestion is None:
@@ -86,8 +86,8 @@ class Proposer(Searcher):
     def __setstate__(self, state: dict[str, Any]) -> None:
         cold = state.pop("_cold", False)
         self.__dict__.update(state)
-        if cold and hasattr(self, "task"):
-            self.setup(self.task)
+        if cold and hasattr(self, "context"):
+            self.setup(self.context)
 
 
 class Cache(ABC):

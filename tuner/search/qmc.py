@@ -7,7 +7,7 @@ from typing import Any
 from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
-from tuner.search.base import Suggestion, Task
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
 _MAX_DIMENSIONS = 21_201  # of scipy's table of direction numbers
@@ -22,27 +22,27 @@ class QMCSearch(Proposer):
 
     TYPE = "qmc"
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
-        if len(task.space) > _MAX_DIMENSIONS:
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if len(context.space) > _MAX_DIMENSIONS:
             raise SpecError(f"qmc takes up to {_MAX_DIMENSIONS:,} parameters; random takes any number", "/search")
         self._engine: Any = None
         self._at = 0
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
-        if not len(self.task.space):
+        if not len(self.context.space):
             return Suggestion({})
         index = number - len(self._points)
         if self._engine is None or index < self._at:
             from scipy.stats import qmc
 
-            self._engine = qmc.Sobol(len(self.task.space), scramble=True, rng=keyed_seed(self.task.seed, "qmc"))
+            self._engine = qmc.Sobol(len(self.context.space), scramble=True, rng=keyed_seed(self.context.seed, "qmc"))
             self._at = 0
         if index > self._at:
             self._engine.fast_forward(index - self._at)
         point = self._engine.random(1)[0]
         self._at = index + 1
-        return Suggestion(self.task.space.from_unit([float(x) for x in point]))
+        return Suggestion(self.context.space.from_unit([float(x) for x in point]))
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_engine": None}

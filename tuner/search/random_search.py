@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
-from tuner.search.base import Suggestion, Task
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.grid import GridSearch
 from tuner.search.proposer import Proposer
 
@@ -22,12 +22,12 @@ class RandomSearch(Proposer):
     REDRAWS: ClassVar[int] = 10
     GRIDS: ClassVar[bool] = True
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
         self._grid: GridSearch | None = None
-        if task.space.has_grid:
+        if context.space.has_grid:
             self._grid = GridSearch(choices=False)
-            self._grid.setup(task)
+            self._grid.setup(context)
 
     def total(self) -> int | None:
         return self._grid.total() if self._grid else super().total()
@@ -35,5 +35,5 @@ class RandomSearch(Proposer):
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         if self._grid:
             return self._grid.propose(number, trials, attempt)
-        rng = keyed_random(self.task.seed, "suggest", number, *([attempt] if attempt else []))
-        return Suggestion(self.task.space.sample(rng))
+        rng = keyed_random(self.context.seed, "suggest", number, *([attempt] if attempt else []))
+        return Suggestion(self.context.space.sample(rng))

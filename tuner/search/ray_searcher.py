@@ -13,7 +13,7 @@ from tuner.domain.keys import keyed_random
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search.base import Suggestion, Task
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Cache, Proposer
 from tuner.space import Parameter, Space
 from tuner.space.words import show
@@ -48,18 +48,18 @@ class RaySearcher(Proposer):
     def __repr__(self) -> str:
         return f"RaySearcher({type(self._pristine).__name__})"
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
-        if len(task.objectives) > 1:
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if len(context.objectives) > 1:
             raise SpecError("searchers of Ray Tune take one objective here; nsgaii, tpe and gp take several", "/search")
-        branches = sorted({p.condition[0] for p in task.space.parameters if p.condition})
+        branches = sorted({p.condition[0] for p in context.space.parameters if p.condition})
         if branches:
             names = ", ".join(branches)
             message = (
                 f"searchers of Ray Tune cannot take a choice between spaces ({names}); random, qmc, tpe and nsgaii can"
             )
             raise SpecError(message, "/search")
-        if not len(task.space):
+        if not len(context.space):
             message = "give the space to the experiment and not to the searcher of Ray Tune"
             define_by_run = (
                 "; a function that asks an Optuna trial for its values can be the trainable itself: it is an objective"
@@ -67,18 +67,18 @@ class RaySearcher(Proposer):
             raise SpecError(
                 message + (define_by_run if callable(getattr(self._pristine, "_space", None)) else ""), "/space"
             )
-        self._live = _Live(self._pristine, task, len(self._points))
+        self._live = _Live(self._pristine, context, len(self._points))
         try:
-            self._try_out(task)
+            self._try_out(context)
         except SpecError:
             raise
         except Exception as error:  # the searcher may be the user's code
             message = f"{type(self._pristine).__name__} cannot take this space: {error}; random, qmc and tpe take any"
             raise SpecError(message, "/search") from error
 
-    def _try_out(self, task: Task) -> None:
+    def _try_out(self, context: SearcherContext) -> None:
         """One proposal of a copy: what does not fit is said now."""
-        probe = _Live(self._pristine, task, 0)
+        probe = _Live(self._pristine, context, 0)
         probe.clear()
         config = probe.ask(0)
         if config is not None:
@@ -92,12 +92,12 @@ class RaySearcher(Proposer):
             return None if config is None else Suggestion(self._params(config, number), {"told": told})
         except Exception as error:  # the user's code: the search goes on, and says so
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
-            params = self.task.space.sample(keyed_random(self.task.seed, "instead", number))
+            params = self.context.space.sample(keyed_random(self.context.seed, "instead", number))
             note = f"drawn at random, since {self} failed: {type(error).__name__}: {error}"
             return Suggestion(params, {"told": told}, note)
 
     def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
-        space, found = self.task.space, dict(_flat(config))
+        space, found = self.context.space, dict(_flat(config))
         unknown = [path for path in found if path not in space]
         if unknown:
             message = (
@@ -113,16 +113,16 @@ class RaySearcher(Proposer):
                 given[path] = p.normal_form(value)
             else:
                 raise SpecError(f"the searcher of Ray Tune proposes {show(value)} for {path}", "/search")
-        return space.sample(keyed_random(self.task.seed, "suggest", number), given)
+        return space.sample(keyed_random(self.context.seed, "suggest", number), given)
 
 
 class _Live(Cache):
     """The searcher at work, and what it knows so far."""
 
-    def __init__(self, pristine: Any, task: Task, points: int) -> None:
+    def __init__(self, pristine: Any, context: SearcherContext, points: int) -> None:
         super().__init__()
         self._pristine = pristine
-        self._task = task
+        self._task = context
         self._points = points
 
     def clear(self) -> None:
