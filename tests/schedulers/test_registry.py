@@ -26,7 +26,7 @@ def test_public_names_are_sorted_and_there() -> None:
         schedulers.Nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", [name for name in schedulers._WHERE if name not in ("freeze_thaw", "auto")])
+@pytest.mark.parametrize("name", [name for name in schedulers._REGISTRY if name not in ("freeze_thaw", "auto")])
 def test_every_type_is_built_with_its_defaults(name: str) -> None:
     scheduler = from_json({"type": name})
     scheduler.setup(setting(max_t=27, num_samples=10))

@@ -1,7 +1,7 @@
-"""Searchers by the name that a spec gives them; Optuna and scipy are loaded when one asks for them.
+"""Searchers, by the names that specs give them. Each is imported when it is first used, and Optuna and scipy with it.
 
-`from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``; `from_argument` takes what Python code passes
-as `search_alg`. A further searcher is a module and a line in `_REGISTRY`.
+`from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``. `from_argument` takes what Python code passes
+as `search_alg`. A new searcher is a module and an entry in `_REGISTRY`.
 """
 
 from __future__ import annotations
@@ -67,20 +67,23 @@ def __getattr__(name: str) -> Any:
 
 
 def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
-    """The searcher that ``{"type": ..., option: value, ...}`` describes.
+    """Return the searcher described by ``{"type": ..., option: value, ...}``.
 
-    SpecError, with pointers below `pointer`, names an unknown type or option and the nearest known one, or a wrong
-    value.
+    Raises:
+        SpecError: the type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
     """
     if not isinstance(data, Mapping):
-        raise SpecError(f'expected {{"type": ..., ...}}, not {show(data)}', pointer)
+        raise SpecError(f'expected {{"type": ..., ...}}, got {show(data)}', pointer)
     pick(data.get("type"), _REGISTRY, "searcher", pointer)
     return _build(data["type"], data, pointer)
 
 
 def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
-    """The searcher that Python code means: a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
-    `ray.tune.search.Searcher`."""
+    """Return the searcher that Python code passed.
+
+    `argument` may be a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
+    `ray.tune.search.Searcher`.
+    """
     if isinstance(argument, Searcher):
         return argument
     if isinstance(argument, str):
@@ -99,7 +102,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
     if isinstance(argument, type) and issubclass(argument, Searcher):
         raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)
     wanted = "a searcher, its name, its JSON form, an Optuna sampler or a searcher of Ray Tune"
-    raise SpecError(f"expected {wanted}, not {show(argument)}", pointer)
+    raise SpecError(f"expected {wanted}, got {show(argument)}", pointer)
 
 
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:

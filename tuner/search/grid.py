@@ -15,11 +15,15 @@ _MAX_COMBINATIONS = 100_000
 
 
 class GridSearch(Proposer):
-    """Every combination of the `grid_search` parameters, or of the `choice` parameters where the space has no grid.
+    """Runs every combination of the `grid_search` parameters, or of the `choice` parameters if the space has no grid.
 
-    `choices` says otherwise: True takes choices into the grid in any case, False never. The whole grid is run once,
-    then a second time, up to `num_samples` times (once where that is not given). Parameters that are not part of the
-    grid are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` come first and in addition.
+    The whole grid is run once, then a second time, up to `num_samples` times (once if that is not given). Parameters
+    outside the grid are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` are run first, in
+    addition.
+
+    Args:
+        choices: True to include `choice` parameters in the grid in any case; False to exclude them. None: include them
+            if the space has no `grid_search`.
     """
 
     TYPE = "grid"
@@ -36,10 +40,10 @@ class GridSearch(Proposer):
         self._grid = context.space.grid(choices, limit=_MAX_COMBINATIONS + 1)
         if len(self._grid) > _MAX_COMBINATIONS:
             raise SpecError(
-                f"the grid has more than {_MAX_COMBINATIONS:,} combinations; random search needs fewer", "/search"
+                f"the grid has more than {_MAX_COMBINATIONS:,} combinations; use random search instead", "/search"
             )
         if self._grid == [{}] and context.num_samples is None:
-            message = "nothing in the space makes a grid (no grid_search and no choice), so num_samples is needed"
+            message = "the space has no grid_search and no choice, so there is no grid; give num_samples"
             raise SpecError(message, "/search")
 
     def total(self) -> int:

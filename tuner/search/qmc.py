@@ -1,4 +1,4 @@
-"""Quasi-random search: points that fill the space more evenly than random ones do."""
+"""Quasi-random search: points that cover the space more evenly than random ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tuner.errors import SpecError
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
-_MAX_DIMENSIONS = 21_201  # of scipy's table of direction numbers
+_MAX_DIMENSIONS = 21_201  # the size of scipy's table of direction numbers
 
 
 class QMCSearch(Proposer):
-    """A scrambled Sobol sequence in the unit cube (Owen 1998), trial by trial.
+    """Proposes the points of a scrambled Sobol sequence in the unit cube (Owen 1998), in the order of trials.
 
-    A parameter of a branch that is not taken spends its coordinate unused. Powers of two are the best numbers of
-    samples.
+    A parameter of a branch that is not chosen leaves its coordinate unused. The best numbers of samples are powers of
+    two.
     """
 
     TYPE = "qmc"
@@ -25,7 +25,7 @@ class QMCSearch(Proposer):
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
         if len(context.space) > _MAX_DIMENSIONS:
-            raise SpecError(f"qmc takes up to {_MAX_DIMENSIONS:,} parameters; random takes any number", "/search")
+            raise SpecError(f"qmc supports up to {_MAX_DIMENSIONS:,} parameters; random supports any number", "/search")
         self._engine: Any = None
         self._at = 0
 

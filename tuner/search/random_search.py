@@ -1,4 +1,7 @@
-"""Random search: every parameter drawn from its distribution. Bergstra and Bengio 2012."""
+"""Random search: every parameter is drawn from its distribution.
+
+Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13 (2012).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from tuner.search.proposer import Proposer
 
 
 class RandomSearch(Proposer):
-    """Draws trial `number` from a generator keyed by (seed, number), so that no draw depends on another.
+    """Draws each trial from a random generator keyed by (seed, number), so no draw depends on another one.
 
-    In a space with `grid_search` it runs every combination of the grids `num_samples` times and draws the rest, as Ray
-    Tune does. In a finite space a repetition is drawn again a few times.
+    In a space with `grid_search` it runs every combination of the grids `num_samples` times and draws the other
+    parameters, as Ray Tune does. In a finite space, it draws a repeated configuration again, a few times.
     """
 
     TYPE = "random"

@@ -110,7 +110,9 @@ class PopulationBasedTraining(Scheduler):
         check_number("burn_in_period", burn_in_period, at_least=0)
         check_boolean("synch", synch)
         if require_attrs is not True:
-            message = "only True is supported: single reports may leave the objective out, but a trial that never reports it fails"
+            message = (
+                "only True is supported: a report may leave the objective out, but a trial that never reports it fails"
+            )
             raise SpecError(message, "/require_attrs")
         if not isinstance(perturbation_factors, (list, tuple)) or not perturbation_factors:
             raise SpecError(f"expected a list of numbers, got {perturbation_factors!r}", "/perturbation_factors")

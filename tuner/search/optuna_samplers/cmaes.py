@@ -1,4 +1,4 @@
-"""CMA-ES, the evolution strategy that adapts its covariance matrix."""
+"""CMA-ES, the covariance matrix adaptation evolution strategy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 
 
 class CMAESSearch(ModelBased):
-    """Hansen and Ostermeier 2001, by the package cmaes; with `warm_start` as in Nomura et al. 2021.
+    """Proposes configurations by CMA-ES, as the package cmaes implements it.
 
-    For a thousand trials and more over continuous parameters. Unordered choices and parameters of branches are drawn at
-    random. It learns from completed trials, and from stopped ones too with `consider_pruned_trials`, whose values are
-    then compared across budgets. `sigma0` is the first step's size, as a share of each range.
+    Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", 2001; with `warm_start`,
+    Nomura et al., "Warm Starting CMA-ES for Hyperparameter Optimization", AAAI 2021. Use it for a thousand trials or
+    more over continuous parameters. Unordered choices and parameters of branches are drawn at random. It learns from
+    completed trials.
+
+    Args:
+        n_startup_trials: the number of random trials before the first one by CMA-ES.
+        sigma0: the size of the first step, as a share of each parameter's range.
+        popsize: the number of trials in a generation.
+        use_separable_cma: True to restrict the covariance matrix to its diagonal.
+        lr_adapt: True to adapt the learning rate.
+        consider_pruned_trials: True to learn from stopped trials too. Their values then compare trials of different
+            lengths.
+        warm_start: results of earlier experiments.
     """
 
     TYPE = "cmaes"
@@ -60,8 +71,8 @@ class CMAESSearch(ModelBased):
         self._modelled = [p.path for p in context.space.parameters if p.condition is None and (p.numeric or p.ordered)]
         if len(self._modelled) < 2:
             message = (
-                f"cmaes needs two numeric parameters or more, outside of branches, and this space has {len(self._modelled)}; "
-                "tpe, gp, nsgaii, qmc, random and grid take any"
+                f"cmaes needs at least two numeric parameters outside of branches, and this space has {len(self._modelled)}; "
+                "tpe, gp, nsgaii, qmc, random and grid support any space"
             )
             raise SpecError(message, "/search")
 

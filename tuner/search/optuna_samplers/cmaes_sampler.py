@@ -8,7 +8,10 @@ from optuna.samplers import CmaEsSampler
 
 
 class PlainCMAES(CmaEsSampler):
-    """The optimizer's state is pickled with a trial; made of the same trials, it is here the same to the bit."""
+    """CmaEsSampler whose stored state is the same to the bit for the same trials.
+
+    The state of the optimizer is pickled with each trial.
+    """
 
     def _init_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         optimizer = super()._init_optimizer(*args, **kwargs)

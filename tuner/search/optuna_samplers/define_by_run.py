@@ -1,8 +1,8 @@
-"""Define-by-run: parameters that nobody knows of before the training code asks for them, as Optuna's objectives do.
+"""Define-by-run: parameters that are unknown until the training code asks for them, as Optuna's objectives do.
 
-A trial starts with what is known (the given space, proposed by another searcher; nothing, where there is none) and asks for
-the rest by name and distribution. Each answer is drawn here from the trials so far and committed before the code goes on with
-it, so that a retried or resumed trial is given the same values.
+A trial starts with the params of the given space, which another searcher proposes. There may be none. The code then
+asks for further parameters by name and distribution. Each answer is drawn from the trials so far and committed before
+the code continues, so a retried or resumed trial gets the same values.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ DISTRIBUTIONS, RELATIVE = "distributions", "relative"
 
 
 class DefineByRunSearch(Searcher):
-    """``{"type": "define_by_run", "search": {"type": "tpe"}, "warm_start": [...]}``.
+    """Answers training code that asks for its parameters while it runs.
 
-    `search` proposes what is in the given space and says which of Optuna's samplers draws the rest: random, tpe (the
-    default), gp, or any sampler of Optuna's that keeps nothing in itself. `warm_start` is an `optuna.Study`, whose finished
-    trials are learned from, or a list of ``{"params", "distributions", "values"}``, as `records_of` makes it.
+    In JSON: ``{"type": "define_by_run", "search": {"type": "tpe"}, "warm_start": [...]}``.
+
+    Args:
+        search: proposes the params of the given space, and names the Optuna sampler that draws the others: random, tpe
+            (the default), gp, or any sampler of Optuna's that keeps no state of its own.
+        warm_start: an `optuna.Study` whose finished trials are learned from, or a list of ``{"params",
+            "distributions", "values"}``, as `records_of` returns it.
     """
 
     TYPE = "define_by_run"
@@ -53,7 +57,7 @@ class DefineByRunSearch(Searcher):
         self.search = from_argument(search, "/search/search")
         if self.search.TYPE not in KINDS:
             raise SpecError(
-                f"{self.search.TYPE} cannot draw parameters one by one as they are asked for; there are {', '.join(KINDS)}",
+                f"{self.search.TYPE} cannot draw parameters one at a time; choose from {', '.join(KINDS)}",
                 "/search/search",
             )
         self.warm_start = records_of(warm_start) if isinstance(warm_start, optuna.Study) else list(warm_start)
@@ -69,7 +73,7 @@ class DefineByRunSearch(Searcher):
         self._points: Sequence[Mapping[str, Any]] = points
         for i, (_, _, values) in enumerate(self._read):
             if len(values) != len(context.objectives):
-                message = f"has {len(values)} values for {len(context.objectives)} objectives"
+                message = f"expected one value for each of the {len(context.objectives)} objectives, got {len(values)}"
                 raise SpecError(message, f"/search/warm_start/{i}")
         self._study = _Study(context, self._read)
 
@@ -80,10 +84,16 @@ class DefineByRunSearch(Searcher):
         return self.search.suggest(number, trials) if self._known else Suggestion({})
 
     def draw(self, number: int, name: str, distribution: str, trials: Population) -> tuple[Any, dict[str, Any]]:
-        """The value of a parameter that trial `number` asks for, and what is to be kept with the trial.
+        """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
 
-        `distribution` is in Optuna's JSON. SpecError where another trial, or this one, gave the name an incompatible
-        distribution.
+        Args:
+            number: the number of the trial.
+            name: the name of the parameter.
+            distribution: in Optuna's JSON form.
+            trials: all trials so far.
+
+        Raises:
+            SpecError: another trial, or this one, gave the name an incompatible distribution.
         """
         trial = trials[number]
         wanted = json_to_distribution(distribution)
@@ -111,7 +121,10 @@ class DefineByRunSearch(Searcher):
             return sampler.sample_independent(self._study.now(), frozen, name, wanted), state
 
     def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
-        """What a sampler draws together, once per trial: the parameters that earlier trials had in common."""
+        """Return the values that a sampler draws jointly, once per trial.
+
+        These are the values of the parameters that earlier trials have in common.
+        """
         sampler = self._sampler(keyed_seed(self.context.seed, "draw", number))
         study = self._study.now()
         space = sampler.infer_relative_search_space(study, frozen)
@@ -146,7 +159,7 @@ class DefineByRunSearch(Searcher):
 
 
 class _Study(Mirror):
-    """Trials with the distributions that they themselves named."""
+    """A study of trials, each with the distributions that it asked for."""
 
     def __init__(
         self,
@@ -165,14 +178,16 @@ class _Study(Mirror):
             self._rows.put(self._id, frozen)
 
     def check(self, name: str, distribution: BaseDistribution) -> None:
-        """SpecError where this name had a distribution of another kind, or other choices, before."""
+        """Raise SpecError if this name had a distribution of another kind, or other choices, in an earlier trial."""
         try:
             check_distribution_compatibility(self._first.setdefault(name, distribution), distribution)
         except ValueError as error:
-            raise SpecError(f"{name} was {self._first[name]} before and is {distribution} now: {error}") from error
+            raise SpecError(
+                f"{name} was {self._first[name]} in an earlier trial and is {distribution} now: {error}"
+            ) from error
 
     def now(self) -> optuna.Study:
-        """A new object over the same trials: the one that exists may remember fewer."""
+        """Return a new study object over the same trials. The existing one may have cached fewer."""
         return optuna.load_study(study_name=self.study.study_name, storage=self._rows)
 
     def of(self, number: int) -> FrozenTrial:
@@ -186,7 +201,7 @@ class _Study(Mirror):
         state, values, steps = self._outcome(trial)
         frozen = self._frozen(len(self._earlier) + trial.number, state, {}, values, steps, {})
         for name, text in trial.searcher_state.get(DISTRIBUTIONS, {}).items():
-            if name in trial.params:  # an exploit may have taken a branch without it
+            if name in trial.params:  # an exploit may have chosen a branch without this parameter
                 frozen.distributions[name] = json_to_distribution(text)
                 self._first.setdefault(name, frozen.distributions[name])
                 frozen.params[name] = trial.params[name]
@@ -194,7 +209,7 @@ class _Study(Mirror):
 
 
 def records_of(study: optuna.Study) -> list[dict[str, Any]]:
-    """The finished trials of a study as `warm_start` takes them."""
+    """Return the finished trials of a study in the form that `warm_start` takes."""
     return [
         {
             "params": dict(trial.params),
@@ -210,7 +225,7 @@ def _record(record: Mapping[str, Any], pointer: str) -> tuple[dict[str, Any], di
         distributions = {name: json_to_distribution(text) for name, text in record["distributions"].items()}
         return dict(record["params"]), distributions, [float(v) for v in record["values"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SpecError(f'expected {{"params", "distributions", "values"}}, not {show(record)}', pointer) from error
+        raise SpecError(f'expected {{"params", "distributions", "values"}}, got {show(record)}', pointer) from error
 
 
 def _contains(distribution: BaseDistribution, value: Any) -> bool:
@@ -222,5 +237,5 @@ def _contains(distribution: BaseDistribution, value: Any) -> bool:
 
 def _inside(distribution: BaseDistribution, name: str, value: Any) -> Any:
     if not _contains(distribution, value):
-        raise SpecError(f"{name} is {show(value)} in this trial, which is outside of {distribution}")
+        raise SpecError(f"{name} is {show(value)} in this trial, which is outside {distribution}")
     return value

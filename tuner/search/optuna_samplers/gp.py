@@ -1,4 +1,4 @@
-"""Bayesian optimisation with a Gaussian process."""
+"""Bayesian optimization with a Gaussian process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class GPSearch(ModelBased):
-    """Optuna's GPSampler: a Matérn 5/2 kernel with a length scale per parameter, log expected improvement.
+    """Proposes configurations by Optuna's GPSampler: a Matérn 5/2 kernel with a length scale per parameter, and log EI.
 
-    It learns from completed trials only, and its cost grows with the cube of their number: for up to some hundred
+    Log EI: Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023. It
+    learns from completed trials only, and its cost grows with the cube of their number. Use it for up to a few hundred
     expensive trials without early stopping. The first `n_startup_trials` are random.
     """
 

@@ -1,4 +1,4 @@
-"""What the searchers have in common that are Optuna's samplers inside."""
+"""What all searchers over Optuna's samplers share."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class ModelBased(Proposer):
-    """A fresh sampler for each proposal, seeded from (seed, number), over a study that mirrors the population.
+    """Creates a fresh sampler for each proposal, seeded by (seed, number), over a study that mirrors the population.
 
-    What a sampler would remember from ask to ask is in the study; what it writes down there with a trial is stored with
-    ours and handed back. So the same trials give the same proposal, also in another process.
+    What a sampler would remember between asks is in the study. What it stores with a trial there is stored with our
+    trial and passed back. So the same trials give the same proposal, also in another process.
     """
 
     SEVERAL_OBJECTIVES: ClassVar[bool] = True
-    #: what a trial must carry that this sampler did not propose, to be learned from
+    #: attributes given to trials that this sampler did not propose, so that it learns from them
     ADOPTED: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, constraints: Mapping[str, Any] | None, warm_start: Sequence[Any]) -> None:
@@ -43,7 +43,7 @@ class ModelBased(Proposer):
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
         if len(context.objectives) > 1 and not self.SEVERAL_OBJECTIVES:
-            raise SpecError(f"{self.TYPE} takes one objective; nsgaii, tpe and gp take several", "/search")
+            raise SpecError(f"{self.TYPE} supports one objective; nsgaii, tpe and gp support several", "/search")
         records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
         self._left_out = len(self.warm_start) - len(records)
         self._mirror = Mirror(
@@ -56,25 +56,27 @@ class ModelBased(Proposer):
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         try:
             return self.ask(number, trials, attempt)
-        except Exception as error:  # a fit that fails, or a sampler of the user's: the search goes on, and says so
+        except Exception as error:  # a failed fit, or a user's sampler; the search continues, and the note says so
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
             params = self.context.space.sample(keyed_random(self.context.seed, "instead", number, attempt))
             return Suggestion(
-                params, note=f"drawn at random, since {self.TYPE} failed: {type(error).__name__}: {error}"
+                params, note=f"drawn at random because {self.TYPE} failed: {type(error).__name__}: {error}"
             )
 
     def ask(self, number: int, trials: Population, attempt: int) -> Suggestion:
-        """What the sampler proposes; raises what it raises."""
+        """Return what the sampler proposes. Raises what the sampler raises."""
         self._mirror.sync(trials)
         seed = keyed_seed(self.context.seed, "suggest", number, *([attempt] if attempt else []))
         with quiet():
             sampler = self.sampler(seed % 2**32)
         params, state = self._mirror.ask(sampler)
         note = (
-            f"{self._left_out} records of warm_start are outside this space" if number == 0 and self._left_out else ""
+            f"{self._left_out} records of warm_start do not fit this space and were left out"
+            if number == 0 and self._left_out
+            else ""
         )
         return Suggestion(params, state, note)
 
     @abstractmethod
     def sampler(self, seed: int) -> BaseSampler:
-        """A new sampler, as it is before it has seen anything."""
+        """Return a new sampler that has not seen any trial."""

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 class NSGAIISearch(ModelBased):
-    """Deb et al. 2002. A generation is `population_size` completed trials; its best become the parents of the next.
+    """Proposes configurations by NSGA-II.
 
-    `points_to_evaluate` and `warm_start` belong to the first generation. Stopped trials are not learned from.
+    Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", 2002. A generation is `population_size`
+    completed trials. The best of them become the parents of the next generation. Trials of `points_to_evaluate` and
+    `warm_start` belong to the first generation. It does not learn from stopped trials.
     """
 
     TYPE = "nsgaii"

@@ -1,9 +1,9 @@
-"""Optuna, embedded: an in-memory study that mirrors our trials. Ours are the truth; the study can be rebuilt at any time.
+"""An in-memory Optuna study that mirrors our trials. Ours are the truth; the study can be rebuilt at any time.
 
-Every parameter goes through the unit cube: a unit float per numeric parameter and per ordered choice, an index per
-unordered choice, under the parameter's path, which is another one in each branch. Trials go in by number: running ones as
-RUNNING; stopped and paused ones as PRUNED with the value they have got to (as COMPLETE they would mix budgets), without it
-where there are several objectives; what failed as FAIL.
+A numeric parameter or an ordered choice is a float in the unit interval; an unordered choice is an index. Each has the
+parameter's path as its name, which differs between branches. Trials are added by number: running ones as RUNNING,
+failed ones as FAIL, and stopped and paused ones as PRUNED with the value they have reached. (As COMPLETE they would
+mix values of short and long trainings.) With several objectives, PRUNED trials have no value.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tuner.search.proposer import Cache
 from tuner.search.warm_start import Record
 from tuner.space import Parameter, Space
 
-_DAWN = datetime(2000, 1, 1)  # no sampler looks at times; equal ones make equal studies
+_SAME_TIME = datetime(2000, 1, 1)  # for every trial: no sampler reads times, and equal times make studies equal
 _UNIT = FloatDistribution(0.0, 1.0)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Optuna's progress messages and its notes on experimental features are not our users'."""
+    """Suppress Optuna's progress messages and its warnings about experimental features."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -72,7 +72,7 @@ def from_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 class Mirrored(FrozenTrial):
-    """A trial whose constraints are picked out of its attributes once, and not at every ask."""
+    """A trial that extracts its constraints from its attributes once, not at every ask."""
 
     @property
     def constraints(self) -> dict[str, float]:
@@ -82,7 +82,7 @@ class Mirrored(FrozenTrial):
 
 
 class Matrix:
-    """All trials' params as Optuna's models read them: a row per trial, a column per parameter, NaN where it is not active."""
+    """All trials' params as Optuna's models read them: a row per trial, a column per parameter, NaN for inactive ones."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._column = {path: i for i, path in enumerate(paths)}
@@ -96,14 +96,14 @@ class Matrix:
             self._values[number, self._column[path]] = value
 
     def columns(self, numbers: Sequence[int], paths: Sequence[str]) -> dict[str, np.ndarray]:
-        """The columns of these parameters, over those of the trials in which all of them are active."""
+        """Return the columns of these parameters, for those of the trials in which all of them are active."""
         picked = self._values[np.asarray(numbers, int)][:, [self._column[path] for path in paths]]
         whole = picked[~np.isnan(picked).any(axis=1)]
         return {path: np.ascontiguousarray(whole[:, i]) for i, path in enumerate(paths)}
 
 
 class Rows(InMemoryStorage):
-    """An in-memory storage whose trials can be put and taken away by number, without being copied."""
+    """An in-memory storage whose trials can be replaced and removed by number, without copying them."""
 
     def put(self, study: int, trial: FrozenTrial) -> None:
         trials = self._studies[study].trials
@@ -115,7 +115,7 @@ class Rows(InMemoryStorage):
             trials[trial.number] = trial
 
     def cut(self, study: int, length: int) -> None:
-        """Take away every trial from number `length` on."""
+        """Remove every trial from number `length` on."""
         trials = self._studies[study].trials
         for trial in trials[length:]:
             del self._trial_id_to_study_id_and_number[trial._trial_id]
@@ -135,7 +135,7 @@ class Rows(InMemoryStorage):
 
 
 class Mirror(Cache):
-    """The study, kept up to date: only trials that are new or have not ended are looked at again."""
+    """The study, kept up to date. Only trials that are new or have not ended are read again."""
 
     def __init__(
         self,
@@ -146,7 +146,16 @@ class Mirror(Cache):
         records: Sequence[Record] = (),
         attrs: Mapping[str, Any] | None = None,
     ) -> None:
-        """`records` are earlier experiments' results, numbered before ours; `attrs` go to trials no sampler proposed."""
+        """Take what the study needs to know about the experiment.
+
+        Args:
+            space: the search space.
+            objectives: one or more.
+            scope: "all" if a trial counts with its best value, "last" if with its last one.
+            constraints: bounds on reported metrics.
+            records: results of earlier experiments, which are numbered before our trials.
+            attrs: attributes of trials that no sampler proposed.
+        """
         super().__init__()
         self._space = space
         self._objectives = objectives
@@ -164,7 +173,7 @@ class Mirror(Cache):
         self._id = self.study._study_id
         self._next = 0
         self.matrix = Matrix(list(self.distributions))
-        self._live: dict[int, Any] = {}  # number -> what it looked like when it was put
+        self._live: dict[int, Any] = {}  # number -> `_look` of the trial when it was last put
         for i, record in enumerate(self._records):
             self._add(self._frozen(i, OptunaState.COMPLETE, record.params, record.values, {}, self._attrs))
 
@@ -181,14 +190,14 @@ class Mirror(Cache):
             self._next += 1
 
     def records(self, paths: Collection[str]) -> list[FrozenTrial]:
-        """The earlier results as Optuna sees them, as far as these parameters go."""
+        """Return the earlier results as Optuna's trials, with these parameters only."""
         return [
             self._frozen(i, OptunaState.COMPLETE, {p: r.params[p] for p in paths}, r.values, {}, {})
             for i, r in enumerate(self._records)
         ]
 
     def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Flat params for the next trial, and the state that the sampler wants back. Leaves the study as it was."""
+        """Return the flat params of the next trial, and the state to be stored with it. The study is left as it was."""
         length = len(self._records) + self._next
         attrs = dict(self._rows.get_study_system_attrs(self._id))
         self.study.sampler = sampler
@@ -231,7 +240,7 @@ class Mirror(Cache):
         self._rows.put(self._id, trial)
 
     def _outcome(self, trial: Trial) -> tuple[OptunaState, list[float] | None, dict[int, float]]:
-        """The state, the final values, and the intermediate values by iteration."""
+        """Return the state, the final values, and the intermediate values by iteration."""
         match trial.state:
             case TrialState.PENDING | TrialState.RUNNING:
                 return OptunaState.RUNNING, None, {}
@@ -248,7 +257,7 @@ class Mirror(Cache):
                 return OptunaState.PRUNED, None, {trial.iteration: values[0]} if single and values else {}
 
     def _values(self, trial: Trial) -> list[float] | None:
-        """What the trial has got to: its best or last value by scope; with several objectives those of its last report."""
+        """Return the trial's best or last value, by scope. With several objectives, return those of its last report."""
         if len(self._objectives) == 1:
             value = trial.best_value if self._scope == "all" else trial.last_value
             return [value] if value is not None and math.isfinite(value) else None
@@ -270,8 +279,8 @@ class Mirror(Cache):
             state=state,
             value=None,
             values=values,
-            datetime_start=_DAWN,
-            datetime_complete=_DAWN if state.is_finished() else None,
+            datetime_start=_SAME_TIME,
+            datetime_complete=_SAME_TIME if state.is_finished() else None,
             params={path: to_optuna(self._space[path], value) for path, value in params.items()},
             distributions={path: self.distributions[path] for path in params},
             user_attrs={},
@@ -281,7 +290,7 @@ class Mirror(Cache):
 
 
 def _look(trial: Trial) -> Any:
-    """Changes whenever the mirror of a trial must."""
+    """Return a value that changes whenever the mirrored trial must change."""
     return trial.state, trial.iteration, trial.reports, trial.best_value, trial.last_value, dict(trial.params)
 
 

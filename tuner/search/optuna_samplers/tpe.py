@@ -13,11 +13,20 @@ if TYPE_CHECKING:
 
 
 class TPESearch(ModelBased):
-    """Bergstra et al. 2011; multivariate as in Falkner et al. 2018; several objectives as in Ozaki et al. 2022.
+    """Proposes configurations by Optuna's TPESampler.
 
-    It draws `n_ei_candidates` points from a density of the good trials and takes the one that is least like the others. The
-    first `n_startup_trials` are random. `multivariate` (by default with one objective) models parameters together;
-    `constant_liar` counts running trials as bad ones, so that parallel trials keep apart.
+    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; multivariate as in Falkner
+    et al., "BOHB", ICML 2018; several objectives as in Ozaki et al., JAIR 73 (2022). It draws `n_ei_candidates` points
+    from a density fitted to the good trials, and takes the one that is least likely under the density of the other
+    trials.
+
+    Args:
+        n_startup_trials: the first trials, which are random.
+        n_ei_candidates: the number of points drawn for each proposal.
+        multivariate: True to model parameters jointly. None: True with one objective.
+        constant_liar: True to count running trials as bad ones, so that parallel trials try different configurations.
+        constraints: bounds on reported metrics.
+        warm_start: results of earlier experiments.
     """
 
     TYPE = "tpe"

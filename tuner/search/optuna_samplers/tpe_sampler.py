@@ -1,4 +1,4 @@
-"""Optuna's TPE, told what it would otherwise find out from a thousand trials at every ask."""
+"""Optuna's TPE, with the search space and the trials' params given instead of computed at every ask."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tuner.search.optuna_samplers.study import Matrix
 class KnownSpaceTPE(TPESampler):
     """Suggests what TPESampler suggests, to the bit, at a third of the cost.
 
-    TPESampler intersects the distributions of all finished trials and converts all their params, for each ask. Here the
-    space is given (`distributions`, which every trial has unless the space is conditional), and so are the converted
-    params (`matrix`).
+    At each ask TPESampler intersects the distributions of all finished trials and converts all their params. Here the
+    space is given as `distributions`, which all trials share unless the space is conditional, and the converted params
+    as `matrix`.
     """
 
     def __init__(
