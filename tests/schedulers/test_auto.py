@@ -54,6 +54,9 @@ def test_the_log_says_what_was_chosen_and_why() -> None:
 
     done = simulate(evaluate, {"x": uniform(0, 1)}, metric="loss", mode="min", max_t=3, num_samples=9)
     notes = [d.reason for d in done.decisions if isinstance(d, Note)]
-    assert notes[0] == "scheduler auto: freeze_thaw up to max_t 3: a model of the learning curves decides"
-    assert notes[1].startswith("budget: 3 full trainings' worth (9 iterations), all trials together")
+    assert (
+        notes[0]
+        == "scheduler auto: freeze_thaw with max_t 3: a model of the learning curves decides which trials to train"
+    )
+    assert notes[1].startswith("budget: 3 full trainings (9 iterations), shared by all trials")
     assert done.state == "completed"

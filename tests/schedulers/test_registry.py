@@ -38,13 +38,17 @@ def test_every_type_is_built_with_its_defaults(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "pointer", "says"),
     [
-        ({"type": "ashaa"}, "/scheduler/type", "there is no scheduler 'ashaa'; did you mean asha?"),
-        ({}, "/scheduler/type", "there is no scheduler None"),
+        ({"type": "ashaa"}, "/scheduler/type", "unknown scheduler 'ashaa'; did you mean asha?"),
+        ({}, "/scheduler/type", "unknown scheduler None"),
         ({"type": "asha", "max_T": 3}, "/scheduler/max_T", "unknown option; did you mean max_t?"),
         ({"type": "asha", "metric": "m"}, "/scheduler/metric", "it belongs to the experiment"),
         ({"type": "asha", "max_t": 2, "grace_period": 4}, "/scheduler/max_t", "at least grace_period"),
         ({"type": "pbt", "quantile": 0.1}, "/scheduler/quantile", "did you mean quantile_fraction?"),
-        ({"type": "hyperband", "reduction_factor": True}, "/scheduler/reduction_factor", "expected a number, got True"),
+        (
+            {"type": "hyperband", "reduction_factor": True},
+            "/scheduler/reduction_factor",
+            "expected a number, got bool True",
+        ),
         ({"type": "fifo", "max_t": 3}, "/scheduler/max_t", "unknown option; there are none"),
         ([], "/scheduler", 'expected {"type": ..., ...}'),
     ],
@@ -118,8 +122,8 @@ def test_importing_the_registry_loads_no_scheduler_and_no_ray() -> None:
     ("pruner", "instead"),
     [
         (optuna.pruners.MedianPruner(), "Optuna's MedianPruner is not supported; use scheduler='median'"),
-        (optuna.pruners.HyperbandPruner(), "say scheduler='hyperband'"),
-        (optuna.pruners.ThresholdPruner(lower=0), "say stop={metric: value}"),
+        (optuna.pruners.HyperbandPruner(), "use scheduler='hyperband'"),
+        (optuna.pruners.ThresholdPruner(lower=0), "use stop={metric: value}"),
     ],
 )
 def test_a_pruner_of_optuna_is_no_scheduler(pruner: object, instead: str) -> None:

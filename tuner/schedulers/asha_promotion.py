@@ -16,7 +16,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Choice, Fact, TrialEnded, TrialReported, can_resume
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, reached_max_t, reported
+from tuner.schedulers.shared.wording import at, rank_of, reached_max_t, reported
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
@@ -147,7 +147,7 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     def _standing(self, rung: PromotionRung, entry: Entry) -> str:
         rank, size = rung.better_than(entry) + 1, len(rung.entries)
         score = reported(self.context.objective, entry[0])
-        return f"{score} is rank {rank} of {size}, and the best {survivors(size, self._eta)} continue"
+        return f"{score} is {rank_of(rank, size, survivors(size, self._eta))}"
 
     def choose(self, trials: Population, may_start: bool) -> Choice | None:
         for rung, entry in self._promotable():

@@ -28,7 +28,7 @@ from tuner.schedulers.base import (
     can_resume,
 )
 from tuner.schedulers.shared.rungs import exact, plain, reduction
-from tuner.schedulers.shared.wording import at, below_the_cut, reached_max_t
+from tuner.schedulers.shared.wording import at, below_the_cut, rank_of, reached_max_t
 
 RAYS_MAX_T = 81  # the default of Ray Tune's HyperBandScheduler
 
@@ -202,9 +202,7 @@ class HyperBandScheduler(Scheduler):
         for rank, (trial, score) in enumerate(ranked, 1):
             if rank <= keep:
                 shown = objective.score(score)
-                bracket.winners[trial] = (
-                    f"resumed from {where}: {shown:.6g} is rank {rank} of {size}, and the best {keep} continue"
-                )
+                bracket.winners[trial] = f"resumed from {where}: {shown:.6g} is {rank_of(rank, size, keep)}"
                 bracket.awaited[trial] = None
             else:
                 self.state.losers[trial] = f"stopped at {where}: {below_the_cut(objective, score, cut, rank, size)}"
@@ -249,7 +247,8 @@ class HyperBandScheduler(Scheduler):
         keep = self._shapes[bracket.shape].left(bracket.members, bracket.round + 1, self._eta)
         where = at(self.context.time_attr, self._level(bracket))
         reason = (
-            f"resumed from {where}: the best of the {len(bracket.arrived)} trials of its bracket, which was planned for "
-            f"{bracket.size} trials, but no more may be started; the best {keep} continue"
+            f"resumed from {where}: the best of {len(bracket.arrived)} trials, of which {keep} "
+            f"continue{'s' if keep == 1 else ''}; "
+            f"their bracket was planned for {bracket.size} trials, but no more may be started"
         )
         return Resume(trial=best, reason=reason)

@@ -143,16 +143,16 @@ def test_the_winner_and_who_comes_next_are_shown_as_they_were_weighed() -> None:
         assert found.new
         rival = found.rival[1]
         for forecast in (found.forecast, rival):
-            assert 0 < forecast.counted < forecast.chance
+            assert 0 < forecast.adjusted < forecast.chance
         if found.thaw:
             assert found.goal == pytest.approx(1.4)
             new_one_behind = found.trial is not None and found.rival[0] is None
-            assert found.forecast.counted * (10 if new_one_behind else 1) >= rival.counted
-            assert found.trial is not None or found.forecast.counted > 10 * rival.counted
+            assert found.forecast.adjusted * (10 if new_one_behind else 1) >= rival.adjusted
+            assert found.trial is not None or found.forecast.adjusted > 10 * rival.adjusted
         else:
             assert found.goal > 1.4
             assert found.forecast.chance < 1
-            assert found.forecast.counted >= rival.counted
+            assert found.forecast.adjusted >= rival.adjusted
 
 
 def test_what_it_expects_to_gain_is_in_units_of_the_score() -> None:

@@ -63,4 +63,6 @@ def test_a_parameter_without_effect_is_not_paid_for_twice() -> None:
     )
     full = [round(8 * t.params["x"]) for t in done.trials if t.iteration == 27]
     assert len(full) == len(set(full)) >= 1
-    assert any("all its results so far are those of trial" in d.reason for d in done.decisions if isinstance(d, Pause))
+    assert any(
+        "all its results so far equal those of trial" in d.reason for d in done.decisions if isinstance(d, Pause)
+    )

@@ -206,11 +206,19 @@ def test_maximising_the_negative_is_minimising() -> None:
 def test_every_kind_of_decision_says_why_in_numbers() -> None:
     made = search("freeze_thaw", 0, 8).decisions
     paused = [d.reason for d in made if isinstance(d, Pause)]
-    assert any("has the better chance of loss below" in r and "±" in r for r in paused)
-    assert any("is expected to improve more on the best loss, " in r for r in paused)
-    assert any(isinstance(d, Resume) and d.reason.startswith("resumed: the best chance of loss below") for d in made)
-    assert any(isinstance(d, Resume) and d.reason.startswith("resumed: the largest expected improve") for d in made)
-    assert any(isinstance(d, Start) and d.reason.startswith("new: the best chance of loss below ") for d in made)
+    assert any("is more likely to reach a loss below" in r and "±" in r for r in paused)
+    assert any("has a larger expected improvement over the best loss, " in r for r in paused)
+    assert any(
+        isinstance(d, Resume) and d.reason.startswith("resumed: it is most likely to reach a loss below") for d in made
+    )
+    assert any(
+        isinstance(d, Resume) and d.reason.startswith("resumed: it has the largest expected improve") for d in made
+    )
+    assert any(
+        isinstance(d, Start)
+        and d.reason.startswith("started: the model chose this configuration, which is most likely to")
+        for d in made
+    )
     assert any(isinstance(d, Complete) for d in made)
     assert all(d.reason for d in made)
 
@@ -218,7 +226,8 @@ def test_every_kind_of_decision_says_why_in_numbers() -> None:
 def test_a_reason_shows_the_numbers_that_made_it_so() -> None:
     """What gets the worker has the larger chance, as it is weighed, in every reason that compares two."""
     compared = re.compile(
-        r": ([\d.e-]+)(?:, weighed as ([\d.e-]+) for its costs,)? (?:by|at) .*?, this one ([\d.e-]+) "
+        r"\(([\d.e-]+)(?: %)? by iteration \d+(?:, counted as ([\d.e-]+)(?: %)? because of .*?)?, expected "
+        r".*? than this trial \(([\d.e-]+)"
     )
     made = search("freeze_thaw", 0, 8, startup_s=1.0).decisions
     found = [match for d in made if isinstance(d, Pause) and (match := compared.search(d.reason))]
@@ -437,7 +446,7 @@ def test_a_leading_trial_without_a_checkpoint_starts_over_and_says_so() -> None:
     done = small(evaluate=saves_nothing, budget=3, num_samples=20, seed=1)
     assert done.best_finished is done.best_trial
     (why,) = finished_by(done)
-    assert why.endswith("from the beginning, as it has saved no checkpoint")
+    assert why.endswith("; it saved no checkpoint, so it starts from the beginning")
     assert len(done.history) <= 3 * 15 + 4 * 5
 
 
@@ -457,12 +466,12 @@ def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
     assert 2 * 15 <= len(done.history) <= 2 * 15 + 4 * 5
     (words,) = [d.reason for d in done.decisions if d.reason.startswith("budget: ")]
     assert words == (
-        "budget: 2 full trainings' worth (30 iterations), all trials together; a larger budget=... raises it"
+        "budget: 2 full trainings (30 iterations), shared by all trials; to raise it, give a larger budget=..."
     )
     (words,) = [d.reason for d in small().decisions if d.reason.startswith("budget: ")]
     assert words == (
-        "budget: 3 full trainings' worth (45 iterations), all trials together, as follows from num_samples=8; "
-        "budget=... or a larger num_samples raises it"
+        "budget: 3 full trainings (45 iterations), shared by all trials, derived from num_samples=8; "
+        "to raise it, give budget=... or a larger num_samples"
     )
 
 
@@ -473,7 +482,7 @@ def test_a_budget_is_refused_where_nobody_counts_it() -> None:
         small(scheduler="asha", budget=2)
     with pytest.raises(SpecError, match=r"the fifo scheduler \(scheduler auto: fifo, since 3 trials are too few"):
         small(scheduler=None, num_samples=3, budget=2)
-    with pytest.raises(SpecError, match=r"the experiment's budget is 2, the scheduler's 4: give one of them"):
+    with pytest.raises(SpecError, match=r"the experiment's budget is 2 and the scheduler's is 4: give only one"):
         small(scheduler=FreezeThawScheduler(budget=4), budget=2)
 
 
@@ -596,7 +605,7 @@ def test_thousands_of_trials_are_thinned_and_it_is_said() -> None:
     assert len(feed.scheduler.fit_request(feed.trials)["tau"]) == 320  # type: ignore[index]
     choice = feed.scheduler.choose(feed.trials, may_start=False)
     assert isinstance(choice, Resume)
-    assert "; weighed: 150 of 3000 started trials" in choice.reason
+    assert "; compared: 150 of 3000 started trials" in choice.reason
 
 
 def test_the_share_of_training_without_progress() -> None:

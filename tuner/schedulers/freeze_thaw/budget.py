@@ -97,7 +97,7 @@ class Budget:
         if self._given is not None:
             return f"{said}; to raise it, give a larger budget=..."
         samples = f"num_samples={self._context.num_samples}"
-        return f"{said}, which follows from {samples}; to raise it, give budget=... or a larger num_samples"
+        return f"{said}, derived from {samples}; to raise it, give budget=... or a larger num_samples"
 
     def why_finish(self, trial: Trial) -> str:
         """Say why the leading trial continues although the rest of the budget is spent."""

@@ -20,6 +20,11 @@ def reported(objective: Objective, score: float) -> str:
     return shown(objective.score(score))
 
 
+def rank_of(rank: int, entries: int, survivors: int) -> str:
+    """Return ``rank 2 of 9, of which 3 continue``."""
+    return f"rank {rank} of {entries}, of which {survivors} continue{'s' if survivors == 1 else ''}"
+
+
 def below_the_cut(objective: Objective, score: float, cut: float, rank: int, entries: int) -> str:
     """Return ``0.71 is below the cut 0.74, rank 6 of 9``, or "above" for a metric to minimise."""
     side = "below" if objective.mode == "max" else "above"
