@@ -243,7 +243,7 @@ def test_options_that_do_not_fit_the_experiment() -> None:
         ASHAScheduler(grace_period=9).setup(setting(max_t=3))
     with pytest.raises(SpecError, match="the experiment's time_attr is 'training_iteration', not 'epoch'"):
         ASHAScheduler(time_attr="epoch").setup(setting())
-    with pytest.raises(SpecError, match="room for 4 brackets, not for 6"):
+    with pytest.raises(SpecError, match="at most 4 brackets fit below max_t 27, got 6"):
         ASHAScheduler(reduction_factor=3, brackets=6).setup(setting(max_t=27))
     with pytest.raises(SpecError, match="several brackets need a max_t"):
         ASHAScheduler(brackets=2).setup(setting())

@@ -328,7 +328,7 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
 def test_what_the_experiment_must_have() -> None:
     with pytest.raises(SpecError, match="num_samples: population based training needs num_samples"):
         PopulationBasedTraining().setup(setting())
-    with pytest.raises(SpecError, match="copies checkpoints, and this trainable saves none"):
+    with pytest.raises(SpecError, match="copies checkpoints, but this trainable saves none"):
         PopulationBasedTraining().setup(setting(num_samples=4, checkpoints=False))
 
 

@@ -402,7 +402,7 @@ def test_the_leading_trial_is_trained_to_the_end_within_the_budget(seed: int) ->
     assert done.best_trial is done.best_finished
     assert done.best_trial.iteration == 15
     (why,) = finished_by(done)
-    assert f"the best loss so far is its {shown(done.best_value or 0)}" in why
+    assert f"its loss of {shown(done.best_value or 0)} is the best so far" in why
     assert len(done.history) <= 3 * 15 + 4 * 5, "what it costs is kept for it; the others go on to their next level"
 
 
