@@ -15,7 +15,7 @@ BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?
 
 
 def test_every_block_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["first.py", "second.py", "shell"]
+    assert list(BLOCKS) == ["first.py", "second.py", "shell", "third.py"]
     assert TEXT.count("```") == 2 * len(BLOCKS)
 
 
