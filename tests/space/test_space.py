@@ -473,11 +473,6 @@ def test_perturbing() -> None:
     assert space["o"].perturb(32, 0.8) == 16
     assert space["o"].perturb(64, 1.2) == 64
     assert space["u"].perturb("a", 1.2) == "a"
-    assert space["w"].neighbours("m") == ["s", "l"]
-    assert space["u"].neighbours("a") == ["b"]
-    assert space["k"].neighbours(1) == [2]
-    assert space["q"].neighbours(0.5) == [0.25, 0.75]
-    assert space["lr"].neighbours(0.1) == []
 
 
 def test_kinds_of_scalars_are_told_apart() -> None:

@@ -62,7 +62,6 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     """
 
     TYPE = "asha_promotion"
-    NEEDS_CHECKPOINTS = True
 
     def __init__(
         self,

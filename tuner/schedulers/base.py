@@ -133,8 +133,6 @@ class Scheduler(ABC):
     TYPE: ClassVar[str]
     #: True if it proposes configurations itself, so that no searcher is asked
     PROPOSES: ClassVar[bool] = False
-    #: True if it pauses or copies trials, so that trials save a checkpoint when it pauses them
-    NEEDS_CHECKPOINTS: ClassVar[bool] = False
     #: True if trials may copy a running trial, so that every trial saves a checkpoint at each of its milestones
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings

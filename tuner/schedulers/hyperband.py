@@ -98,7 +98,6 @@ class HyperBandScheduler(Scheduler):
     """
 
     TYPE = "hyperband"
-    NEEDS_CHECKPOINTS = True
 
     def __init__(self, max_t: float | None = None, reduction_factor: float = 3, time_attr: str | None = None) -> None:
         if max_t is not None:

@@ -25,7 +25,6 @@ class Builder:
     def __init__(self) -> None:
         self.errors: list[tuple[str, str]] = []
         self.parameters: list[Parameter] = []
-        self.functions: list[Function] = []
 
     def node(self, value: Any, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
         if depth > MAX_DEPTH:
@@ -84,9 +83,7 @@ class Builder:
                 self.errors.append((pointer, "the function of sample_from must take nothing, or the configuration"))
                 return Const(None)
             takes = accepts
-        function = Function(path, func, takes)
-        self.functions.append(function)
-        return function
+        return Function(path, func, takes)
 
     def _choice(self, d: Domain, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
         name = "categories" if d.type == "choice" else "values"

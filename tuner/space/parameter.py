@@ -176,17 +176,6 @@ class Parameter:
             number = min(max(number, self.lower), self.upper)
         return number if self.step is None else self._snap(number)
 
-    def neighbours(self, value: Any) -> list[Any]:
-        """Return the values one step away: at most two if values are ordered, else every other category."""
-        if self.kind == "choice":
-            at = self.index(value)
-            near = (at - 1, at + 1) if self.ordered else range(len(self.categories))
-            return [self.at(i) for i in near if i != at and 0 <= i < len(self.categories)]
-        if self.step is None:
-            return []
-        around = [self.clip(value - self.step), self.clip(value + self.step)]
-        return [v for v in around if v != value]
-
     def resample(self, rng: random.Random) -> Any:
         """Return a value drawn from the parameter's distribution."""
         return self.value(rng.random())

@@ -41,7 +41,6 @@ class Space:
         self._source = source
         self.parameters: list[Parameter] = build.parameters
         self._by_path = {p.path: p for p in self.parameters}
-        self._functions = build.functions
 
     @classmethod
     def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:

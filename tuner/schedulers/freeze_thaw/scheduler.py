@@ -80,7 +80,6 @@ class FreezeThawScheduler(Scheduler):
     TYPE: ClassVar[str] = "freeze_thaw"
     PROPOSES: ClassVar[bool] = True
     COUNTS_BUDGET: ClassVar[bool] = True
-    NEEDS_CHECKPOINTS: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -88,7 +88,6 @@ class PopulationBasedTraining(Scheduler):
     """
 
     TYPE = "pbt"
-    NEEDS_CHECKPOINTS = True
     SAVES_AT_MILESTONES = True
 
     def __init__(
