@@ -89,7 +89,7 @@ def test_every_name_of_ours_in_the_table_is_one_that_somebody_takes() -> None:
     taken = {name for part in (tuner.run, tuner.simulate) for name in inspect.signature(part).parameters}
     for module in (schedulers, search):
         taken |= set(module._REGISTRY)
-        for name in module._PUBLIC:
+        for name in module._MODULE_OF:
             taken |= set(inspect.signature(getattr(module, name)).parameters)
     for path, model in _SECTIONS.items():
         taken |= {f"{path}.{field}" if path else field for field in model.model_fields}
