@@ -1,9 +1,10 @@
 """Checks that every request passes first.
 
-There are no tokens yet, so anybody who reaches the service can run code on it. It binds loopback, which admits only users of
-this machine. But a browser on this machine would also send requests for any web page that it shows. Therefore:
+A service that asks for no token runs code for anybody who reaches it. It binds loopback, which admits only users of this machine.
+But a browser on this machine would also send requests for any web page that it shows. Therefore:
 
-- The Host header must be a name of loopback, because a foreign page can point its own name at 127.0.0.1.
+- The Host header must be a name of loopback, because a foreign page can point its own name at 127.0.0.1. If tokens are needed,
+  any name will do: such a page has neither a token nor the cookie.
 - A request that changes something must come from this service's page, if the browser says which page sent it.
 - A body must be JSON, which a browser does not send for other pages without asking the service first.
 """
@@ -32,6 +33,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
+        self._any_host = settings.auth == "on"  # a page that points its own name here has neither token nor cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,6 +75,8 @@ class Guard:
         return None
 
     def _allowed(self, host: str) -> bool:
+        if self._any_host:
+            return True
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

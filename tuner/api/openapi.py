@@ -16,6 +16,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import PydanticUserError, TypeAdapter
 
 from tuner import schedulers, search
+from tuner.api.access import NewToken, SignIn
+from tuner.api.auth import COOKIE, SESSION
 from tuner.experiments.spec import SpecModel
 from tuner.space.primitives import OPTIONS
 
@@ -39,7 +41,7 @@ EXAMPLE = {
 
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
-    "403": "a page of another origin sent it",
+    "403": "a page of another origin sent it, or the token's role does not allow it",
     "413": "the body is larger than 16 MiB",
     "415": "the body is not JSON in UTF-8",
 }
@@ -79,6 +81,16 @@ def _add_spec(document: dict[str, Any]) -> None:
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}}}
     for path in ("/api/v1/experiments", "/api/v1/experiments/dry-run"):
         document["paths"][path]["post"]["requestBody"] = body
+    for path, model in (("/api/v1/session", SignIn), ("/api/v1/tokens", NewToken)):
+        name = model.__name__
+        document["components"]["schemas"][name] = model.model_json_schema()
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
+    document["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    }
+    document["security"] = [{}, {"token": []}, {"session": []}]
 
 
 def _part(package: Any, what: str) -> dict[str, Any]:
@@ -125,9 +137,12 @@ def _parameter() -> dict[str, Any]:
 def _add_answers(document: dict[str, Any]) -> None:
     """Add what the guards and the ETags answer, whatever the route."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    for path in document["paths"].values():
+    for address, path in document["paths"].items():
+        needs_token = address.startswith("/api/") and address != SESSION
         for method, operation in path.items():
             answers = operation["responses"]
+            if needs_token:
+                answers["401"] = {"description": "a token is needed, and this is not a valid one", "content": problem}
             for status, about in {**ALWAYS, **({} if method == "get" else CHANGING)}.items():
                 answers[status] = {"description": about, "content": problem}
             if method == "get" and "application/json" in answers.get("200", {}).get("content", {}):

@@ -56,7 +56,7 @@ def rfc3339(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _time(time: float | None) -> str | None:
+def rfc3339_or_none(time: float | None) -> str | None:
     return None if time is None else rfc3339(time)
 
 
@@ -258,8 +258,8 @@ class Experiment(Model):
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
             created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
+            started_at=rfc3339_or_none(record.started_at),
+            ended_at=rfc3339_or_none(record.ended_at),
             num_samples=spec.num_samples,
             max_t=spec.max_t,
             time_attr=spec.time_attr,

@@ -10,6 +10,7 @@ lost) nothing was written, or, if the connection broke during COMMIT, everything
 
 from __future__ import annotations
 
+from tuner.store.access import Access
 from tuner.store.code import Code
 from tuner.store.commands import Commands
 from tuner.store.connect import Synchronous, connect
@@ -33,6 +34,7 @@ class Store:
     code: training functions that travel by value.
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
+    access: tokens and the audit trail.
     """
 
     def __init__(self, database: Database) -> None:
@@ -45,6 +47,7 @@ class Store:
         self.code = Code(database)
         self.commands = Commands(database)
         self.drivers = Drivers(database)
+        self.access = Access(database)
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:

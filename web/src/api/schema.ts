@@ -8,6 +8,68 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AuditEntry
+         * @description A call that changed something, or tried to.
+         */
+        AuditEntry: {
+            /**
+             * Id
+             * @description its number; a later entry has a larger one
+             */
+            id: number;
+            /**
+             * Time
+             * @description when it was answered
+             */
+            time: string;
+            /**
+             * Actor
+             * @description the token's name; local if the service asks for none; nobody if it had none
+             */
+            actor: string;
+            /**
+             * Token Id
+             * @description tok_..., if it had a valid token
+             */
+            token_id: string | null;
+            /**
+             * Method
+             * @description POST, PATCH, DELETE, ...
+             */
+            method: string;
+            /**
+             * Path
+             * @description the address that was called
+             */
+            path: string;
+            /**
+             * Status
+             * @description of the answer; 401 and 403: it was refused
+             */
+            status: number;
+            /**
+             * Address
+             * @description where the call came from
+             */
+            address: string;
+        };
+        /**
+         * AuditPage
+         * @description Entries of the audit trail, newest first.
+         */
+        AuditPage: {
+            /**
+             * Items
+             * @description the entries
+             */
+            items: components["schemas"]["AuditEntry"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
+        /**
          * Best
          * @description The best report within the constraints or, with scope "last", the trial with the best last report.
          */
@@ -1298,6 +1360,32 @@ export interface components {
              */
             segments: components["schemas"]["CurveSegment"][];
         };
+        /**
+         * Session
+         * @description Who the service takes the caller for.
+         */
+        Session: {
+            /**
+             * Required
+             * @description whether the service asks for a token
+             */
+            required: boolean;
+            /**
+             * Name
+             * @description the token's name; local if no token is needed; null if not signed in
+             */
+            name: string | null;
+            /**
+             * Role
+             * @description what the caller may do; null if not signed in
+             */
+            role: ("viewer" | "editor" | "admin") | null;
+            /**
+             * Expires At
+             * @description when the token expires; null: never
+             */
+            expires_at: string | null;
+        };
         /** Share */
         Share: {
             /**
@@ -1310,6 +1398,64 @@ export interface components {
              * @description from 0 to 1
              */
             share: number;
+        };
+        /**
+         * Token
+         * @description A token without its secret.
+         */
+        Token: {
+            /**
+             * Id
+             * @description tok_...
+             */
+            id: string;
+            /**
+             * Name
+             * @description who or what it is for
+             */
+            name: string;
+            /**
+             * Role
+             * @description what it allows
+             * @enum {string}
+             */
+            role: "viewer" | "editor" | "admin";
+            /**
+             * Created At
+             * @description when it was created
+             */
+            created_at: string;
+            /**
+             * Expires At
+             * @description when it expires; null: never
+             */
+            expires_at: string | null;
+            /**
+             * Revoked At
+             * @description when it was revoked; null: it was not
+             */
+            revoked_at: string | null;
+            /**
+             * Used At
+             * @description its latest use, to the minute
+             */
+            used_at: string | null;
+            /**
+             * Secret
+             * @description only in the answer that creates it; nobody can read it again
+             */
+            secret: string | null;
+        };
+        /**
+         * TokenList
+         * @description All tokens, newest first.
+         */
+        TokenList: {
+            /**
+             * Items
+             * @description the tokens, without their secrets
+             */
+            items: components["schemas"]["Token"][];
         };
         /**
          * Trial
