@@ -195,7 +195,7 @@ class Scheduler(ABC):
         """Fold a fact into `state`."""
 
     def enacted(self, decision: Decision, trials: Population) -> None:  # noqa: B027
-        """Fold a committed decision into `state`. It may be one of this scheduler, of a user or of the core."""
+        """Fold a committed decision into `state`. It may come from this scheduler, a user or the core."""
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         """Return what to do after a fact. An empty sequence means that the trial continues."""
