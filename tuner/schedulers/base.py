@@ -1,4 +1,4 @@
-"""The interface of a scheduler: a pure state machine that decides which trials go on training.
+"""The interface of a scheduler: a pure state machine that decides which trials train.
 
 A scheduler has no clock, no I/O, no threads and no random generator of its own. Its methods are of three kinds.
 Keeping them apart is what lets a search survive the death of its driver.
