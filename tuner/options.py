@@ -6,6 +6,7 @@ spec before them: ``/scheduler/grace_period``.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     return option_meant(name, names) or (f"; choose from {', '.join(names)}" if names else "; there are none")
 
 
+@functools.cache
 def option_names(make: Callable[..., Any]) -> list[str]:
     """Return the names of the keyword arguments that a class or a function takes."""
     return [name for name in inspect.signature(make).parameters if name not in ("self", "args", "kwargs")]
