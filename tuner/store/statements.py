@@ -1,4 +1,4 @@
-"""What anybody may write: experiments, code, commands, leases, logs. Each function is part of a transaction of its caller."""
+"""What anybody may write: experiments, code, commands, leases, samples. Each function is part of a transaction of its caller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tuner.domain.experiment import SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, LostLease, NotFound
-from tuner.store.records import CodeRecord, LogChunk, UsageSample
+from tuner.store.records import CodeRecord, UsageSample
 from tuner.store.tables import dumps
 from tuner.store.writer import Cursor, clean
 
@@ -37,8 +37,6 @@ VALUES (?, ?, ?, ?, 'pending', ?) RETURNING id"""
 _SEGMENT = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
-_LOG = """
-INSERT INTO log_chunk (segment_id, rank, stream, chunk_no, time, text) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 
 _USAGE = """
 INSERT INTO rank_usage
@@ -120,17 +118,6 @@ def add_command(cursor: Cursor, experiment: int, name: str, trial: int | None, r
     if found is None:
         found = cursor.value(_COMMAND, (experiment, name, trial, clean(reason), now))
     return int(found)
-
-
-def add_logs(cursor: Cursor, experiment: int, chunks: Sequence[LogChunk]) -> None:
-    ids = {key: cursor.value(_SEGMENT, (experiment, *key)) for key in {(c.trial, c.segment) for c in chunks}}
-    rows = [
-        (ids[c.trial, c.segment], c.rank, c.stream, c.chunk_no, c.time, clean(c.text))
-        for c in chunks
-        if ids[c.trial, c.segment] is not None
-    ]
-    if rows:
-        cursor.executemany(_LOG, rows)
 
 
 def add_usage(

@@ -22,8 +22,9 @@ from sqlalchemy import Connection, Engine, select
 
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.experiment import Spec
+from tuner.domain.logs import LogChunk, LogLimit, Range
 from tuner.errors import NotFound, SpecError, StoreError
-from tuner.store import columns, curves, history, statements, views
+from tuner.store import columns, curves, history, logs, statements, views
 from tuner.store.connect import Synchronous, connect, translated
 from tuner.store.migrate import HEAD, migrate, revision
 from tuner.store.records import (
@@ -34,9 +35,11 @@ from tuner.store.records import (
     CurveSegment,
     DecisionRecord,
     ExperimentRecord,
-    LogChunk,
+    LogQuery,
+    OpenLog,
     Page,
     Progress,
+    RankLog,
     SegmentRecord,
     StreamItem,
     TrialRecord,
@@ -323,17 +326,45 @@ class Store:
             if (blob := self.get_code(code_hash).blob) is not None:
                 yield blob
 
-    def add_logs(self, experiment_id: int, chunks: Sequence[LogChunk]) -> None:
-        """Append what ranks wrote. A chunk that is there already is left as it is."""
-        with self._write() as cursor:
-            statements.add_logs(cursor, experiment_id, chunks)
+    def add_logs(
+        self,
+        experiment_id: int,
+        chunks: Mapping[tuple[int, int], Sequence[LogChunk]],
+        *,
+        limit: LogLimit | None = None,
+    ) -> None:
+        """Add what ranks of these segments (trial, segment) wrote. A chunk that is there already changes nothing.
 
-    def logs(
-        self, trial_public_id: str, *, rank: int | None = None, segment: int | None = None, tail: int | None = None
-    ) -> list[LogChunk]:
-        """What ranks wrote, by (segment, rank, stream), in order; with `tail`, the last so many lines of each."""
-        with self._read() as connection:
-            return views.logs(connection, trial_public_id, rank, segment, tail)
+        With a limit, what has come to lie between the head and the tail of a log is deleted. Anybody who has a log may
+        write it: nothing is decided from it, so no lease is needed.
+        """
+        with self._write() as cursor:
+            logs.add(cursor, experiment_id, chunks, limit)
+
+    def compact_log(self, experiment_id: int, segment: tuple[int, int], rank: int, limit: LogLimit) -> None:
+        """Merge the small chunks of a log, which take up more room and more time to read."""
+        with self._write() as cursor:
+            logs.compact(cursor, experiment_id, segment, rank, limit.head)
+
+    def log_ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]:
+        """Return which bytes of a rank's log are here."""
+        with self._cursor() as (cursor, _):
+            return logs.ranges(cursor, experiment_id, segment, rank)
+
+    def unfinished_logs(self, experiment_id: int) -> list[OpenLog]:
+        """Return the logs whose end is not here, of segments that have not ended or were among the last to end."""
+        with self._cursor() as (cursor, _):
+            return logs.unfinished(cursor, experiment_id)
+
+    def logs(self, trial_public_id: str, query: LogQuery | None = None) -> list[RankLog]:
+        """Return what the ranks of a trial printed, by segment and rank. NotFound if there is no such trial."""
+        with self._cursor() as (cursor, _):
+            return logs.read(cursor, trial_public_id, query or LogQuery())
+
+    def recent_logs(self, experiment_id: int, since: float, query: LogQuery) -> list[RankLog]:
+        """Return the logs of all segments of an experiment that have not ended, or have ended since then."""
+        with self._cursor() as (cursor, _):
+            return logs.read_recent(cursor, experiment_id, since, query)
 
     def add_usage(
         self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None

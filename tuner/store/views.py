@@ -15,7 +15,6 @@ from tuner.store.records import (
     CommandRecord,
     DecisionRecord,
     ExperimentRecord,
-    LogChunk,
     Page,
     Progress,
     SegmentRecord,
@@ -28,7 +27,6 @@ from tuner.store.tables import (
     command,
     decision,
     experiment,
-    log_chunk,
     metric_key,
     rank_usage,
     segment,
@@ -218,38 +216,6 @@ def metric_names(connection: Connection, experiment_ids: Sequence[int]) -> dict[
     return found
 
 
-def logs(
-    connection: Connection, public_id: str, rank: int | None, ordinal: int | None, tail: int | None
-) -> list[LogChunk]:
-    number = connection.execute(select(trial.c.number).where(trial.c.public_id == public_id)).scalar()
-    if number is None:
-        raise NotFound(f"no trial {public_id}")
-    query = (
-        select(segment.c.ordinal, *log_chunk.c["rank", "stream", "chunk_no", "time", "text"])
-        .join(segment, segment.c.id == log_chunk.c.segment_id)
-        .join(trial, trial.c.id == segment.c.trial_id)
-        .where(trial.c.public_id == public_id)
-        .order_by(segment.c.ordinal, log_chunk.c.rank, log_chunk.c.stream, log_chunk.c.chunk_no)
-    )
-    if rank is not None:
-        query = query.where(log_chunk.c.rank == rank)
-    if ordinal is not None:
-        query = query.where(segment.c.ordinal == ordinal)
-    chunks = [
-        LogChunk(
-            trial=number,
-            segment=row.ordinal,
-            rank=row.rank,
-            stream=row.stream,
-            chunk_no=row.chunk_no,
-            time=row.time,
-            text=row.text,
-        )
-        for row in connection.execute(query)
-    ]
-    return chunks if tail is None else _tail(chunks, tail)
-
-
 def usage(connection: Connection, public_id: str, rank: int | None, ordinal: int | None) -> list[UsageSeries]:
     owner = connection.execute(select(trial.c.experiment_id).where(trial.c.public_id == public_id)).scalar()
     if owner is None:
@@ -293,29 +259,6 @@ def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
         percents.append(max(0.0, 100.0 * (row.cpu_s - used) / (row.time - time)) if known else None)
         time, used = row.time, row.cpu_s
     return percents
-
-
-def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:
-    """The last `lines` lines of each (segment, rank, stream), as one chunk each."""
-    streams: dict[tuple[int, int, str], list[LogChunk]] = {}
-    for chunk in chunks:
-        streams.setdefault((chunk.segment, chunk.rank, chunk.stream), []).append(chunk)
-    tails = []
-    for parts in streams.values():
-        text = "".join("".join(part.text for part in parts).splitlines(keepends=True)[-lines:]) if lines > 0 else ""
-        last = parts[-1]
-        tails.append(
-            LogChunk(
-                trial=last.trial,
-                segment=last.segment,
-                rank=last.rank,
-                stream=last.stream,
-                chunk_no=last.chunk_no,
-                time=last.time,
-                text=text,
-            )
-        )
-    return tails
 
 
 def begin(connection: Connection, experiment_id: int) -> float:

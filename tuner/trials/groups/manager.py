@@ -9,14 +9,15 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import ray
 
 from tuner.domain.events import Failure
 from tuner.domain.experiment import Scaling
+from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import failures, nodes
 from tuner.trials.groups.failures import Findings
@@ -52,6 +53,24 @@ class _Ended(Exception):
         self.ending = ending
 
 
+class LogFile(NamedTuple):
+    """Where a rank has written its log."""
+
+    rank: int
+    node: str  # Ray's id
+    path: str
+
+
+class Logs(Protocol):
+    """Who keeps what the ranks print."""
+
+    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+        """Take notice that a segment has ended, whose ranks have written these files. Must not block.
+
+        gone: returns once the processes of the ranks are gone; None if they stay for another segment.
+        """
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     launch: Launch
@@ -63,6 +82,8 @@ class _Running:
     mute_since: float | None = None  # no rank has answered from then on
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
+    log_files: Sequence[LogFile] = ()
+    gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:
         if not self.ending.done():
@@ -77,7 +98,8 @@ class GroupManager:
 
     `autoscaling`: the cluster may still grow, so that a group which does not fit now is waited for and not refused.
     `idle_timeout_s`: how long a warm group is kept for another trial. `line`: where the driver takes reports beside Ray.
-    `reserve_after_s`: after how long a group that waits for room is placed before all that ask later.
+    `reserve_after_s`: after how long a group that waits for room is placed before all that ask later. `logs` is told of
+    each segment's end; `log_limit`: how much of each log ranks send to the driver, which is nothing without it.
     """
 
     def __init__(
@@ -89,7 +111,10 @@ class GroupManager:
         idle_timeout_s: float = 60.0,
         line: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
+        logs: Logs | None = None,
+        log_limit: LogLimit | None = None,
     ) -> None:
+        self._logs = logs
         self._pool = Pool(
             driver,
             name=name,
@@ -97,6 +122,7 @@ class GroupManager:
             idle_timeout_s=idle_timeout_s,
             line=line,
             reserve_after_s=reserve_after_s,
+            log_limit=log_limit,
         )
         self._running: dict[str, _Running] = {}
         self._releases: set[asyncio.Task[None]] = set()
@@ -119,6 +145,8 @@ class GroupManager:
             return _failed(Failure(kind="system", cause="killed", message=ended.ending.reason))
         finally:
             del self._running[launch.segment_id]
+            if self._logs is not None:
+                self._logs.end(launch.segment_id, running.log_files, running.gone)
             for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
@@ -264,14 +292,9 @@ class GroupManager:
             await asyncio.wait(waiting, timeout=_ANSWER_S)
         return {running.launch.segment_id: _answers(running) for running in asked if running.training}
 
-    async def read_log(self, segment_id: str, rank: int, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """A part of what a rank of a running segment has printed; to follow it, ask again from where the last part ended."""
-        running = self._running.get(segment_id)
-        if running is None or running.group is None or rank >= len(running.group.members):
-            return b""
-        node = running.group.members[rank].node
-        content: bytes = await self._pool.on_node(node, nodes.read_log, running.log_path(rank), offset, limit)
-        return content
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run one of the functions of `nodes` on a machine of the cluster, and return its result."""
+        return await self._pool.on_node(node, function, *args)
 
     # One segment
 
@@ -283,6 +306,9 @@ class GroupManager:
                 running, self._pool.acquire(launch, lambda reason: inbox.waiting(launch.segment_id, reason))
             )
             running.group = group
+            running.log_files = [
+                LogFile(rank, member.node, running.log_path(rank)) for rank, member in enumerate(group.members)
+            ]
             reusable = False
             try:
                 ready, trained = self._start(group, launch)
@@ -304,7 +330,7 @@ class GroupManager:
             finally:
                 running.training = False
                 running.group = None
-                self._pool.release(group, reusable)
+                running.gone = self._pool.release(group, reusable)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
         """Tell all ranks to get ready and to train, in one go; what they answer to each."""

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Sequence
 
+from tuner.domain.logs import LogChunk, LogLimit, Range, cut, without
 from tuner.trials.groups.failures import Findings
 from tuner.trials.runtime import logs
 from tuner.trials.runtime.process_stats import oom_kills
@@ -45,11 +46,20 @@ def reap(pids: Sequence[int]) -> list[int]:
     return left
 
 
-def read_log(path: str, offset: int, limit: int) -> bytes:
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        file.seek(offset)
-        return file.read(limit)
-    return b""
+def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
+    """Return the parts of a rank's log file that are to be kept and that nobody has yet, with the mark of its end."""
+    now = time.time()
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+
+            def read(start: int, count: int) -> bytes:
+                return os.pread(file.fileno(), count, start)
+
+            chunks = list(cut(read, without(limit.kept(size), have), limit.head, rank, now))
+    except FileNotFoundError:  # it has died before it could begin one
+        size, chunks = 0, []
+    return [*chunks, LogChunk.of(rank, size, b"", now)]
 
 
 def _alive(pid: int) -> bool:

@@ -24,6 +24,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
+from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
 from tuner.trials.groups.placement import lacking, seats
@@ -96,7 +97,9 @@ class Pool:
         idle_timeout_s: float,
         line: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
+        log_limit: LogLimit | None = None,
     ) -> None:
+        self._log_limit = log_limit
         self._reserve_after_s = reserve_after_s
         self._driver, self._line = driver, line
         self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
@@ -209,11 +212,10 @@ class Pool:
                 return forming, placed
         return None
 
-    def release(self, group: Group, reusable: bool) -> None:
-        """Hand the group on, keep it for a while, or end it."""
+    def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
+        """Hand the group on, keep it for a while, or end it: then return what is done once its processes are gone."""
         if not reusable or self._closed:
-            self._spawn(self._dispose(group))
-            return
+            return self._spawn(self._dispose(group))
         if group.runs:
             for actor in group.actors:
                 actor.reset.remote()
@@ -222,11 +224,11 @@ class Pool:
                 continue
             if waiter.key == group.key:
                 waiter.group.set_result(group)
-            else:
-                self._spawn(self._dispose(group))
-            return
+                return None
+            return self._spawn(self._dispose(group))
         self._idle.append(group)
         group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
+        return None
 
     async def rest(self, keep: bool) -> None:
         """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
@@ -300,7 +302,7 @@ class Pool:
                         resources=others or None,
                         runtime_env=dict(launch.runtime_env) or None,
                         scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
-                    ).remote(self._driver, wants_torch, self._line)
+                    ).remote(self._driver, wants_torch, self._line, self._log_limit)
                 )
             hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
             await self._placed(launch, group, hellos, waiting)
@@ -392,8 +394,10 @@ class Pool:
             if left:
                 log.warning("processes %s on node %s could not be ended", left, node[:8])
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._track(asyncio.ensure_future(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(work)
+        self._track(task)
+        return task
 
     def _track(self, task: asyncio.Future[Any]) -> None:
         self._background.add(task)

@@ -1,7 +1,9 @@
-"""Reports over a socket of their own: a call of an async Ray actor costs the driver most of a millisecond of CPU, this a tenth.
+"""Reports and logs over sockets of their own: a call of an async Ray actor costs the driver most of a millisecond of CPU,
+this a tenth.
 
-The line only carries what `launch.Driver.report` takes and answers, which may be repeated. So whatever goes wrong with it, a
-network that lets only Ray through included, the same report goes by a call of the actor instead, and so does what follows it.
+A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, which may be repeated. So if it fails, or
+if the network lets only Ray through, the same message goes by a call of the actor instead, and so do those that follow it.
+Logs have connections of their own, so that a report never waits for them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import pickle
 import secrets
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.logs import LogChunk
+from tuner.errors import DriverSilent
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.launch import Action, ReportMsg, Resend, Verdict
 
@@ -30,6 +35,8 @@ _CONNECT_S = 5.0
 
 Answer = Verdict | Resend | None
 Take = Callable[[str, list[ReportMsg]], Awaitable[Answer]]
+TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
+_REPORTS, _LOGS = b"R", b"L"  # what a connection is for; the byte that follows the token
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +47,14 @@ class Address:
 
 
 class Exchange:
-    """The driver's end, on its event loop: `take` is given each batch, and what it returns is the answer."""
+    """The driver's end, on its event loop.
 
-    def __init__(self, take: Take) -> None:
-        self._take = take
+    `take` is given each batch of reports, and what it returns is the answer. `take_logs` is given pieces of logs, and
+    returns once they are stored.
+    """
+
+    def __init__(self, take: Take, take_logs: TakeLogs | None = None) -> None:
+        self._take, self._take_logs = take, take_logs
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
         self._lines: set[asyncio.Task[Any]] = set()
@@ -67,13 +78,16 @@ class Exchange:
         assert task is not None
         self._lines.add(task)
         try:
-            greeting = await asyncio.wait_for(reader.readexactly(len(self._token)), _GREETING_S)
-            if not hmac.compare_digest(greeting, self._token):
+            greeting = await asyncio.wait_for(reader.readexactly(len(self._token) + 1), _GREETING_S)
+            if not hmac.compare_digest(greeting[:-1], self._token):
                 return
             while True:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 segment_id, packed = pickle.loads(await reader.readexactly(size))
-                answer = await self._answer(segment_id, [_report(*parts) for parts in packed])
+                if greeting.endswith(_LOGS):
+                    answer: Any = await self._store(segment_id, [LogChunk(*parts) for parts in packed])
+                else:
+                    answer = await self._answer(segment_id, [_report(*parts) for parts in packed])
                 body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
                 writer.write(_HEADER.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, TimeoutError, OSError):
@@ -94,31 +108,38 @@ class Exchange:
             return True, verdict.after
         return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
 
+    async def _store(self, segment_id: str, chunks: Sequence[LogChunk]) -> bool:
+        """Return True once the chunks are stored, False if they could not be."""
+        if self._take_logs is None:
+            return False
+        try:
+            await self._take_logs(segment_id, chunks)
+        except Exception:
+            return False
+        return True
 
-class Line:
-    """Rank 0's end: one connection a process, from its first report on. `call` is the way by the actor."""
 
-    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
-        self._address, self._call = address, call
+class _Connection:
+    """A connection to the driver, made when it is first needed, and given up for good once it has failed."""
+
+    def __init__(self, address: Address | None, purpose: bytes) -> None:
+        self._address, self._purpose = address, purpose
         self._link: Link | None = None
 
-    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
-        """Deliver and wait for the answer. One sender at a time."""
-        if (link := self._connected()) is not None:
-            try:
-                link.send((segment_id, [_parts(report) for report in reports]))
-                taken, answer = link.receive()
-                if taken:
-                    if isinstance(answer, int):
-                        return Resend(after=answer)
-                    return _verdict(*answer) if answer is not None else None
-            except PeerLost as error:
-                log.info("the line to the driver is gone, reports go through Ray: %s", error)
-                self.close()
-        return self._call(segment_id, reports)
+    def _request(self, message: Any) -> Any:
+        """Send a message and return its answer; None if there is no connection (any more)."""
+        if (link := self._connected()) is None:
+            return None
+        try:
+            link.send(message)
+            return link.receive()
+        except PeerLost as error:
+            log.info("the connection to the driver is lost, what went over it goes through Ray: %s", error)
+            self.close()
+            return None
 
     def close(self) -> None:
-        """Everything goes through Ray from now on."""
+        """Send everything through Ray from now on."""
         self._address = None
         if self._link is not None:
             self._link.close()
@@ -130,15 +151,51 @@ class Line:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
                 with contextlib.suppress(OSError):  # a driver whose machine is gone says nothing
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                connection.sendall(to.token)
+                connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
             except OSError as error:
-                log.info("there is no line to the driver, reports go through Ray: %s", error)
+                log.info("the driver cannot be connected to, what would go over a socket goes through Ray: %s", error)
                 self._address = None
         return self._link
 
 
-# Plain tuples go over the line: a frozen dataclass with slots takes ten times as long to unpickle.
+class Line(_Connection):
+    """Rank 0's end for reports: one connection a process, from its first report on. `call` is the way by the actor."""
+
+    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
+        super().__init__(address, _REPORTS)
+        self._call = call
+
+    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
+        """Deliver and wait for the answer. One sender at a time."""
+        taken, answer = self._request((segment_id, [_parts(report) for report in reports])) or (False, None)
+        if not taken:
+            return self._call(segment_id, reports)
+        if isinstance(answer, int):
+            return Resend(after=answer)
+        return _verdict(*answer) if answer is not None else None
+
+
+class LogConnection(_Connection):
+    """A rank's end for its log. `call` is the way by the actor. Any number of threads may send."""
+
+    def __init__(self, address: Address | None, call: Callable[[str, Sequence[LogChunk]], None]) -> None:
+        super().__init__(address, _LOGS)
+        self._call = call
+        self._sending = threading.Lock()
+
+    def send(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Deliver, and return once the driver has stored it. DriverSilent if it could not."""
+        packed = [(chunk.rank, chunk.start, chunk.size, chunk.data, chunk.time) for chunk in chunks]
+        with self._sending:
+            stored = self._request((segment_id, packed))
+        if stored is None:
+            self._call(segment_id, chunks)
+        elif not stored:
+            raise DriverSilent("the driver could not store a part of a log")
+
+
+# Plain tuples go over the sockets: a frozen dataclass with slots takes ten times as long to unpickle.
 
 
 def _parts(report: ReportMsg) -> tuple[Any, ...]:

@@ -10,6 +10,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from tuner.trials.runtime.log_shipper import LogShipper
+
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
 """What Ray's C++ and faulthandler add when a process crashes, dozens of lines that say nothing about the user's code."""
 EXIT_NOTE = "tuner: os._exit"
@@ -21,6 +23,12 @@ class Capture:
     def __init__(self, path: str) -> None:
         self.path = path
         self._saved: tuple[int, int] | None = None
+        self._shipper: LogShipper | None = None
+
+    def ship(self, shipper: LogShipper) -> None:
+        """Have what is written sent to the driver while it is written, from now on to `end`."""
+        self._shipper = shipper
+        shipper.start()
 
     def begin(self) -> None:
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
@@ -39,16 +47,12 @@ class Capture:
             os.dup2(saved, standard)
             os.close(saved)
         self._saved = None
+        if self._shipper is not None:
+            self._shipper.finish()
 
     def tail(self, lines: int) -> str:
         _flush()
         return tail(self.path, lines)
-
-    def read(self, offset: int, limit: int) -> bytes:
-        _flush()
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            return file.read(limit)
 
 
 def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
@@ -31,13 +32,14 @@ from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import Hub, PeerLost, Spoke
 from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
 from tuner.trials.messages.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
-from tuner.trials.messages.report_socket import Address, Line
+from tuner.trials.messages.report_socket import Address, Line, LogConnection
 from tuner.trials.messages.rpc import ask
 from tuner.trials.runtime import directories, rendezvous
 from tuner.trials.runtime.apart import Apart
 from tuner.trials.runtime.calling import call
 from tuner.trials.runtime.code import load, resolve
 from tuner.trials.runtime.hygiene import Baseline
+from tuner.trials.runtime.log_shipper import LogShipper
 from tuner.trials.runtime.logs import OWN, Capture, note_exits
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.outbox import Outbox
@@ -79,9 +81,13 @@ class _Segment:
 class Rank:
     """Methods without a concurrency group run one after the other; those of "control" answer while training runs."""
 
-    def __init__(self, driver: Any, wants_torch: bool, line: Address | None = None) -> None:
+    def __init__(
+        self, driver: Any, wants_torch: bool, line: Address | None = None, log_limit: LogLimit | None = None
+    ) -> None:
         self._driver = driver
         self._line = Line(line, self._report)
+        self._log_limit = log_limit
+        self._log_connection = LogConnection(line, self._send_log)
         self._seat: Seat | None = None
         self._hub: Hub | None = None
         self._spoke: Spoke | None = None
@@ -139,6 +145,9 @@ class Rank:
             assert self._seat is not None
             capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._seat.rank}.log"))
             capture.begin()
+            if self._log_limit is not None:
+                send = self._log_connection.send
+                capture.ship(LogShipper(capture.path, launch.segment_id, self._seat.rank, self._log_limit, send))
             self._segment = self._set_up(launch, self._seat, capture)
             return None
         except BaseException as error:
@@ -221,12 +230,6 @@ class Rank:
         """CPU, memory and GPU use of this rank now, see `usage`; CPU time since the segment's start."""
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
-
-    @ray.method(concurrency_group="control")
-    def read_log(self, offset: int, limit: int) -> bytes:
-        """What the present segment has written to its log from `offset` on."""
-        segment = self._segment
-        return segment.capture.read(offset, limit) if segment is not None else b""
 
     # Setting up
 
@@ -443,6 +446,9 @@ class Rank:
     def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
         return answer  # the outbox repeats it
+
+    def _send_log(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        ask(self._driver.take_logs, segment_id, chunks, patience_s=0.0)  # the shipper repeats it
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
         """Tell the driver of a checkpoint, once it has the report that the checkpoint belongs to."""
