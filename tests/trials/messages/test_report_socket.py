@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.logs import LogChunk
+from tuner.errors import DriverSilent
 from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
-from tuner.trials.messages.report_socket import Address, Exchange, Line
+from tuner.trials.messages.report_socket import Address, Exchange, Line, LogConnection
 
 
 class Driver:
@@ -29,7 +31,8 @@ class Driver:
         self.error: Exception | None = None
         self.held: dict[str, asyncio.Event] = {}
         self.came: dict[str, Future[None]] = {}
-        self.exchange = Exchange(self.take)
+        self.logs: dict[str, list[tuple[str, Sequence[LogChunk]]]] = {"line": [], "call": []}
+        self.exchange = Exchange(self.take, self.take_logs)
         self.address: Address = self.run(self.exchange.open("127.0.0.1"))
 
     def run(self, work: Any) -> Any:
@@ -47,6 +50,17 @@ class Driver:
     def call(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
         self.by_call.append((segment_id, reports))
         return self._verdict(reports)
+
+    async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.logs["line"].append((segment_id, chunks))
+
+    def call_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        self.logs["call"].append((segment_id, chunks))
+
+    def log_connection(self, **changes: Any) -> LogConnection:
+        return LogConnection(replace(self.address, **changes), self.call_logs)
 
     @staticmethod
     def _verdict(reports: list[ReportMsg]) -> Verdict | None:
@@ -185,3 +199,38 @@ def test_nothing_is_read_from_whoever_does_not_have_the_token(driver: Driver) ->
     assert line.send("seg", [a_report(1)]) is None
     assert len(driver.by_line) == 1
     line.close()
+
+
+CHUNKS = [LogChunk.of(3, 7, b"printed\n", 5.5), LogChunk.of(3, 15, b"", 6.0)]
+
+
+def test_logs_come_over_beside_a_report_that_waits(driver: Driver) -> None:
+    reports, logs = driver.line(), driver.log_connection()
+    came = driver.hold("seg")
+    waiting = threading.Thread(target=reports.send, args=("seg", [a_report(1, wait=True)]))
+    waiting.start()
+    came.result(20)
+    logs.send("seg", CHUNKS)
+    assert driver.logs == {"line": [("seg", CHUNKS)], "call": []}
+    driver.release("seg")
+    waiting.join(20)
+    reports.close()
+    logs.close()
+
+
+def test_logs_that_could_not_be_stored_are_an_error_and_may_be_sent_again(driver: Driver) -> None:
+    logs = driver.log_connection()
+    driver.error = OSError("the disk is full")
+    with pytest.raises(DriverSilent):
+        logs.send("seg", CHUNKS)
+    driver.error = None
+    logs.send("seg", CHUNKS)
+    assert driver.logs == {"line": [("seg", CHUNKS)], "call": []}
+    logs.close()
+
+
+def test_without_a_connection_logs_go_by_calls(driver: Driver) -> None:
+    logs = driver.log_connection(token=bytes(16))
+    logs.send("seg", CHUNKS)
+    logs.send("seg", CHUNKS)
+    assert driver.logs == {"line": [], "call": [("seg", CHUNKS)] * 2}
