@@ -136,5 +136,9 @@ def test_recent_logs_are_those_of_running_segments(store: Store) -> None:
     other.segments[0].ended_at = T0 + 5
     store.commit(made.id, epoch, Batch(log=[], trials=[other]), T0 + 6)
     store.add_logs(made.id, {(0, 1): chunks(b"runs\n", 9), (1, 1): chunks(b"ended\n", 9)})
-    assert [(log.trial, log.text) for log in store.recent_logs(made.id, T0 + 6, LogQuery())] == [(0, "runs\n")]
-    assert [log.trial for log in store.recent_logs(made.id, T0 + 5, LogQuery())] == [0, 1]
+    assert [(log.trial, log.text) for log in store.recent_logs(made.id, T0 + 6, {})] == [(0, "runs\n")]
+    assert [log.trial for log in store.recent_logs(made.id, T0 + 5, {})] == [0, 1]
+    ends = store.log_ends(made.id)
+    assert ends == {(0, 1, 0): 5, (1, 1, 0): 6}
+    assert store.recent_logs(made.id, T0 + 5, ends) == []
+    assert [log.text for log in store.recent_logs(made.id, T0 + 5, {**ends, (0, 1, 0): 2})] == ["ns\n"]

@@ -279,7 +279,7 @@ def _drive(
     from tuner.sdk.echo import Echo
     from tuner.sdk.progress import Progress
 
-    echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
+    echo = Echo(store, store.get_experiment(experiment_id).id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address

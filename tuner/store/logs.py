@@ -28,6 +28,7 @@ _INDEX = """
 SELECT t.number, s.ordinal, c.segment_id, c.rank, c.start, c.size, c.time
 FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
 WHERE {where} ORDER BY t.number, s.ordinal, c.rank, c.start, c.size DESC"""
+_RECENT = "t.experiment_id = ? AND (s.ended_at IS NULL OR s.ended_at >= ?)"
 _OPEN = """
 SELECT s.id, s.public_id, t.number, s.ordinal, s.placement FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND s.placement IS NOT NULL AND (s.ended_at IS NULL OR s.ended_at >= ?)"""
@@ -37,6 +38,8 @@ _ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
 
 Segment = tuple[int, int]
 """The number of a trial, and the ordinal of one of its segments."""
+LogKey = tuple[int, int, int]
+"""The number of a trial, the ordinal of one of its segments, a rank."""
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -122,32 +125,49 @@ class _Row(NamedTuple):
     size: int
     time: float
 
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
 
 def read(cursor: Cursor, trial: str, query: LogQuery) -> list[RankLog]:
     """Return the logs of a trial that the query asks for, by segment and rank. NotFound if there is no such trial."""
     if cursor.value("SELECT 1 FROM trial WHERE public_id = ?", (trial,)) is None:
         raise NotFound(f"no trial {trial}")
-    return _read(cursor, "t.public_id = ?", [trial], query)
-
-
-def read_recent(cursor: Cursor, experiment: int, since: float, query: LogQuery) -> list[RankLog]:
-    """Return the logs of all segments of an experiment that have not ended, or have ended since then."""
-    return _read(cursor, "t.experiment_id = ? AND (s.ended_at IS NULL OR s.ended_at >= ?)", [experiment, since], query)
-
-
-def _read(cursor: Cursor, where: str, values: list[Any], query: LogQuery) -> list[RankLog]:
+    where = "t.public_id = ?"
+    values: list[Any] = [trial]
     for column, value in (("c.rank", query.rank), ("s.ordinal", query.segment)):
         if value is not None:
             where, values = f"{where} AND {column} = ?", [*values, value]
-    logs: dict[tuple[int, int, int], list[_Row]] = {}
+    return [_rank_log(cursor, rows, query) for rows in _rows(cursor, where, values).values()]
+
+
+def read_recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
+    """Return what follows these ends in the logs of segments that have not ended, or have ended since then."""
+    found = []
+    for key, rows in _rows(cursor, _RECENT, [experiment, since]).items():
+        known = ends.get(key, 0)
+        if any(row.end > known or not row.size for row in rows):
+            found.append(_rank_log(cursor, rows, LogQuery(offset=known)))
+    return found
+
+
+def ends(cursor: Cursor, experiment: int) -> dict[LogKey, int]:
+    """Return where each log of an experiment ends now."""
+    found = _rows(cursor, "t.experiment_id = ?", [experiment])
+    return {key: max(row.end for row in rows) for key, rows in found.items()}
+
+
+def _rows(cursor: Cursor, where: str, values: Sequence[Any]) -> dict[LogKey, list[_Row]]:
+    logs: dict[LogKey, list[_Row]] = {}
     for row in itertools.starmap(_Row, cursor.rows(_INDEX.format(where=where), values)):
         logs.setdefault((row.trial, row.ordinal, row.rank), []).append(row)
-    return [_rank_log(cursor, rows, query) for rows in logs.values()]
+    return logs
 
 
 def _rank_log(cursor: Cursor, rows: Sequence[_Row], query: LogQuery) -> RankLog:
     complete = any(row.size == 0 for row in rows)
-    pieces = [Piece(row.start, row.start + row.size, functools.partial(_load, cursor, row)) for row in rows if row.size]
+    pieces = [Piece(row.start, row.end, functools.partial(_load, cursor, row)) for row in rows if row.size]
     found = text_of(pieces, query, complete)
     return RankLog(
         trial=rows[0].trial,
@@ -157,7 +177,7 @@ def _rank_log(cursor: Cursor, rows: Sequence[_Row], query: LogQuery) -> RankLog:
         start=found.start,
         end=found.end,
         left_out=found.left_out,
-        complete=complete and found.end >= max(row.start + row.size for row in rows),
+        complete=complete and found.end >= max(row.end for row in rows),
         time=max(row.time for row in rows),
     )
 

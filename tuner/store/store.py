@@ -361,10 +361,18 @@ class Store:
         with self._cursor() as (cursor, _):
             return logs.read(cursor, trial_public_id, query or LogQuery())
 
-    def recent_logs(self, experiment_id: int, since: float, query: LogQuery) -> list[RankLog]:
-        """Return the logs of all segments of an experiment that have not ended, or have ended since then."""
+    def recent_logs(self, experiment_id: int, since: float, ends: Mapping[tuple[int, int, int], int]) -> list[RankLog]:
+        """Return what is new in the logs of segments that have not ended, or have ended since then.
+
+        ends: up to which byte the log of a (trial, segment, rank) is known.
+        """
         with self._cursor() as (cursor, _):
-            return logs.read_recent(cursor, experiment_id, since, query)
+            return logs.read_recent(cursor, experiment_id, since, ends)
+
+    def log_ends(self, experiment_id: int) -> dict[tuple[int, int, int], int]:
+        """Return where the log of each (trial, segment, rank) of an experiment ends now."""
+        with self._cursor() as (cursor, _):
+            return logs.ends(cursor, experiment_id)
 
     def add_usage(
         self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None

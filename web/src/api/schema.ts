@@ -595,16 +595,42 @@ export interface components {
              */
             gpu_percent: number | null;
         };
-        /** LogItem */
+        /**
+         * LogItem
+         * @description What one rank printed in one segment, or a part of it.
+         */
         LogItem: {
             /** Segment */
             segment: number;
             /** Rank */
             rank: number;
-            /** Stream */
+            /**
+             * Stream
+             * @description always output: both streams, in the order in which they were written
+             */
             stream: string;
             /** Text */
             text: string;
+            /**
+             * Start
+             * @description offset of the text in the rank's log, in bytes
+             */
+            start: number;
+            /**
+             * End
+             * @description the offset that follows the text; ask for what follows with `offset`
+             */
+            end: number;
+            /**
+             * Left Out
+             * @description how many bytes in between are not kept; a line in the text says where
+             */
+            left_out: number;
+            /**
+             * Complete
+             * @description the text goes up to the end, and the rank prints no more
+             */
+            complete: boolean;
         };
         /** Logs */
         Logs: {
