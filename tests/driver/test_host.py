@@ -121,7 +121,7 @@ def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, epoch, [trial] = begin(sqlite_store)
+    made, epoch, [trial] = begin(sqlite_store, spec=a_spec(**SMALL))
     placement = {"ranks": [{"rank": rank, "node": "a node"} for rank in (0, 1)]}
     trial.segments[0].placement, trial.segments[0].ended_at = placement, T0 + 5
     sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0 + 5)

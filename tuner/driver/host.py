@@ -58,7 +58,7 @@ from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager, LogFile
 from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
-from tuner.trials.messages.report_socket import Address, Exchange
+from tuner.trials.messages.report_socket import Address, ReportServer
 
 log = logging.getLogger(__name__)
 
@@ -330,8 +330,8 @@ class Host:
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store, LogLimit.of(settings.log_bytes), self._on_node)
-        self._exchange = Exchange(self.report, self.take_logs)
-        self._line: Address | None = None
+        self._report_server = ReportServer(self.report, self.take_logs)
+        self._report_address: Address | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
@@ -360,7 +360,7 @@ class Host:
             self._groups = GroupManager(
                 ray.get_runtime_context().current_actor,
                 name=self.name,
-                line=self._line,
+                report_address=self._report_address,
                 reserve_after_s=self.settings.reserve_after_s,
                 logs=self.logs,
                 log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
@@ -382,11 +382,11 @@ class Host:
             self._adopting = adopt
         if not self._background:
             await asyncio.to_thread(remove_orphans)
-            if self._line is None:
+            if self._report_address is None:
                 with contextlib.suppress(
                     OSError
                 ):  # an address that is not this machine's own, behind NAT: reports go by calls
-                    self._line = await self._exchange.open(ray.util.get_node_ip_address())
+                    self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
                 gc.collect()
                 gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
@@ -473,7 +473,7 @@ class Host:
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """rank -> its Python stack ("stack") and what it uses now (see `process_stats.usage`), of a segment that runs."""
-        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.figures(segment_id))
+        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
@@ -510,7 +510,7 @@ class Host:
             await self._groups.close()
         if self.logs is not None:
             await self.logs.flush(timeout=LOGS_S)
-        await self._exchange.close()
+        await self._report_server.close()
         self._writer.shutdown(wait=False)
         self.store.close()
 

@@ -211,7 +211,7 @@ def test_one_below_a_variable_that_only_its_own_node_has_is_fetched(tmp_path: Pa
     with checkpoint.as_directory() as folder:
         assert Path(folder, "count").read_text() == "3"
     assert Path(checkpoint.to_directory(tmp_path / "copy"), "count").read_text() == "3"
-    assert checkpoints.papers(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
+    assert checkpoints.manifest_and_marker(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
     with pytest.raises(CheckpointError, match="NOT_SET_HERE, which is not set here"):
         Checkpoint(uri).to_directory()
 

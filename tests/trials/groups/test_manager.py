@@ -250,7 +250,7 @@ def test_stacks_and_figures_of_a_running_segment(bench: Bench) -> None:
     stacks = bench.call("stacks", launch.segment_id)
     assert set(stacks) == {"0", "1"}
     assert all("_chatty" in stack for stack in stacks.values())
-    figures = bench.call("figures", launch.segment_id)
+    figures = bench.call("usage", launch.segment_id)
     assert figures["0"]["rss_bytes"] > 1e7
     assert figures["0"]["cpu_s"] >= 0.2
     assert 0.0 <= figures["1"]["cpu_s"] < 5.0, "of this segment, not of the imports before it"

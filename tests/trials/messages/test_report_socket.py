@@ -16,7 +16,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.logs import LogChunk
 from tuner.errors import DriverSilent
 from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
-from tuner.trials.messages.report_socket import Address, Exchange, Line, LogConnection
+from tuner.trials.messages.report_socket import Address, LogClient, ReportClient, ReportServer
 
 
 class Driver:
@@ -32,7 +32,7 @@ class Driver:
         self.held: dict[str, asyncio.Event] = {}
         self.came: dict[str, Future[None]] = {}
         self.logs: dict[str, list[tuple[str, Sequence[LogChunk]]]] = {"line": [], "call": []}
-        self.exchange = Exchange(self.take, self.take_logs)
+        self.exchange = ReportServer(self.take, self.take_logs)
         self.address: Address = self.run(self.exchange.open("127.0.0.1"))
 
     def run(self, work: Any) -> Any:
@@ -59,8 +59,8 @@ class Driver:
     def call_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
         self.logs["call"].append((segment_id, chunks))
 
-    def log_connection(self, **changes: Any) -> LogConnection:
-        return LogConnection(replace(self.address, **changes), self.call_logs)
+    def log_connection(self, **changes: Any) -> LogClient:
+        return LogClient(replace(self.address, **changes), self.call_logs)
 
     @staticmethod
     def _verdict(reports: list[ReportMsg]) -> Verdict | None:
@@ -75,8 +75,8 @@ class Driver:
     def release(self, segment_id: str) -> None:
         self.loop.call_soon_threadsafe(self.held[segment_id].set)
 
-    def line(self, **changes: Any) -> Line:
-        return Line(replace(self.address, **changes), self.call)
+    def line(self, **changes: Any) -> ReportClient:
+        return ReportClient(replace(self.address, **changes), self.call)
 
     def end(self) -> None:
         self.run(self.exchange.close())
@@ -183,7 +183,7 @@ def test_without_a_line_everything_goes_by_calls(driver: Driver, trouble: str) -
     elif trouble == "a wrong token":
         line = driver.line(token=bytes(16))
     else:
-        line = Line(None, driver.call)
+        line = ReportClient(None, driver.call)
     for number in (1, 2):
         assert line.send("seg", [a_report(number, wait=True)]) == Verdict(next_milestone=number + 1)
     assert (len(driver.by_line), len(driver.by_call)) == (0, 2)

@@ -226,7 +226,7 @@ def committed(uri: str) -> Manifest:
     return manifest
 
 
-def papers(uri: str) -> tuple[str, str]:
+def manifest_and_marker(uri: str) -> tuple[str, str]:
     """Where the manifest and the marker of a checkpoint lie that is on the disk of a node; `uri` may mean nothing here."""
     base = uri.rstrip("/")
     return base + _MANIFEST, base + _MARKER

@@ -25,7 +25,7 @@ from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, walk
-from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
@@ -69,8 +69,8 @@ class Saver:
         trial_number: int,
         rank: int,
         world_size: int,
-        hub: Hub | None = None,
-        spoke: Spoke | None = None,
+        server: ChannelServer | None = None,
+        client: ChannelClient | None = None,
         node: str | None = None,
         bring: Bring | None = None,
         durable: bool = False,
@@ -80,7 +80,7 @@ class Saver:
         self._segment = segment_id
         self._trial = f"trial_{trial_number:05d}"
         self._rank, self._world_size = rank, world_size
-        self._hub, self._spoke = hub, spoke
+        self._server, self._client = server, client
         self.node = node  # Ray's id of this one
         self._bring = bring
         self._durable = durable
@@ -231,11 +231,11 @@ class Saver:
     def _collect(self, moment: Moment) -> dict[int, Shard]:
         """The shards of all other ranks for this report, by rank."""
         shards: dict[int, Shard] = {}
-        if self._hub is None:
+        if self._server is None:
             return shards
-        for link in self._hub.notes.values():
+        for link in self._server.notes.values():
             link.send(("want", self._segment, moment))
-        for rank, link in self._hub.notes.items():
+        for rank, link in self._server.notes.items():
             patience: float | None = self.patience_s
             try:
                 while True:
@@ -283,14 +283,14 @@ class Saver:
             raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
 
 
-def answer_notes(spoke: Spoke, saver: Callable[[str], Saver | None]) -> None:
+def answer_notes(client: ChannelClient, saver: Callable[[str], Saver | None]) -> None:
     """On ranks other than 0, in a thread for the life of the group: tell rank 0 what it needs to commit."""
     try:
         while True:
-            _, segment, moment = spoke.notes.receive()
+            _, segment, moment = client.notes.receive()
             own = saver(segment)
-            under_way = functools.partial(spoke.notes.send, (segment, moment, None))
-            spoke.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
+            under_way = functools.partial(client.notes.send, (segment, moment, None))
+            client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
     except (PeerLost, OSError):
         return
 

@@ -53,7 +53,7 @@ def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
     CheckpointLost when the node is gone or no longer has it, CheckpointUnreachable when it does not give it now,
     CheckpointError when what came is torn.
     """
-    content, marker = _ask(uri, node, read_small, checkpoints.papers(uri))
+    content, marker = _ask(uri, node, read_small, checkpoints.manifest_and_marker(uri))
     if content is None or marker is None:
         raise CheckpointLost(f"node {node[:8]} no longer has a committed checkpoint at {uri}")
     manifest = checkpoints.read_manifest(uri, content, marker)

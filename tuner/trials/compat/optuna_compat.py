@@ -7,7 +7,9 @@ what the scheduler decided at it, and what the objective returns is its last rep
 from __future__ import annotations
 
 import datetime
+import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,8 +84,6 @@ DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
 
 def _one_for_all_ranks() -> None:
     """Let `TorchDistributedTrial(trial)` be the trial itself where it is one of ours, which all ranks have already."""
-    import sys
-
     wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
 
     def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -234,8 +234,6 @@ class Trial(optuna.trial.Trial):
 
 
 def _as_json(key: str, value: Any) -> Any:
-    import json
-
     try:
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)

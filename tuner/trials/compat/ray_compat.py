@@ -1,11 +1,14 @@
-"""Ray Train's and Ray Tune's functions inside a trial of ours. The one module that knows private names of Ray.
+"""The functions of Ray Train and Ray Tune, as they work inside a trial of ours.
 
-Two module-level variables decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
-`ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (Ray Train too, where its second version
-is switched off), and the functions of Ray Train, which Ray means to be replaced. Both are set to objects that pass everything
-on to the trial's `Session`. Two methods are replaced besides: a trainer's `fit`, which runs its training function on the ranks
-that are there, and the making of the callback by which a trainer reports to Ray Tune. Nothing is imported for all this: it is
-done once user code has imported Ray's modules.
+Two module-level variables of Ray decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
+`ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (and Ray Train, if its second version
+is switched off), and the functions of Ray Train, which Ray allows to be replaced. This module sets both to objects that pass
+everything on to the trial's `Session`. It also replaces two methods: `fit` of a trainer, which then runs its training function
+on the ranks that are there, and the constructor of the callback with which a trainer reports to Ray Tune. It imports nothing
+for this: each replacement is made once user code has imported the module of Ray.
+
+This is the only module that names private modules of Ray, and `missing` checks them against the installed Ray. The private
+attributes of Ray's schedulers and stoppers are read in `tuner.schedulers.from_ray` alone. A test checks both.
 """
 
 from __future__ import annotations

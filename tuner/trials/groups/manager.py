@@ -94,12 +94,17 @@ class _Running:
 
 
 class GroupManager:
-    """Runs segments on worker groups. `driver` is the actor that ranks report to, see `launch.Driver`.
+    """Runs segments on worker groups.
 
-    `autoscaling`: the cluster may still grow, so that a group which does not fit now is waited for and not refused.
-    `idle_timeout_s`: how long a warm group is kept for another trial. `line`: where the driver takes reports beside Ray.
-    `reserve_after_s`: after how long a group that waits for room is placed before all that ask later. `logs` is told of
-    each segment's end; `log_limit`: how much of each log ranks send to the driver, which is nothing without it.
+    Args:
+        driver: the actor that ranks report to, see `launch.Driver`.
+        name: a prefix for the names of placement groups.
+        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
+        idle_timeout_s: how long a warm group is kept for another trial.
+        report_address: where the driver listens for reports; None if they can only go through Ray.
+        reserve_after_s: how long a group waits for room before groups that ask later must wait for it.
+        logs: is told of the end of each segment.
+        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class GroupManager:
         name: str = "",
         autoscaling: bool = False,
         idle_timeout_s: float = 60.0,
-        line: Address | None = None,
+        report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         logs: Logs | None = None,
         log_limit: LogLimit | None = None,
@@ -120,7 +125,7 @@ class GroupManager:
             name=name,
             autoscaling=autoscaling,
             idle_timeout_s=idle_timeout_s,
-            line=line,
+            report_address=report_address,
             reserve_after_s=reserve_after_s,
             log_limit=log_limit,
         )
@@ -269,9 +274,9 @@ class GroupManager:
         silent = "no answer: the process is stopped, or a C call holds the GIL"
         return {str(rank): answer if isinstance(answer, str) else silent for rank, answer in answers.items()}
 
-    async def figures(self, segment_id: str) -> dict[str, dict[str, float]]:
+    async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
         """rank -> CPU seconds, memory and GPU memory in use now, of the ranks that answer."""
-        answers = await self._ask(segment_id, "figures")
+        answers = await self._ask(segment_id, "usage")
         return {str(rank): answer for rank, answer in answers.items() if isinstance(answer, dict)}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
@@ -285,7 +290,7 @@ class GroupManager:
             assert running.group is not None
             for rank, actor in enumerate(running.group.actors):
                 if rank not in running.measuring:
-                    task = running.measuring[rank] = asyncio.create_task(_get(actor.figures.remote()))
+                    task = running.measuring[rank] = asyncio.create_task(_get(actor.usage.remote()))
                     task.add_done_callback(_heard)
         waiting = [task for running in asked for task in running.measuring.values()]
         if waiting:
@@ -339,10 +344,10 @@ class GroupManager:
             code = launch.code.blob
             group.codes = {launch.code.hash}
         ready, trained = [], []
-        for actor, seat in zip(group.actors, group.seats, strict=True):
-            ready.append(actor.prepare.remote(launch, None if group.seated else seat, code))
+        for actor, assignment in zip(group.actors, group.assignments, strict=True):
+            ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
             trained.append(actor.train.remote())
-        group.seated = True
+        group.assigned = True
         group.runs += 1
         return ready, trained
 

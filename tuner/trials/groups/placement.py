@@ -8,11 +8,11 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.names import nearest, resource_meant
-from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.messages.protocol import Member, RankAssignment
 
 
-def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[Seat]]:
-    """(order, seats): `order[rank]` is the index of the member that becomes this rank.
+def assign_ranks(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[RankAssignment]]:
+    """(order, assignments): `order[rank]` is the index of the member that becomes this rank.
 
     Ranks of a node are consecutive and sorted by their GPUs, nodes come in the order of their first bundle.
     """
@@ -31,7 +31,7 @@ def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[
         backend = "nccl" if any(member.gpus for member in members) and not shared else "gloo"
     first = members[order[0]]
     return order, [
-        Seat(
+        RankAssignment(
             rank=rank,
             world_size=len(members),
             local_rank=by_node[members[i].node].index(i),
@@ -40,7 +40,7 @@ def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[
             nodes=len(nodes),
             gpus=devices[i][0],
             devices=devices[i][1],
-            hub=first.hub,
+            channel_address=first.channel_address,
             token=first.token,
             backend=backend,
         )

@@ -27,9 +27,9 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
-from tuner.trials.groups.placement import lacking, seats
+from tuner.trials.groups.placement import assign_ranks, lacking
 from tuner.trials.messages.launch import Launch, Placed
-from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.messages.protocol import Member, RankAssignment
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
 from tuner.trials.runtime.worker import Rank
@@ -52,16 +52,18 @@ class Group:
     placement: PlacementGroup
     actors: list[Any] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
-    seats: list[Seat] = field(default_factory=list)
-    seated: bool = False  # whether its ranks know their seats
+    assignments: list[RankAssignment] = field(default_factory=list)
+    assigned: bool = False  # whether its ranks know their assignments
     codes: set[str] = field(default_factory=set)  # hashes of what its ranks hold
     runs: int = 0
     expiry: asyncio.TimerHandle | None = None  # while it is idle
 
     def placed(self) -> list[Placed]:
         return [
-            Placed(rank=seat.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus)
-            for seat, member in zip(self.seats, self.members, strict=True)
+            Placed(
+                rank=assignment.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus
+            )
+            for assignment, member in zip(self.assignments, self.members, strict=True)
         ]
 
 
@@ -95,13 +97,13 @@ class Pool:
         name: str,
         autoscaling: bool,
         idle_timeout_s: float,
-        line: Address | None = None,
+        report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
     ) -> None:
         self._log_limit = log_limit
         self._reserve_after_s = reserve_after_s
-        self._driver, self._line = driver, line
+        self._driver, self._report_address = driver, report_address
         self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
         self._numbers = itertools.count(1)
         self._autoscaling = autoscaling
@@ -302,7 +304,7 @@ class Pool:
                         resources=others or None,
                         runtime_env=dict(launch.runtime_env) or None,
                         scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
-                    ).remote(self._driver, wants_torch, self._line, self._log_limit)
+                    ).remote(self._driver, wants_torch, self._report_address, self._log_limit)
                 )
             hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
             await self._placed(launch, group, hellos, waiting)
@@ -312,7 +314,7 @@ class Pool:
             except ray.exceptions.RayError as error:
                 raise start_error(error) from error
             self._held.add(key[:3])
-            order, group.seats = seats(members, scaling)
+            order, group.assignments = assign_ranks(members, scaling)
             group.members = [members[index] for index in order]
             group.actors = [group.actors[index] for index in order]
             return group

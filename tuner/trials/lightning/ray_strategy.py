@@ -19,8 +19,8 @@ from tuner.settings import Settings
 from tuner.trials.lightning.flavour import FLAVOURS, Flavoured, flavour_of
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
 from tuner.trials.lightning.switches import Switches
-from tuner.trials.lightning.trial import Ranks, take_seat
-from tuner.trials.messages.protocol import Seat
+from tuner.trials.lightning.trial import Ranks, assign_trainer
+from tuner.trials.messages.protocol import RankAssignment
 
 
 class RayStrategy(Flavoured):
@@ -231,14 +231,20 @@ class _Job:
         self.function, self.args, self.kwargs, self.trainer = function, args, kwargs, trainer
         self.switches = Switches.here()
 
-    def __call__(self, seat: Seat) -> Any:
+    def __call__(self, assignment: RankAssignment) -> Any:
         self.switches.set()
         trainer = self.trainer
         if trainer is None:
             return self.function(*self.args, **self.kwargs)
-        where = seat.rank, seat.world_size, seat.local_rank, seat.local_world_size, seat.node_rank
-        device = torch.device("cuda", seat.devices[0]) if seat.devices else torch.device("cpu")
-        take_seat(trainer, Ranks.make(flavour_of(trainer), *where), device)
+        where = (
+            assignment.rank,
+            assignment.world_size,
+            assignment.local_rank,
+            assignment.local_world_size,
+            assignment.node_rank,
+        )
+        device = torch.device("cuda", assignment.devices[0]) if assignment.devices else torch.device("cpu")
+        assign_trainer(trainer, Ranks.make(flavour_of(trainer), *where), device)
         known = landmarks(trainer)
         keeper = _KeepWeights(trainer)
         run = flavour_of(trainer).find("pytorch:trainer.call._call_and_handle_interrupt")

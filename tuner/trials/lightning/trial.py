@@ -51,7 +51,7 @@ def prepare_trainer(
         context.node_rank,
     )
     on_cpu = not context.devices or type(trainer.accelerator).__name__ == "CPUAccelerator"
-    take_seat(trainer, ranks, torch.device("cpu") if on_cpu else torch.device("cuda", context.devices[0]))
+    assign_trainer(trainer, ranks, torch.device("cpu") if on_cpu else torch.device("cuda", context.devices[0]))
     callback = next((c for c in trainer.callbacks if isinstance(c, ReportCallback)), None)
     if callback is None:
         callback = ReportCallback.make(flavour_of(trainer), metrics, on=on, checkpoint=checkpoint)
@@ -124,7 +124,7 @@ class Ranks(Flavoured):
         """The process group belongs to who made it."""
 
 
-class Seated(_Strategy):
+class AssignedStrategy(_Strategy):
     """Mixed into the class of a strategy whose process is a rank already."""
 
     def _configure_launcher(self) -> None:
@@ -145,10 +145,10 @@ class Seated(_Strategy):
         return inherited(checkpoint_path, *args, **kwargs)
 
 
-_seated: dict[type, type] = {}
+_assigned_types: dict[type, type] = {}
 
 
-def take_seat(trainer: Any, ranks: Ranks, device: torch.device) -> None:
+def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
     """Give the trainer's strategy these ranks and this device. The one place that needs Lightning's accelerator connector."""
     flavour = flavour_of(trainer)
     strategy = trainer.strategy
@@ -156,13 +156,14 @@ def take_seat(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         if ranks.world_size() == 1:
             return
         strategy = flavour.find("pytorch:strategies.DDPStrategy")()
-    if not isinstance(strategy, Seated):
+    if not isinstance(strategy, AssignedStrategy):
         kind = type(strategy)
-        if kind not in _seated:
+        if kind not in _assigned_types:
             body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-            _seated[kind] = types.new_class(kind.__name__, (Seated, kind), exec_body=lambda names: names.update(body))
+            bases = (AssignedStrategy, kind)
+            _assigned_types[kind] = types.new_class(kind.__name__, bases, exec_body=lambda names: names.update(body))
         attributes = strategy.__dict__
-        strategy = object.__new__(_seated[kind])
+        strategy = object.__new__(_assigned_types[kind])
         strategy.__dict__ = attributes  # shared with the object that the user may still hold
     devices = [device] * ranks.local_world_size
     try:

@@ -24,8 +24,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
-from tuner.trials.groups.placement import lacking, seats
-from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.messages.protocol import Member, RankAssignment
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.process_stats import oom_kills
@@ -52,7 +52,7 @@ class Worker:
             ip=ray.util.get_node_ip_address(),
             pid=os.getpid(),
             gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
-            hub=None,
+            channel_address=None,
             token=b"",
             oom_kills=oom_kills(),
         )
@@ -64,18 +64,18 @@ class Worker:
         self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
         return int(self._store.port)
 
-    def run(self, payload: Any, seat: Seat, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
-        """Join the process group, run ``payload(seat)``, leave. `payload` is pickled."""
+    def run(self, payload: Any, assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
+        """Join the process group, run ``payload(assignment)``, leave. `payload` is pickled."""
         import cloudpickle
 
-        self._sit(seat, about)
+        self._set_environment(assignment, about)
         self._modules.note()
-        talks = seat.rank == 0
+        talks = assignment.rank == 0
         for tee in self._tee.values():
             tee.heard, tee.tty = talks, about["tty"]
         try:
-            self._join(seat, address)
-            return cloudpickle.loads(payload)(seat)
+            self._join(assignment, address)
+            return cloudpickle.loads(payload)(assignment)
         finally:
             rendezvous.leave()
             self._modules.note()
@@ -105,34 +105,37 @@ class Worker:
         with open(path, "rb") as file:
             return file.read()
 
-    def _sit(self, seat: Seat, about: Mapping[str, Any]) -> None:
+    def _set_environment(self, assignment: RankAssignment, about: Mapping[str, Any]) -> None:
         environment = {
-            "RANK": seat.rank,
-            "WORLD_SIZE": seat.world_size,
-            "LOCAL_RANK": seat.local_rank,
-            "LOCAL_WORLD_SIZE": seat.local_world_size,
-            "NODE_RANK": seat.node_rank,
-            "GROUP_RANK": seat.node_rank,
+            "RANK": assignment.rank,
+            "WORLD_SIZE": assignment.world_size,
+            "LOCAL_RANK": assignment.local_rank,
+            "LOCAL_WORLD_SIZE": assignment.local_world_size,
+            "NODE_RANK": assignment.node_rank,
+            "GROUP_RANK": assignment.node_rank,
             **about["environment"],
         }
-        if seat.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+        if assignment.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
         os.environ.update({name: str(value) for name, value in environment.items()})
         sys.path[:0] = [entry for entry in about["sys_path"] if entry not in sys.path]
         if os.path.isdir(about["directory"]):
             os.chdir(about["directory"])
 
-    def _join(self, seat: Seat, address: tuple[str, int]) -> None:
+    def _join(self, assignment: RankAssignment, address: tuple[str, int]) -> None:
         import torch.distributed as dist
 
-        if seat.devices:
-            rendezvous.take_device(seat)
-        if seat.nodes > 1:
+        if assignment.devices:
+            rendezvous.take_device(assignment)
+        if assignment.nodes > 1:
             rendezvous.choose_interface(ray.util.get_node_ip_address())
-        store = self._store if seat.rank == 0 else dist.TCPStore(*address, seat.world_size, False)
+        store = self._store if assignment.rank == 0 else dist.TCPStore(*address, assignment.world_size, False)
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address[0], str(address[1])
         dist.init_process_group(
-            seat.backend, store=dist.PrefixStore("world", store), rank=seat.rank, world_size=seat.world_size
+            assignment.backend,
+            store=dist.PrefixStore("world", store),
+            rank=assignment.rank,
+            world_size=assignment.world_size,
         )
 
 
@@ -174,7 +177,7 @@ class Workers:
         except BaseException:
             remove_placement_group(self._placement)
             raise
-        order, self.seats = seats(members, scaling)
+        order, self.assignments = assign_ranks(members, scaling)
         self.members = [members[index] for index in order]
         self._actors = [actors[index] for index in order]
 
@@ -184,8 +187,8 @@ class Workers:
         shared = ray.put(payload)
         port = ray.get(leader.open.remote(ip, len(self._actors)))
         refs = [
-            actor.run.remote(shared, seat, (ip, port), about)
-            for actor, seat in zip(self._actors, self.seats, strict=True)
+            actor.run.remote(shared, assignment, (ip, port), about)
+            for actor, assignment in zip(self._actors, self.assignments, strict=True)
         ]
         heard = leader.output.remote(_POLL_S)
         pending = set(refs)

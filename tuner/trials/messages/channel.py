@@ -70,7 +70,7 @@ class Link:
         return bytes(parts)
 
 
-class Hub:
+class ChannelServer:
     """Rank 0's end. `address` is open from the constructor on; `accept` waits for the others."""
 
     def __init__(self, ip: str, token: bytes) -> None:
@@ -108,7 +108,7 @@ class Hub:
             link.close()
 
 
-class Spoke:
+class ChannelClient:
     """The end of every other rank."""
 
     def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:

@@ -15,13 +15,13 @@ class Member:
     ip: str
     pid: int
     gpus: tuple[str, ...]
-    hub: tuple[str, int] | None  # where it listens, should it become rank 0
+    channel_address: tuple[str, int] | None  # where it listens, should it become rank 0
     token: bytes
     oom_kills: int  # of its node so far, to tell later whether the kernel killed for memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class RankAssignment:
     """A rank's place in its group; given once, when the group is formed."""
 
     rank: int
@@ -32,7 +32,7 @@ class Seat:
     nodes: int
     gpus: tuple[str, ...]  # of all ranks of this node
     devices: tuple[int, ...]  # of this rank, as indices into `gpus`
-    hub: tuple[str, int] | None
+    channel_address: tuple[str, int] | None
     token: bytes
     backend: str  # of torch.distributed; "none": is not set up
 

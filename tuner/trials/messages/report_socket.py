@@ -46,7 +46,7 @@ class Address:
     token: bytes = field(repr=False)  # what a connection starts with; without it nothing is read
 
 
-class Exchange:
+class ReportServer:
     """The driver's end, on its event loop.
 
     `take` is given each batch of reports, and what it returns is the answer. `take_logs` is given pieces of logs, and
@@ -57,7 +57,7 @@ class Exchange:
         self._take, self._take_logs = take, take_logs
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
-        self._lines: set[asyncio.Task[Any]] = set()
+        self._connections: set[asyncio.Task[Any]] = set()
 
     async def open(self, ip: str) -> Address:
         """Listen at a free port of this address."""
@@ -69,14 +69,14 @@ class Exchange:
         """Hear and listen no more. A batch whose answer is lost so is repeated by its sender."""
         if self._server is not None:
             self._server.close()
-        for line in self._lines:
-            line.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._lines.add(task)
+        self._connections.add(task)
         try:
             greeting = await asyncio.wait_for(reader.readexactly(len(self._token) + 1), _GREETING_S)
             if not hmac.compare_digest(greeting[:-1], self._token):
@@ -93,7 +93,7 @@ class Exchange:
         except (asyncio.IncompleteReadError, asyncio.CancelledError, TimeoutError, OSError):
             pass  # the rank is gone, or this end is closing
         finally:
-            self._lines.discard(task)
+            self._connections.discard(task)
             writer.close()
 
     async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | int | None]:
@@ -119,7 +119,7 @@ class Exchange:
         return True
 
 
-class _Connection:
+class _DriverConnection:
     """A connection to the driver, made when it is first needed, and given up for good once it has failed."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
@@ -159,7 +159,7 @@ class _Connection:
         return self._link
 
 
-class Line(_Connection):
+class ReportClient(_DriverConnection):
     """Rank 0's end for reports: one connection a process, from its first report on. `call` is the way by the actor."""
 
     def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
@@ -176,7 +176,7 @@ class Line(_Connection):
         return _verdict(*answer) if answer is not None else None
 
 
-class LogConnection(_Connection):
+class LogClient(_DriverConnection):
     """A rank's end for its log. `call` is the way by the actor. Any number of threads may send."""
 
     def __init__(self, address: Address | None, call: Callable[[str, Sequence[LogChunk]], None]) -> None:

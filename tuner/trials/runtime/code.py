@@ -7,7 +7,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
+
 from tuner.errors import EntrypointError
+from tuner.space import Space
 from tuner.trials.compat.forms import as_function
 from tuner.trials.messages.launch import CodeRef, Launch
 
@@ -32,8 +35,6 @@ def _by_name(entrypoint: str) -> Any:
 
 
 def _by_value(blob: bytes | None) -> Any:
-    import cloudpickle
-
     if blob is None:
         raise EntrypointError("the training function has not come along")
     try:
@@ -54,8 +55,6 @@ def _why(error: Exception) -> str:
 def resolve(launch: Launch) -> dict[str, Any]:
     """The nested configuration that user code gets."""
     if launch.space is not None:
-        from tuner.space import Space
-
         return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
     config: dict[str, Any] = {}
     for name, value in launch.params.items():

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
+
 from tuner.errors import TunerError
-from tuner.trials.messages.channel import Hub, Spoke
-from tuner.trials.messages.protocol import Seat
+from tuner.trials.messages.channel import ChannelClient, ChannelServer
+from tuner.trials.messages.protocol import RankAssignment
 
 _TIMEOUT = timedelta(minutes=30)
 _JOIN_S = 120.0
@@ -27,7 +29,7 @@ OURS = "tuner/"
 class _Meeting:
     """The store that the ranks of one group meet at, kept from trial to trial: connecting costs lookups of host names."""
 
-    link: Hub | Spoke | None
+    link: ChannelServer | ChannelClient | None
     store: Any
     host: str
     port: int
@@ -72,7 +74,9 @@ def give_way() -> None:
     distributed.init_process_group = distributed_c10d.init_process_group = init_process_group
 
 
-def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> None:
+def join(
+    assignment: RankAssignment, segment_id: str, server: ChannelServer | None, client: ChannelClient | None
+) -> None:
     """Set the process group up. Every rank of the group calls it, equally often."""
     global _meeting, _ours
     import torch
@@ -80,10 +84,10 @@ def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> N
 
     give_way()
 
-    if seat.devices and (seat.backend == "nccl" or torch.cuda.is_available()):
-        take_device(seat)
-    if _meeting is None or _meeting.link is not (hub or spoke):
-        _meeting = _meet(seat, hub, spoke)
+    if assignment.devices and (assignment.backend == "nccl" or torch.cuda.is_available()):
+        take_device(assignment)
+    if _meeting is None or _meeting.link is not (server or client):
+        _meeting = _meet(assignment, server, client)
     meeting = _meeting
     meeting.runs += 1
     # What torchrun sets, so that init_process_group("env://") in user code finds this store.
@@ -96,44 +100,43 @@ def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> N
         TORCHELASTIC_RUN_ID=segment_id,
     )
     dist.init_process_group(
-        seat.backend,
+        assignment.backend,
         store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
-        rank=seat.rank,
-        world_size=seat.world_size,
+        rank=assignment.rank,
+        world_size=assignment.world_size,
         timeout=_TIMEOUT,
     )
     _ours = dist.group.WORLD
 
 
-def take_device(seat: Seat) -> None:
+def take_device(assignment: RankAssignment) -> None:
     """Make this rank's GPU the current device. TunerError where Ray counts one and torch does not find it."""
     import torch
 
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda or torch.version.hip else " (built without CUDA)"
-        raise TunerError(
-            f"Ray has given this rank the GPU {seat.gpus[seat.devices[0]]}, but torch {torch.__version__}{build} finds none here"
-        )
-    torch.cuda.set_device(seat.devices[0])
+        gpu = assignment.gpus[assignment.devices[0]]
+        raise TunerError(f"Ray gave this rank the GPU {gpu}, but torch {torch.__version__}{build} finds no GPU here")
+    torch.cuda.set_device(assignment.devices[0])
 
 
-def _meet(seat: Seat, hub: Hub | None, spoke: Spoke | None) -> _Meeting:
+def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Meeting:
     """Open the store at a free port that rank 0 gets from its kernel, or connect to it."""
     import torch.distributed as dist
 
-    if spoke is not None:
-        host, port = _announced(spoke)
-        return _Meeting(spoke, dist.TCPStore(host, port, seat.world_size, False, timeout=_TIMEOUT), host, port)
-    host = hub.address[0] if hub is not None and seat.nodes > 1 else "127.0.0.1"
-    store = dist.TCPStore(host, 0, seat.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
-    if hub is not None:
-        hub.broadcast(("store", host, store.port))
-    return _Meeting(hub, store, host, store.port)
+    if client is not None:
+        host, port = _announced(client)
+        return _Meeting(client, dist.TCPStore(host, port, assignment.world_size, False, timeout=_TIMEOUT), host, port)
+    host = server.address[0] if server is not None and assignment.nodes > 1 else "127.0.0.1"
+    store = dist.TCPStore(host, 0, assignment.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
+    if server is not None:
+        server.broadcast(("store", host, store.port))
+    return _Meeting(server, store, host, store.port)
 
 
-def _announced(spoke: Spoke) -> tuple[str, int]:
+def _announced(client: ChannelClient) -> tuple[str, int]:
     while True:
-        kind, *rest = spoke.verdicts.receive(_JOIN_S)
+        kind, *rest = client.verdicts.receive(_JOIN_S)
         if kind == "store":
             return rest[0], rest[1]
 
@@ -153,7 +156,7 @@ def leave() -> None:
         dist.destroy_process_group()
         # The destructor of a gloo group waits 20 ms for its threads. Nobody else needs to.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
-    if _meeting is not None and not isinstance(_meeting.link, Spoke) and hasattr(_meeting.store, "list_keys"):
+    if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
         # Other ranks may be joining the next run already, so of our keys only those of this one go. All others are of
         # init_process_group("env://") in user code, which nobody reaches in the next run before this rank has joined it.
         mine = _meeting.prefix()
@@ -170,8 +173,6 @@ def _cpu() -> Any:
 
 def choose_interface(ip: str) -> None:
     """Between nodes gloo must not take the loopback interface, which host names often resolve to."""
-    import psutil
-
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == family and address.address == ip for address in addresses):

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import functools
 import os
+import random
 import secrets
 import signal
 import socket
@@ -29,10 +30,10 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
-from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
-from tuner.trials.messages.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
-from tuner.trials.messages.report_socket import Address, Line, LogConnection
+from tuner.trials.messages.protocol import Member, Progress, RankAssignment, RankError, RankResult, Recycle
+from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import ask
 from tuner.trials.runtime import directories, rendezvous
 from tuner.trials.runtime.apart import Apart
@@ -82,15 +83,15 @@ class Rank:
     """Methods without a concurrency group run one after the other; those of "control" answer while training runs."""
 
     def __init__(
-        self, driver: Any, wants_torch: bool, line: Address | None = None, log_limit: LogLimit | None = None
+        self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
     ) -> None:
         self._driver = driver
-        self._line = Line(line, self._report)
+        self._reports = ReportClient(report_address, self._report)
         self._log_limit = log_limit
-        self._log_connection = LogConnection(line, self._send_log)
-        self._seat: Seat | None = None
-        self._hub: Hub | None = None
-        self._spoke: Spoke | None = None
+        self._log_client = LogClient(report_address, self._send_log)
+        self._assignment: RankAssignment | None = None
+        self._channel_server: ChannelServer | None = None
+        self._channel_client: ChannelClient | None = None
         self._segment: _Segment | None = None
         self._codes: dict[str, bytes] = {}
         self._baseline: Baseline | None = None
@@ -120,35 +121,35 @@ class Rank:
         ip = ray.util.get_node_ip_address()
         token = secrets.token_bytes(16)
         if of_many:
-            self._hub = Hub(ip, token)
+            self._channel_server = ChannelServer(ip, token)
         return Member(
             node=ray.get_runtime_context().get_node_id(),
             host=socket.gethostname(),
             ip=ip,
             pid=os.getpid(),
             gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
-            hub=self._hub.address if self._hub is not None else None,
+            channel_address=self._channel_server.address if self._channel_server is not None else None,
             token=token,
             oom_kills=oom_kills(),
         )
 
-    def prepare(self, launch: Launch, seat: Seat | None, code: Any) -> RankError | Recycle | None:
+    def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | Recycle | None:
         """Get everything ready up to the first line of the training function."""
         capture: Capture | None = None
         try:
-            if seat is not None:
-                self._take(seat)
+            if assignment is not None:
+                self._take(assignment)
             if code is not None:
                 self._codes = {launch.code.hash: code if isinstance(code, bytes) else ray.get(code)}
             if reason := self._why_not(launch):
                 return Recycle(reason)
-            assert self._seat is not None
-            capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._seat.rank}.log"))
+            assert self._assignment is not None
+            capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._assignment.rank}.log"))
             capture.begin()
             if self._log_limit is not None:
-                send = self._log_connection.send
-                capture.ship(LogShipper(capture.path, launch.segment_id, self._seat.rank, self._log_limit, send))
-            self._segment = self._set_up(launch, self._seat, capture)
+                send = self._log_client.send
+                capture.ship(LogShipper(capture.path, launch.segment_id, self._assignment.rank, self._log_limit, send))
+            self._segment = self._set_up(launch, self._assignment, capture)
             return None
         except BaseException as error:
             self._put_back()
@@ -226,42 +227,44 @@ class Rank:
         )
 
     @ray.method(concurrency_group="control")
-    def figures(self) -> dict[str, float]:
+    def usage(self) -> dict[str, float]:
         """CPU, memory and GPU use of this rank now, see `usage`; CPU time since the segment's start."""
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
     # Setting up
 
-    def _take(self, seat: Seat) -> None:
-        self._seat = seat
-        if seat.rank != 0 and self._hub is not None:
-            self._hub.close()
-            self._hub = None
-        if seat.rank == 0 and self._hub is not None:
-            self._hub.accept(seat.world_size, _JOIN_TIMEOUT_S)
-        elif seat.world_size > 1:
-            assert seat.hub is not None
-            self._spoke = Spoke(seat.hub, seat.token, seat.rank, _JOIN_TIMEOUT_S)
+    def _take(self, assignment: RankAssignment) -> None:
+        self._assignment = assignment
+        if assignment.rank != 0 and self._channel_server is not None:
+            self._channel_server.close()
+            self._channel_server = None
+        if assignment.rank == 0 and self._channel_server is not None:
+            self._channel_server.accept(assignment.world_size, _JOIN_TIMEOUT_S)
+        elif assignment.world_size > 1:
+            assert assignment.channel_address is not None
+            self._channel_client = ChannelClient(
+                assignment.channel_address, assignment.token, assignment.rank, _JOIN_TIMEOUT_S
+            )
             threading.Thread(
-                target=answer_notes, args=(self._spoke, self._saver_of), name="tuner-notes", daemon=True
+                target=answer_notes, args=(self._channel_client, self._saver_of), name="tuner-notes", daemon=True
             ).start()
         environment: dict[str, object] = {
-            "RANK": seat.rank,
-            "WORLD_SIZE": seat.world_size,
-            "LOCAL_RANK": seat.local_rank,
-            "LOCAL_WORLD_SIZE": seat.local_world_size,
-            "NODE_RANK": seat.node_rank,
-            "GROUP_RANK": seat.node_rank,
-            "GROUP_WORLD_SIZE": seat.nodes,
-            "ROLE_RANK": seat.rank,
-            "ROLE_WORLD_SIZE": seat.world_size,
+            "RANK": assignment.rank,
+            "WORLD_SIZE": assignment.world_size,
+            "LOCAL_RANK": assignment.local_rank,
+            "LOCAL_WORLD_SIZE": assignment.local_world_size,
+            "NODE_RANK": assignment.node_rank,
+            "GROUP_RANK": assignment.node_rank,
+            "GROUP_WORLD_SIZE": assignment.nodes,
+            "ROLE_RANK": assignment.rank,
+            "ROLE_WORLD_SIZE": assignment.world_size,
             "ROLE_NAME": "default",
         }
-        if seat.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+        if assignment.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
         os.environ.update({name: str(value) for name, value in environment.items()})
-        if seat.nodes > 1:
+        if assignment.nodes > 1:
             rendezvous.choose_interface(ray.util.get_node_ip_address())
         if self._importing is not None:
             self._importing.join()
@@ -277,39 +280,39 @@ class Rank:
                 return f"{stale} has changed since it was imported"
         return None
 
-    def _set_up(self, launch: Launch, seat: Seat, capture: Capture) -> _Segment:
+    def _set_up(self, launch: Launch, assignment: RankAssignment, capture: Capture) -> _Segment:
         assert self._baseline is not None
         os.environ.update(launch.env)
         for entry in reversed(launch.code.sys_path):
             if entry not in sys.path:
                 sys.path.insert(0, entry)
-        own_directory = directories.enter(launch, seat.rank)
-        self._seed(launch, seat)
+        own_directory = directories.enter(launch, assignment.rank)
+        self._seed(launch, assignment)
         self._modules.note()
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         self._modules.note()
         checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
-        if checkpoint is not None and seat.local_rank == 0:
+        if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
             if checkpoint.is_elsewhere:  # now and not in the user's function: a node that is gone is no mistake of its
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
         watch: Apart | None = None
-        if seat.backend != "none":
-            self._set_up_torch(launch, seat)
-            if seat.world_size > 1 and seat.rank == 0:
+        if assignment.backend != "none":
+            self._set_up_torch(launch, assignment)
+            if assignment.world_size > 1 and assignment.rank == 0:
                 watch = Apart()
                 self._undo.append(watch.close)
-        outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
+        outbox = Outbox(_Sender(self._reports, launch.segment_id)) if assignment.rank == 0 else None
         saver = Saver(
             storage=launch.storage,
             segment_id=launch.segment_id,
             trial_number=launch.trial_number,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            hub=self._hub,
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            server=self._channel_server,
             node=_node(),
             bring=transfer.bring,
             durable=launch.durable,
@@ -321,21 +324,23 @@ class Rank:
                 trial_id=launch.trial_id,
                 trial_number=launch.trial_number,
                 segment_id=launch.segment_id,
-                world_size=seat.world_size,
-                world_rank=seat.rank,
-                local_rank=seat.local_rank,
-                local_world_size=seat.local_world_size,
-                node_rank=seat.node_rank,
+                world_size=assignment.world_size,
+                world_rank=assignment.rank,
+                local_rank=assignment.local_rank,
+                local_world_size=assignment.local_world_size,
+                node_rank=assignment.node_rank,
                 config=config,
                 seed=launch.seed,
                 start_iteration=launch.start_iteration,
-                devices=seat.devices,
+                devices=assignment.devices,
                 resources=launch.scaling.bundle(),
                 log_file=capture.path,
                 trial_dir=own_directory,
             ),
             reports=outbox,
-            peers=_Star(self._hub, self._spoke, launch) if seat.world_size > 1 else None,
+            peers=_ChannelPeers(self._channel_server, self._channel_client, launch)
+            if assignment.world_size > 1
+            else None,
             saver=saver,
             checkpoint=checkpoint,
             first_milestone=launch.first_milestone,
@@ -349,23 +354,21 @@ class Rank:
         running.on_leave = lambda verdict: self._expect_end(segment, verdict)
         return segment
 
-    def _set_up_torch(self, launch: Launch, seat: Seat) -> None:
+    def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
         """Groups of many always have torch.distributed; a rank alone only once its code imports torch."""
 
         def imported() -> None:
             assert self._baseline is not None
             self._baseline.remember_torch()
-            rendezvous.join(seat, launch.segment_id, self._hub, self._spoke)
+            rendezvous.join(assignment, launch.segment_id, self._channel_server, self._channel_client)
 
-        if seat.world_size > 1:
+        if assignment.world_size > 1:
             imported()
         else:
             self._undo.append(on_import("torch", imported))
 
-    def _seed(self, launch: Launch, seat: Seat) -> None:
-        import random
-
-        seed = keyed_seed(launch.seed, "rank", launch.trial_number, seat.rank, launch.start_iteration)
+    def _seed(self, launch: Launch, assignment: RankAssignment) -> None:
+        seed = keyed_seed(launch.seed, "rank", launch.trial_number, assignment.rank, launch.start_iteration)
         random.seed(seed)
         self._undo = [
             on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
@@ -480,19 +483,19 @@ def _node() -> str:
 class _Sender:
     """The way to the driver host, as the outbox of one segment needs it."""
 
-    def __init__(self, line: Line, segment_id: str) -> None:
-        self._line = line
+    def __init__(self, reports: ReportClient, segment_id: str) -> None:
+        self._reports = reports
         self._segment = segment_id
 
     def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
-        return self._line.send(self._segment, messages)
+        return self._reports.send(self._segment, messages)
 
 
-class _Star:
+class _ChannelPeers:
     """`Peers` over the group's channel."""
 
-    def __init__(self, hub: Hub | None, spoke: Spoke | None, launch: Launch) -> None:
-        self._hub, self._spoke = hub, spoke
+    def __init__(self, server: ChannelServer | None, client: ChannelClient | None, launch: Launch) -> None:
+        self._channel_server, self._channel_client = server, client
         self._segment = launch.segment_id
         self._over = False  # rank 0 has ended
         self._early = deque(self._waiting())
@@ -501,24 +504,24 @@ class _Star:
         """What has come for this segment already. What is left of earlier ones goes: nobody read it, and a full socket would
         make rank 0 wait."""
         with contextlib.suppress(TimeoutError):
-            while self._spoke is not None:
-                message = self._spoke.verdicts.receive(0)
+            while self._channel_client is not None:
+                message = self._channel_client.verdicts.receive(0)
                 if message[1] == self._segment:
                     yield message
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
-        assert self._hub is not None
-        self._hub.broadcast(("verdict", self._segment, report_no, verdict))
+        assert self._channel_server is not None
+        self._channel_server.broadcast(("verdict", self._segment, report_no, verdict))
 
     def ended(self) -> None:
-        assert self._hub is not None
+        assert self._channel_server is not None
         with contextlib.suppress(PeerLost):  # a rank that is gone waits for nothing
-            self._hub.broadcast(("ended", self._segment))
+            self._channel_server.broadcast(("ended", self._segment))
 
     def take(self, report_no: int) -> Verdict:
-        assert self._spoke is not None
+        assert self._channel_client is not None
         while not self._over:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
-            kind, segment, *rest = self._early.popleft() if self._early else self._spoke.verdicts.receive()
+            kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
                 continue
