@@ -92,7 +92,7 @@ def test_strangers_are_turned_away_and_a_missing_rank_is_named() -> None:
     stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\0" * 16)
     wrong = socket.create_connection(server.address)
     wrong.sendall(b"f" * 16 + b"\0\0\0\0\1")
-    with pytest.raises(TimeoutError, match=r"ranks \[1\] have not come within 0 s"):
+    with pytest.raises(TimeoutError, match=r"ranks \[1\] did not connect within 0 s"):
         server.accept(2, 0.3)
     assert not server.verdicts
     server.close()

@@ -1,6 +1,6 @@
-"""Small jobs on a rank's machine after the rank: what it left behind, and seeing that it is gone.
+"""Jobs that run on a rank's node after the rank has ended: reading what it left, and making sure that it is gone.
 
-Each is a plain function that the group manager runs itself on its own node, and as a Ray task without resources on others.
+Each is a plain function. The group manager runs it directly on its own node, and as a Ray task on other nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tuner.trials.groups.failures import Findings
 from tuner.trials.runtime import logs
 from tuner.trials.runtime.process_stats import oom_kills
 
-_GONE_S = 30.0  # a process with much memory takes a while to go
+_GONE_S = 30.0  # a process with much memory takes a while to end
 _POLL_S = 0.02
 
 
@@ -25,9 +25,9 @@ def inspect(log_path: str) -> Findings:
 
 
 def reap(pids: Sequence[int]) -> list[int]:
-    """Wait until these processes are gone, help after a moment, and end what they started; the pids that are still there.
+    """Wait until these processes are gone, kill them after a moment, and end the processes that they started.
 
-    Ranks lead process groups of their own, so what they started can be told by that.
+    Each rank leads a process group of its own, which contains what it started. Return the pids that are still there.
     """
     deadline = time.monotonic() + _GONE_S
     hard = time.monotonic() + 0.5
@@ -47,7 +47,7 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the parts of a rank's log file that are to be kept and that nobody has yet, with the mark of its end."""
+    """Return the parts of a rank's log file that should be kept and are not in `have`, and the mark of its end."""
     now = time.time()
     try:
         with open(path, "rb") as file:
@@ -57,13 +57,13 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
                 return os.pread(file.fileno(), count, start)
 
             chunks = list(cut(read, without(limit.kept(size), have), limit.head, rank, now))
-    except FileNotFoundError:  # it has died before it could begin one
+    except FileNotFoundError:  # it died before it could open its log
         size, chunks = 0, []
     return [*chunks, LogChunk.of(rank, size, b"", now)]
 
 
 def _alive(pid: int) -> bool:
-    """A zombie counts as gone once its last thread is: then it holds nothing any more."""
+    """Return whether a process is running. A zombie is gone once its last thread is: it then holds nothing."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             state = file.read().rpartition(")")[2].split()[0]

@@ -1,9 +1,11 @@
-"""Reports and logs over sockets of their own: a call of an async Ray actor costs the driver most of a millisecond of CPU,
-this a tenth.
+"""Sockets for reports and logs to the driver.
 
-A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, which may be repeated. So if it fails, or
-if the network lets only Ray through, the same message goes by a call of the actor instead, and so do those that follow it.
-Logs have connections of their own, so that a report never waits for them.
+A call of an async Ray actor costs the driver most of a millisecond of CPU time, a message over these sockets a tenth
+of that.
+
+A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, and a message may be repeated. If
+a connection fails, or if the network only lets Ray through, the message and all that follow go by calls of the actor
+instead. Logs have connections of their own, so that a report never waits for them.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ _CONNECT_S = 5.0
 Answer = Verdict | Resend | None
 Take = Callable[[str, list[ReportMsg]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
-_REPORTS, _LOGS = b"R", b"L"  # what a connection is for; the byte that follows the token
+_REPORTS, _LOGS = b"R", b"L"  # the byte after the token says what the connection is for
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     host: str
     port: int
-    token: bytes = field(repr=False)  # what a connection starts with; without it nothing is read
+    token: bytes = field(repr=False)  # every connection must start with it
 
 
 class ReportServer:
     """The driver's end, on its event loop.
 
-    `take` is given each batch of reports, and what it returns is the answer. `take_logs` is given pieces of logs, and
+    `take` is called with each batch of reports and returns the answer. `take_logs` is called with pieces of logs and
     returns once they are stored.
     """
 
@@ -66,7 +68,7 @@ class ReportServer:
         return Address(host, port, self._token)
 
     async def close(self) -> None:
-        """Hear and listen no more. A batch whose answer is lost so is repeated by its sender."""
+        """Stop listening and close all connections. A sender whose answer is lost repeats its batch."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:
@@ -91,13 +93,16 @@ class ReportServer:
                 body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
                 writer.write(_HEADER.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, TimeoutError, OSError):
-            pass  # the rank is gone, or this end is closing
+            pass  # the rank is gone, or the server is closing
         finally:
             self._connections.discard(task)
             writer.close()
 
     async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | int | None]:
-        """(True, the parts of the answer), or (False, None) after an error, which the call of the actor will tell."""
+        """Return (True, the parts of the answer), or (False, None) after an error.
+
+        The sender then calls the actor, which raises the error.
+        """
         try:
             verdict = await self._take(segment_id, reports)
         except Exception:
@@ -120,21 +125,21 @@ class ReportServer:
 
 
 class _DriverConnection:
-    """A connection to the driver, made when it is first needed, and given up for good once it has failed."""
+    """A connection to the driver. It is made when first needed, and not made again once it has failed."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
         self._address, self._purpose = address, purpose
         self._link: Link | None = None
 
     def _request(self, message: Any) -> Any:
-        """Send a message and return its answer; None if there is no connection (any more)."""
+        """Send a message and return its answer, or None if there is no connection."""
         if (link := self._connected()) is None:
             return None
         try:
             link.send(message)
             return link.receive()
         except PeerLost as error:
-            log.info("the connection to the driver is lost, what went over it goes through Ray: %s", error)
+            log.info("lost the connection to the driver, continuing through Ray: %s", error)
             self.close()
             return None
 
@@ -149,25 +154,28 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # a driver whose machine is gone says nothing
+                with contextlib.suppress(OSError):  # notices a driver whose machine is gone
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
             except OSError as error:
-                log.info("the driver cannot be connected to, what would go over a socket goes through Ray: %s", error)
+                log.info("cannot connect to the driver, continuing through Ray: %s", error)
                 self._address = None
         return self._link
 
 
 class ReportClient(_DriverConnection):
-    """Rank 0's end for reports: one connection a process, from its first report on. `call` is the way by the actor."""
+    """Rank 0's end for reports: one connection for each process, from its first report on.
+
+    `call` sends reports through the actor instead.
+    """
 
     def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
         super().__init__(address, _REPORTS)
         self._call = call
 
     def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
-        """Deliver and wait for the answer. One sender at a time."""
+        """Send a batch and return the answer. Only one thread may send at a time."""
         taken, answer = self._request((segment_id, [_parts(report) for report in reports])) or (False, None)
         if not taken:
             return self._call(segment_id, reports)
@@ -177,7 +185,10 @@ class ReportClient(_DriverConnection):
 
 
 class LogClient(_DriverConnection):
-    """A rank's end for its log. `call` is the way by the actor. Any number of threads may send."""
+    """The end of a rank for its log.
+
+    `call` sends chunks through the actor instead. Several threads may send at a time.
+    """
 
     def __init__(self, address: Address | None, call: Callable[[str, Sequence[LogChunk]], None]) -> None:
         super().__init__(address, _LOGS)
@@ -185,7 +196,7 @@ class LogClient(_DriverConnection):
         self._sending = threading.Lock()
 
     def send(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Deliver, and return once the driver has stored it. DriverSilent if it could not."""
+        """Send chunks, and return once the driver has stored them. Raise DriverSilent if it could not."""
         packed = [(chunk.rank, chunk.start, chunk.size, chunk.data, chunk.time) for chunk in chunks]
         with self._sending:
             stored = self._request((segment_id, packed))
@@ -195,7 +206,7 @@ class LogClient(_DriverConnection):
             raise DriverSilent("the driver could not store a part of a log")
 
 
-# Plain tuples go over the sockets: a frozen dataclass with slots takes ten times as long to unpickle.
+# Messages are plain tuples: a frozen dataclass with slots takes ten times as long to unpickle.
 
 
 def _parts(report: ReportMsg) -> tuple[Any, ...]:

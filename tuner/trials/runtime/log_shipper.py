@@ -1,8 +1,9 @@
-"""Sending what a rank prints to the driver host while it trains, so that it can be read wherever the rank runs.
+"""Send what a rank prints to the driver host while it trains, so that it can be read wherever the rank runs.
 
-The log file is the buffer: the thread looks once a second how long the file is, and sends what the driver does not have yet.
-It never holds up training. If it falls behind, it skips what lies between the head of the log and its newest part; what of
-that is to be kept is sent at the end. If the process dies first, the group manager reads the rest from the file.
+The log file is the buffer: once a second a thread checks the size of the file and sends what the driver does not have
+yet. It never holds up training. If it falls behind, it skips what lies between the head of the log and its newest
+part, and sends the part of that which is kept at the end. If the process dies first, the driver host reads the rest
+from the file.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ class LogShipper:
         self._thread = threading.Thread(target=self._run, name="tuner-logs", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Send what is left, and that it was the last; return at once."""
+        """Tell the thread to send what is left and the mark of the end. Return at once."""
         self._finished.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until everything is sent, or sending it has failed."""
+        """Wait until everything has been sent, or sending has failed."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -56,7 +57,7 @@ class LogShipper:
             finished = self._finished.wait(PERIOD_S)
             try:
                 self._ship(finished)
-            except Exception as error:  # the driver is away for a moment, or for good
+            except Exception as error:  # the driver cannot be reached, for a moment or for good
                 log.info("the log of %s could not be sent: %s", self._segment_id, error)
                 attempts += finished
                 if attempts < _ATTEMPTS:
@@ -80,6 +81,6 @@ class LogShipper:
             while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):
                 self._send(self._segment_id, batch)
                 self._sent = merged([*self._sent, *((chunk.start, chunk.end) for chunk in batch)])
-        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # nobody asks for these again
+        self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # these are never needed again
         if finished:
             self._send(self._segment_id, [LogChunk.of(self._rank, size, b"", time.time())])

@@ -1,4 +1,4 @@
-"""torch.distributed for a group: set up before the training function runs, torn down after it."""
+"""torch.distributed for a worker group: set up before the training function runs, torn down after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ OURS = "tuner/"
 
 @dataclass(slots=True)
 class _Meeting:
-    """The store that the ranks of one group meet at, kept from trial to trial: connecting costs lookups of host names."""
+    """The store through which the ranks of one group meet.
+
+    It is kept from trial to trial, because connecting costs lookups of host names.
+    """
 
     link: ChannelServer | ChannelClient | None
     store: Any
@@ -36,12 +39,12 @@ class _Meeting:
     runs: int = 0
 
     def prefix(self) -> str:
-        """Of our keys of the present run."""
+        """Return the prefix of our keys in the present run."""
         return f"{OURS}{self.runs}/"
 
 
 _meeting: _Meeting | None = None
-_ours: Any = None  # the default process group, while it is the one that `join` has made
+_ours: Any = None  # the default process group that `join` has made, as long as there is no other
 
 
 def import_torch() -> None:
@@ -51,9 +54,9 @@ def import_torch() -> None:
 
 
 def give_way() -> None:
-    """Let an `init_process_group` of the user's take the place of our group: scripts for torchrun begin with one.
+    """Let an `init_process_group` in user code replace our process group: scripts for torchrun begin with one.
 
-    Called before the user's code is loaded, which may take hold of the function by its name. Safe to repeat.
+    Call this before the user's code is loaded, as the code may import the function by name. Safe to repeat.
     """
     from torch import distributed
 
@@ -77,7 +80,7 @@ def give_way() -> None:
 def join(
     assignment: RankAssignment, segment_id: str, server: ChannelServer | None, client: ChannelClient | None
 ) -> None:
-    """Set the process group up. Every rank of the group calls it, equally often."""
+    """Set up the process group. Every rank of the group must call this equally often."""
     global _meeting, _ours
     import torch
     import torch.distributed as dist
@@ -90,7 +93,7 @@ def join(
         _meeting = _meet(assignment, server, client)
     meeting = _meeting
     meeting.runs += 1
-    # What torchrun sets, so that init_process_group("env://") in user code finds this store.
+    # The variables that torchrun sets: init_process_group("env://") in user code finds this store by them.
     os.environ.update(
         MASTER_ADDR=meeting.host,
         MASTER_PORT=str(meeting.port),
@@ -110,7 +113,10 @@ def join(
 
 
 def take_device(assignment: RankAssignment) -> None:
-    """Make this rank's GPU the current device. TunerError where Ray counts one and torch does not find it."""
+    """Make this rank's GPU the current device.
+
+    Raise TunerError if Ray has assigned a GPU and torch does not find it.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -142,7 +148,7 @@ def _announced(client: ChannelClient) -> tuple[str, int]:
 
 
 def leave() -> None:
-    """Tear down whatever process groups there are, the user's own included. The ranks may meet again."""
+    """Tear down all process groups, including the user's own. The ranks may meet again."""
     global _ours
     _ours = None
     dist = sys.modules.get("torch.distributed")
@@ -154,7 +160,7 @@ def leave() -> None:
             with contextlib.suppress(Exception):
                 grave.append(dist.group.WORLD._get_backend(_cpu()))
         dist.destroy_process_group()
-        # The destructor of a gloo group waits 20 ms for its threads. Nobody else needs to.
+        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a thread of its own.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
     if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
         # Other ranks may be joining the next run already, so of our keys only those of this one go. All others are of
@@ -172,7 +178,7 @@ def _cpu() -> Any:
 
 
 def choose_interface(ip: str) -> None:
-    """Between nodes gloo must not take the loopback interface, which host names often resolve to."""
+    """Keep gloo from using the loopback interface between nodes, to which host names often resolve."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == family and address.address == ip for address in addresses):
@@ -194,7 +200,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Whether this error of a collective looks like the echo of another rank's end."""
+    """Return whether this error of a collective is most likely a consequence of the end of another rank."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

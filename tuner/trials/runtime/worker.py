@@ -1,4 +1,4 @@
-"""One rank: the Ray actor that runs training functions, one segment after the other, in a process that stays warm."""
+"""One rank: the Ray actor that runs training functions, one segment after another, in a process that stays warm."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_LAST_SAVE_S = 2.0  # how long a rank that failed waits for checkpoints under way
+_LAST_SAVE_S = 2.0  # how long a failed rank waits for checkpoints that are being saved
 _TAIL = 50
 
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """What one segment is made of on one rank."""
+    """The parts of one segment on one rank."""
 
     launch: Launch
     session: Session
@@ -72,7 +72,7 @@ class _Segment:
     ending: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self, result: RankResult) -> None:
-        """The first result counts."""
+        """Set the result, unless there is one already."""
         with self.ending:
             if self.result is None:
                 self.result = result
@@ -80,7 +80,11 @@ class _Segment:
 
 
 class Rank:
-    """Methods without a concurrency group run one after the other; those of "control" answer while training runs."""
+    """The actor of one rank.
+
+    Methods without a concurrency group run one after another. Those of the group "control" answer while training
+    runs.
+    """
 
     def __init__(
         self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
@@ -102,7 +106,7 @@ class Rank:
         _own_process_group()
         os.environ[session.RANK_PROCESS] = "1"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("TQDM_MININTERVAL", "5")  # bars write into log files here
+        os.environ.setdefault("TQDM_MININTERVAL", "5")  # progress bars write to log files here
         faulthandler.enable(file=2, all_threads=False)
         note_exits()
         for stream in (sys.stdout, sys.stderr):
@@ -115,7 +119,7 @@ class Rank:
         else:
             on_import("torch", rendezvous.give_way)
 
-    # One after the other
+    # -- one after another
 
     def hello(self, of_many: bool) -> Member:
         ip = ray.util.get_node_ip_address()
@@ -134,7 +138,7 @@ class Rank:
         )
 
     def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | Recycle | None:
-        """Get everything ready up to the first line of the training function."""
+        """Get everything ready, up to the first line of the training function."""
         capture: Capture | None = None
         try:
             if assignment is not None:
@@ -161,7 +165,10 @@ class Rank:
             return describe(error, tail)
 
     def train(self) -> RankResult:
-        """Run the training function to its end, on a thread of its own: what it leaves in thread-locals goes with it."""
+        """Run the training function to its end.
+
+        It runs on a thread of its own, so that what it leaves in thread-locals goes with the thread.
+        """
         segment = self._segment
         if segment is None:
             return RankResult(
@@ -175,9 +182,10 @@ class Rank:
         return segment.result
 
     def reset(self) -> str | None:
-        """Make the process as good as new; a reason in words where that is not possible.
+        """Clean up the process. Return None, or the reason why it cannot be used again.
 
-        Called once all ranks have ended: a process group that goes earlier breaks the last collectives of the others.
+        This is called once all ranks have ended: to end a process group earlier would break the last collectives of
+        other ranks.
         """
         if self._segment is not None:
             self._segment.saver.discard()
@@ -188,11 +196,14 @@ class Rank:
             self._dirty = self._baseline.restore()
         return self._dirty
 
-    # While training runs
+    # -- while training runs
 
     @ray.method(concurrency_group="control")
     def hold(self, segment_id: str, interrupt: str) -> int | None:
-        """None: another segment is here, or none. A warm process outlives the one that was meant."""
+        """Hold the next report, see `Session.hold`.
+
+        Return None if this process does not run that segment: a warm process outlives its segments.
+        """
         running = self._session_of(segment_id)
         return running.hold(interrupt) if running is not None else None
 
@@ -208,13 +219,13 @@ class Rank:
         if segment is None or segment.ended.is_set():
             return None
         running = segment.session
-        # Before the function is entered a rank that is slow is no rank that hangs.
+        # Before the function is entered, a slow rank does not count as one that hangs.
         idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
         return Progress(running.count, idle, running.waiting_for_verdict, running.saving)
 
     @ray.method(concurrency_group="control")
     def stacks(self) -> str:
-        """The Python stacks of this process, the training thread first."""
+        """Return the Python stacks of this process, the training thread first."""
         training = (
             self._segment.thread.ident if self._segment is not None and self._segment.thread is not None else None
         )
@@ -228,11 +239,11 @@ class Rank:
 
     @ray.method(concurrency_group="control")
     def usage(self) -> dict[str, float]:
-        """CPU, memory and GPU use of this rank now, see `usage`; CPU time since the segment's start."""
+        """Return the CPU, memory and GPU use of this rank now, see `usage`. CPU time counts from the segment's start."""
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
-    # Setting up
+    # -- setting up
 
     def _take(self, assignment: RankAssignment) -> None:
         self._assignment = assignment
@@ -295,7 +306,9 @@ class Rank:
         checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
-            if checkpoint.is_elsewhere:  # now and not in the user's function: a node that is gone is no mistake of its
+            if (
+                checkpoint.is_elsewhere
+            ):  # fetched here and not in the user's function: if its node is lost, that is not the function's fault
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
@@ -355,7 +368,10 @@ class Rank:
         return segment
 
     def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
-        """Groups of many always have torch.distributed; a rank alone only once its code imports torch."""
+        """Set up torch.distributed.
+
+        Several ranks always get a process group; a single rank gets one only when its code imports torch.
+        """
 
         def imported() -> None:
             assert self._baseline is not None
@@ -375,7 +391,7 @@ class Rank:
             on_import("torch", lambda: sys.modules["torch"].manual_seed(seed)),
         ]
 
-    # Running
+    # -- running
 
     def _main(self, segment: _Segment) -> None:
         session.activate(segment.session)
@@ -431,7 +447,7 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """The function is leaving: it gets some time for its own `finally`, no more."""
+        """Give the function, which is leaving, some time for its own `finally` blocks."""
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
 
@@ -448,13 +464,13 @@ class Rank:
 
     def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
-        return answer  # the outbox repeats it
+        return answer  # the outbox tries again
 
     def _send_log(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        ask(self._driver.take_logs, segment_id, chunks, patience_s=0.0)  # the shipper repeats it
+        ask(self._driver.take_logs, segment_id, chunks, patience_s=0.0)  # the shipper tries again
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
-        """Tell the driver of a checkpoint, once it has the report that the checkpoint belongs to."""
+        """Tell the driver of a checkpoint, once the driver has the report that the checkpoint belongs to."""
         assert outbox is not None
         outbox.wait_for(info.step - launch.start_iteration)
         ask(self._driver.checkpoint, launch.segment_id, info)
@@ -481,7 +497,7 @@ def _node() -> str:
 
 
 class _Sender:
-    """The way to the driver host, as the outbox of one segment needs it."""
+    """Sends the reports of one segment to the driver host."""
 
     def __init__(self, reports: ReportClient, segment_id: str) -> None:
         self._reports = reports
@@ -492,7 +508,7 @@ class _Sender:
 
 
 class _ChannelPeers:
-    """`Peers` over the group's channel."""
+    """Implements `Peers` over the group's channel."""
 
     def __init__(self, server: ChannelServer | None, client: ChannelClient | None, launch: Launch) -> None:
         self._channel_server, self._channel_client = server, client
@@ -501,8 +517,10 @@ class _ChannelPeers:
         self._early = deque(self._waiting())
 
     def _waiting(self) -> Iterator[Any]:
-        """What has come for this segment already. What is left of earlier ones goes: nobody read it, and a full socket would
-        make rank 0 wait."""
+        """Yield what has already arrived for this segment.
+
+        Drop what is left of earlier segments: nobody reads it any more, and a full socket would make rank 0 wait.
+        """
         with contextlib.suppress(TimeoutError):
             while self._channel_client is not None:
                 message = self._channel_client.verdicts.receive(0)
@@ -515,12 +533,12 @@ class _ChannelPeers:
 
     def ended(self) -> None:
         assert self._channel_server is not None
-        with contextlib.suppress(PeerLost):  # a rank that is gone waits for nothing
+        with contextlib.suppress(PeerLost):  # a rank that is gone does not wait
             self._channel_server.broadcast(("ended", self._segment))
 
     def take(self, report_no: int) -> Verdict:
         assert self._channel_client is not None
-        while not self._over:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
+        while not self._over:  # no time limit: the death of rank 0 ends the wait, and the group manager detects hangs
             kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
@@ -533,11 +551,11 @@ class _ChannelPeers:
                 )
             answer: Verdict = verdict
             return answer
-        return Verdict()  # the group manager will warn of the unequal counts
+        return Verdict()  # the group manager warns of unequal counts
 
 
 def _own_process_group() -> None:
-    """So that whatever the rank starts can be ended with it; and SIGTERM ends it as any other process."""
+    """Make the rank lead a process group, to end what it starts with it; let SIGTERM end it as usual."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     if threading.current_thread() is threading.main_thread():
@@ -558,7 +576,7 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 
 def _not_saved(error: Exception) -> RankError:
-    """A checkpoint could not be saved, or the driver could not be told of it."""
+    """Return the error of a checkpoint that could not be saved or reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
     return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
@@ -577,7 +595,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _readable(error: BaseException) -> str:
-    """The traceback without the frames of this package that it begins with."""
+    """Return the traceback without the frames of this package at its beginning."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
