@@ -8,10 +8,10 @@ from tuner.trials.messages.launch import Launch
 
 
 def enter(launch: Launch, rank: int) -> str:
-    """Change to the working directory that the experiment asks for, and return the directory of this rank of the
-    trial.
+    """Change to the working directory that the experiment asks for.
 
-    The directory stays the same from segment to segment, as long as the trial runs on the same node.
+    Return the directory of this rank of the trial. It stays the same from segment to segment, as long as the trial
+    runs on the same node.
     """
     if launch.code.working_dir:
         os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # the variable that Ray Tune sets

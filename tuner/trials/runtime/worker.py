@@ -306,9 +306,8 @@ class Rank:
         checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
-            if (
-                checkpoint.is_elsewhere
-            ):  # fetched here and not in the user's function: if its node is lost, that is not the function's fault
+            if checkpoint.is_elsewhere:
+                # Fetched here and not in the user's function: if its node is lost, that is not the function's fault.
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)

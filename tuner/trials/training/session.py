@@ -256,11 +256,11 @@ class Session:
     # -- called for the driver, from another thread
 
     def hold(self, interrupt: str) -> int:
-        """Keep the next report from beginning until `release`, and return the latest report that is settled on this
-        rank.
+        """Keep the next report from beginning until `release`.
 
-        That is the latest report that has begun, or the one after it if `should_checkpoint` has answered for it. A
-        milestone after the largest of these numbers comes at the same report on all ranks.
+        Return the latest report that is settled on this rank: the latest that has begun, or the one after it if
+        `should_checkpoint` has answered for it. A milestone after the largest of these numbers comes at the same
+        report on all ranks.
 
         A hold has no time limit: a rank that ended it alone would leave at another report than the others. Whoever
         holds must release every rank. interrupt: names this hold.
