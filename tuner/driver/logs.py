@@ -73,7 +73,8 @@ class LogKeeper:
         self._segments: dict[str, _Segment] = {}
         self._waiting: list[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._flushing = 0  # how many callers wait for logs to be complete
+        self._hurry = asyncio.Event()  # write now what waits
 
     def begin(self, segment_id: str, owner: Owner) -> None:
         """Take in the logs of this segment from now on."""
@@ -104,9 +105,14 @@ class LogKeeper:
             for segment in self._segments.values()
             if segment.closing is not None and experiment in (None, segment.owner.experiment)
         ]
+        if not closing:
+            return
+        self._flushing += 1
         self._hurry.set()
-        if closing:
+        try:
             await asyncio.wait(closing, timeout=timeout)
+        finally:
+            self._flushing -= 1
 
     async def _close(
         self, segment_id: str, segment: _Segment, files: Sequence[LogFile], gone: Awaitable[Any] | None
@@ -152,7 +158,7 @@ class LogKeeper:
     async def _store(self, segment: _Segment, chunks: Sequence[LogChunk]) -> None:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((segment, chunks, stored))
-        if segment.closing is not None:
+        if self._flushing:
             self._hurry.set()
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())

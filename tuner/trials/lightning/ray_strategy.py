@@ -1,8 +1,7 @@
-"""Run the fit, validate, test and predict of a script's Trainer on a Ray cluster:
-`Trainer(strategy=RayStrategy(num_workers=8))`.
+"""Run a script's Trainer on a Ray cluster: `Trainer(strategy=RayStrategy(num_workers=8))`.
 
-The method of the Trainer that was called is pickled, with the Trainer and the model, and runs on a group of ranks
-under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
+The method that was called (fit, validate, test or predict) is pickled, with the Trainer and the model, and runs on a
+group of ranks under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
 """
 
 from __future__ import annotations

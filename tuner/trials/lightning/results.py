@@ -127,7 +127,7 @@ def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
             held.data = torch.empty_like(tensor)  # its size changed, or `precision` changed its type
     unmade = any(tensor.is_meta for tensor in mine.values())
     if homeless := ", ".join(module.load_state_dict(weights, strict=False, assign=unmade).unexpected_keys):
-        log.warning("the model here has no place for %s, so they did not come back", homeless)
+        log.warning("the model here has no place for %s, so these weights are not returned", homeless)
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
