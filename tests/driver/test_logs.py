@@ -104,10 +104,12 @@ async def test_living_ranks_send_the_rest_themselves(search: Search, monkeypatch
     monkeypatch.setattr(module, "GATHER_S", 30.0)
     (search.folder / "rank0.log").write_bytes(b"from the file\n")
     search.end(0)
+    flushing = asyncio.create_task(search.keeper.flush(search.owner.experiment))
+    await asyncio.sleep(0)
     await search.take(b"sent\n")
     await search.take(b"", 5)
-    await search.keeper.flush(search.owner.experiment)
-    assert search.logs() == {0: ("sent\n", True)}, "the end of a segment is written at once, and no file is read"
+    await flushing
+    assert search.logs() == {0: ("sent\n", True)}, "what is waited for is written at once, and no file is read"
 
 
 async def test_the_rest_of_a_killed_rank_is_read_from_its_file(search: Search) -> None:
