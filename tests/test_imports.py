@@ -14,17 +14,12 @@ SLOW = "importing it takes long, and most of those who import this module do not
 UPWARD = "the module is in a layer above this one"
 CIRCLE = "the two modules need each other"
 
+EVERYTHING = "*"
+
 ALLOWED: dict[str, dict[str, str]] = {
     "tuner.api": {"tuner.api.app": SLOW},
-    "tuner.cli.commands": {
-        "tuner": SLOW,
-        "tuner.cli.demo": SLOW,
-        "tuner.cli.explain": SLOW,
-        "tuner.cli.logs": SLOW,
-        "tuner.sdk.run": SLOW,
-        "tuner.settings": SLOW,
-        "tuner.store": SLOW,
-    },
+    "tuner.cli.commands": {EVERYTHING: "a command loads only what it needs"},
+    "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
     "tuner.cli.demo": {"tuner.driver.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
     "tuner.driver.parts": {
@@ -105,7 +100,7 @@ def test_a_new_import_inside_a_function_needs_a_reason() -> None:
         f"{module} -> {imported}"
         for module, modules in found().items()
         for imported in modules
-        if imported not in ALLOWED.get(module, {})
+        if not ALLOWED.get(module, {}).keys() & {imported, EVERYTHING}
     }
     assert new == set(), "import it at the top of the module; if that is impossible, say in ALLOWED why"
 
@@ -116,7 +111,7 @@ def test_every_exception_is_still_needed() -> None:
         f"{module} -> {imported}"
         for module, allowed in ALLOWED.items()
         for imported in allowed
-        if imported not in modules.get(module, set())
+        if imported not in {*modules.get(module, set()), EVERYTHING}
     }
     assert gone == set(), "take these lines out of ALLOWED"
 

@@ -25,6 +25,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.logs import LogChunk, LogLimit, Range
 from tuner.errors import NotFound, SpecError, StoreError
 from tuner.store import columns, curves, history, logs, statements, views
+from tuner.store.access import Access
 from tuner.store.connect import Synchronous, connect, translated
 from tuner.store.migrate import HEAD, migrate, revision
 from tuner.store.records import (
@@ -59,6 +60,7 @@ class Store:
         self._write_connection: Any = None
         self._writers: dict[int, Writer] = {}
         self._sorter = columns.Sorter()
+        self.access = Access(engine)
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:

@@ -8,6 +8,41 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AuditEntry
+         * @description A call that changed something, or tried to.
+         */
+        AuditEntry: {
+            /** Id */
+            id: number;
+            /** Time */
+            time: string;
+            /**
+             * Actor
+             * @description the token's name; local if the service asks for none; nobody if it had none
+             */
+            actor: string;
+            /** Token Id */
+            token_id: string | null;
+            /** Method */
+            method: string;
+            /** Path */
+            path: string;
+            /** Status */
+            status: number;
+            /** Address */
+            address: string;
+        };
+        /**
+         * AuditPage
+         * @description Entries of the audit trail, newest first.
+         */
+        AuditPage: {
+            /** Items */
+            items: components["schemas"]["AuditEntry"][];
+            /** Next Page Token */
+            next_page_token: string | null;
+        };
+        /**
          * Best
          * @description The best report within the constraints or, with scope "last", the trial with the best last report.
          */
@@ -852,12 +887,74 @@ export interface components {
             /** Segments */
             segments: components["schemas"]["CurveSegment"][];
         };
+        /**
+         * Session
+         * @description Who the service takes the caller for.
+         */
+        Session: {
+            /**
+             * Required
+             * @description whether the service asks for a token
+             */
+            required: boolean;
+            /**
+             * Name
+             * @description the token's name; local if no token is needed; null if not signed in
+             */
+            name: string | null;
+            /** Role */
+            role: ("viewer" | "editor" | "admin") | null;
+            /**
+             * Expires At
+             * @description when the token expires; null: never
+             */
+            expires_at: string | null;
+        };
         /** Share */
         Share: {
             /** Parameter */
             parameter: string;
             /** Share */
             share: number;
+        };
+        /**
+         * Token
+         * @description A token without its secret.
+         */
+        Token: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "viewer" | "editor" | "admin";
+            /** Created At */
+            created_at: string;
+            /** Expires At */
+            expires_at: string | null;
+            /** Revoked At */
+            revoked_at: string | null;
+            /**
+             * Used At
+             * @description its latest use, to the minute
+             */
+            used_at: string | null;
+            /**
+             * Secret
+             * @description only in the answer that creates it; nobody can read it again
+             */
+            secret: string | null;
+        };
+        /**
+         * TokenList
+         * @description All tokens, newest first.
+         */
+        TokenList: {
+            /** Items */
+            items: components["schemas"]["Token"][];
         };
         /** Trial */
         Trial: {

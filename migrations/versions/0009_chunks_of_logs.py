@@ -1,7 +1,7 @@
 """Logs of ranks as compressed chunks of the file that each rank writes
 
-Revision ID: 0008
-Revises: 0007
+Revision ID: 0009
+Revises: 0008
 """
 
 import zlib
@@ -9,8 +9,8 @@ import zlib
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
