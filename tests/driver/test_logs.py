@@ -142,10 +142,10 @@ async def test_a_node_that_is_gone_takes_the_last_second_with_it(search: Search)
     assert search.logs() == {0: ("here\n", True), 1: ("until a second ago\n", False)}
 
 
-async def test_a_rank_that_never_began_a_log_has_an_empty_one(search: Search) -> None:
+async def test_a_rank_that_never_began_a_log_has_none(search: Search) -> None:
     search.end(0, gone=asyncio.sleep(0))
     await search.keeper.flush()
-    assert search.logs() == {0: ("", True)}
+    assert search.logs() == {}
 
 
 async def test_of_a_long_file_only_head_and_tail_are_read(search: Search) -> None:

@@ -38,7 +38,7 @@ from tuner.domain.keys import keyed_seed, segment_id, trial_id
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
-from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
+from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.core import Core
 from tuner.driver.judge import Judge
 from tuner.driver.logs import LogKeeper, Owner
@@ -59,6 +59,7 @@ from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager, LogFile
 from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
 from tuner.trials.messages.report_socket import Address, ReportServer
+from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
@@ -368,7 +369,10 @@ class Host:
         return self._groups
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        return await self.groups.on_node(node, function, *args)
+        """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
+        if node != self.node and node in await asyncio.to_thread(living_nodes):
+            return await on_node(node, function, *args)
+        return await asyncio.to_thread(function, *args)
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 

@@ -153,7 +153,8 @@ class LogKeeper:
         except Exception as error:  # the node is gone, and what it had not sent with it
             log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
             return
-        await self._store(segment, chunks)
+        if chunks:
+            await self._store(segment, chunks)
 
     async def _store(self, segment: _Segment, chunks: Sequence[LogChunk]) -> None:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()

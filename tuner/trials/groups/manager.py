@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -302,10 +302,6 @@ class GroupManager:
         if waiting:
             await asyncio.wait(waiting, timeout=_ANSWER_S)
         return {running.launch.segment_id: _answers(running) for running in asked if running.training}
-
-    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` on a node of the cluster, and return its result."""
-        return await self._pool.on_node(node, function, *args)
 
     # -- one segment
 

@@ -47,7 +47,10 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the parts of a rank's log file that should be kept and are not in `have`, and the mark of its end."""
+    """Return the parts of a rank's log file that should be kept and are not in `have`, and the mark of its end.
+
+    Return nothing if there is no such file here.
+    """
     now = time.time()
     try:
         with open(path, "rb") as file:
@@ -57,8 +60,8 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
                 return os.pread(file.fileno(), count, start)
 
             chunks = list(cut(read, without(limit.kept(size), have), limit.head, rank, now))
-    except FileNotFoundError:  # it died before it could open its log
-        size, chunks = 0, []
+    except FileNotFoundError:  # the rank died before it could open its log, or it ran on another machine
+        return []
     return [*chunks, LogChunk.of(rank, size, b"", now)]
 
 
