@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, answer
@@ -65,8 +65,8 @@ def logs(
 
 @router.get(
     "/trials/{trial_id}/logs/text",
-    response_class=PlainTextResponse,
-    responses={**NOT_FOUND, **BAD},
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/plain": {}}, "description": "the log"}, **NOT_FOUND, **BAD},
     summary="What one rank printed, as plain text, and what it prints from now on",
 )
 def log_text(
