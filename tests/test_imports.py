@@ -34,14 +34,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.search": SLOW,
     },
     "tuner.experiments.preview": {"tuner.search": SLOW},
-    "tuner.experiments.spec": {
-        "tuner": SLOW,
-        "tuner.driver.assemble": SLOW,
-        "tuner.driver.parts": SLOW,
-        "tuner.schedulers": SLOW,
-        "tuner.search.constraints": SLOW,
-        "tuner.space": SLOW,
-    },
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.schedulers.stoppers": {"tuner.schedulers.from_ray": CIRCLE},
@@ -50,8 +42,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.run": {
         "tuner.driver": SLOW,
         "tuner.driver.cluster": SLOW,
-        "tuner.sdk.echo": SLOW,
-        "tuner.sdk.progress": SLOW,
     },
     "tuner.search.cmaes": {"tuner.search.plain_cmaes": SLOW},
     "tuner.search.define_by_run": {"tuner.search": CIRCLE},

@@ -32,7 +32,9 @@ async def test_a_failed_trial_says_which_rank_and_why(client: httpx.AsyncClient,
     )
     trial.state, trial.reason = TrialState.FAILED, "gave up"
     trial.segments[0].ended_at, trial.segments[0].outcome = T0 + 4, "failed"
-    sqlite_store.commit(made.id, epoch, Batch(log=[(4, Fail(reason="gave up", trial=0))], trials=[trial]), T0 + 5)
+    sqlite_store.drivers.commit(
+        made.id, epoch, Batch(log=[(4, Fail(reason="gave up", trial=0))], trials=[trial]), T0 + 5
+    )
     found = (await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}")).json()
     assert (found["state"], found["reason"], found["ended_at"][:10]) == ("failed", "gave up", "2023-11-14")
     assert found["error"] == {
@@ -53,13 +55,13 @@ async def test_stopping_one_trial(client: httpx.AsyncClient, sqlite_store: Store
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/stop"
     for _ in range(2):
         assert (await client.post(url)).status_code == 202
-    assert [(c.command, c.trial) for c in sqlite_store.pending_commands([made.id])] == [("stop", 0)]
+    assert [(c.command, c.trial) for c in sqlite_store.commands.pending([made.id])] == [("stop", 0)]
     assert poked.count == 2
-    [command] = sqlite_store.pending_commands([made.id])
+    [command] = sqlite_store.commands.pending([made.id])
     trial.state = TrialState.STOPPED
-    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial], commands=[command.id]), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial], commands=[command.id]), T0)
     assert (await client.post(url)).json()["state"] == "stopped"
-    assert sqlite_store.pending_commands([made.id]) == []
+    assert sqlite_store.commands.pending([made.id]) == []
 
 
 async def test_logs_come_from_the_files_of_the_ranks(
@@ -83,7 +85,7 @@ async def test_logs_come_from_the_files_of_the_ranks(
 
 async def test_logs_of_the_database_come_first(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store)
-    sqlite_store.add_logs(made.id, {(0, 1): [LogChunk.of(0, 0, b"from afar\n", T0), LogChunk.of(0, 10, b"", T0)]})
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"from afar\n", T0), LogChunk.of(0, 10, b"", T0)]})
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs"
     items = (await client.get(url)).json()["items"]
     assert items == [
@@ -105,7 +107,7 @@ async def test_logs_are_read_on_and_searched(
     content = "".join(f"Epoch {number}\n" for number in range(20_000)).encode()
     if place == "database":
         chunks = cut(lambda at, size: content[at : at + size], [(0, len(content))], 0, 0, T0)
-        sqlite_store.add_logs(made.id, {(0, 1): list(chunks)})
+        sqlite_store.logs.add(made.id, {(0, 1): list(chunks)})
     else:
         folder = tmp_path / "logs" / made.public_id / segment_id(made.public_id, 0, 1)
         folder.mkdir(parents=True)
@@ -131,13 +133,13 @@ async def test_a_log_is_followed_until_its_rank_prints_no_more(
     client: httpx.AsyncClient, server: str, sqlite_store: Store
 ) -> None:
     made, _, _ = begin(sqlite_store)
-    sqlite_store.add_logs(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
     url = f"{server}/api/v1/trials/{trial_id(made.public_id, 0)}/logs/text"
     async with httpx.AsyncClient() as real, real.stream("GET", url, params={"follow": True}) as answer:
         lines = answer.aiter_lines()
         assert await anext(lines) == "first"
         more = [LogChunk.of(0, 6, b"second\n", T0), LogChunk.of(0, 13, b"", T0)]
-        sqlite_store.add_logs(made.id, {(0, 1): more})
+        sqlite_store.logs.add(made.id, {(0, 1): more})
         assert [line async for line in lines] == ["second"]
 
 
@@ -148,7 +150,7 @@ async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Stor
         for rank in (0, 1)
         for n in (1, 2)
     ]
-    sqlite_store.add_usage(made.id, samples)
+    sqlite_store.ranks.add_usage(made.id, samples)
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/usage"
     assert [(i["segment"], i["rank"]) for i in (await client.get(url)).json()["items"]] == [(1, 0), (1, 1)]
     [item] = (await client.get(url, params={"rank": 1, "segment": 1})).json()["items"]
@@ -183,7 +185,7 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
     ranks.clear()
     assert (await client.get(url)).status_code == 409, "it has ended since"
     trial.state, trial.segments[0].ended_at, trial.segments[0].outcome = TrialState.STOPPED, T0 + 4, "left"
-    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
     answer = await client.get(url)
     assert (answer.status_code, len(asked)) == (409, 2)
     assert "is stopped and has no ranks" in answer.json()["detail"]

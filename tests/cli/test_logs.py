@@ -23,11 +23,11 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     with Store.open(Settings.from_env().database_url) as store:
         store.migrate()
         made, _, _ = begin(store, segments=2, spec=a_spec("digits"))
-        store.add_logs(made.id, {(0, 1): [LogChunk.of(0, 0, b"an earlier run\n", T0)]})
+        store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"an earlier run\n", T0)]})
         for rank in (0, 1):
             content = f"epoch 1\n10%\r100%\r\nlast of {rank}".encode()
             end = LogChunk.of(rank, len(content), b"", T0)
-            store.add_logs(made.id, {(0, 2): [LogChunk.of(rank, 0, content, T0), end]})
+            store.logs.add(made.id, {(0, 2): [LogChunk.of(rank, 0, content, T0), end]})
     return trial_id(made.public_id, 0)
 
 

@@ -27,21 +27,21 @@ class Table:
         self.store = store
         self.writes = self.compactions = self.failures = 0
 
-    def add_logs(
+    def add(
         self, experiment_id: int, chunks: Mapping[tuple[int, int], Sequence[LogChunk]], *, limit: LogLimit | None
     ) -> None:
         self.writes += 1
         if self.failures:
             self.failures -= 1
             raise OSError("the disk is full")
-        self.store.add_logs(experiment_id, chunks, limit=limit)
+        self.store.logs.add(experiment_id, chunks, limit=limit)
 
-    def compact_log(self, experiment_id: int, segment: tuple[int, int], rank: int, limit: LogLimit) -> None:
+    def compact(self, experiment_id: int, segment: tuple[int, int], rank: int, limit: LogLimit) -> None:
         self.compactions += 1
-        self.store.compact_log(experiment_id, segment, rank, limit)
+        self.store.logs.compact(experiment_id, segment, rank, limit)
 
-    def log_ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]:
-        return self.store.log_ranges(experiment_id, segment, rank)
+    def ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]:
+        return self.store.logs.ranges(experiment_id, segment, rank)
 
 
 class Search:
@@ -69,7 +69,7 @@ class Search:
         self.keeper.end("seg", files, gone)
 
     def logs(self) -> dict[int, tuple[str, bool]]:
-        return {log.rank: (log.text, log.complete) for log in self.store.logs(self.trial, LogQuery())}
+        return {log.rank: (log.text, log.complete) for log in self.store.logs.of_trial(self.trial, LogQuery())}
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ async def test_of_a_long_file_only_head_and_tail_are_read(search: Search) -> Non
     (search.folder / "rank0.log").write_bytes(content)
     search.end(0, gone=asyncio.sleep(0))
     await search.keeper.flush()
-    kept = search.store.log_ranges(search.owner.experiment, (0, 1), 0)
+    kept = search.store.logs.ranges(search.owner.experiment, (0, 1), 0)
     assert kept == [(0, LIMIT.head), (len(content) - LIMIT.tail, len(content))]
 
 

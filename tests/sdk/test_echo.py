@@ -20,7 +20,7 @@ class Rank:
 
     def write(self, content: bytes) -> None:
         chunk = LogChunk.of(1, self.written, content, T0)
-        self.store.add_logs(self.experiment, {(0, 1): [chunk]})
+        self.store.logs.add(self.experiment, {(0, 1): [chunk]})
         self.written += len(content)
 
 

@@ -48,8 +48,8 @@ def store(home: Path) -> Iterator[Store]:
 
 def logs(store: Store, **query: Any) -> list[RankLog]:
     """The logs of the only trial."""
-    [experiment] = store.list_experiments().items
-    return store.logs(store.newest_trials(experiment.id, 1)[0].public_id, LogQuery(**query))
+    [experiment] = store.experiments.list().items
+    return store.logs.of_trial(store.trials.newest(experiment.id, 1)[0].public_id, LogQuery(**query))
 
 
 def prints_and_fails(config: dict[str, Any]) -> None:
@@ -121,12 +121,12 @@ async def test_the_log_of_a_node_that_is_gone_is_read_over_rest(
 
         running = threading.Thread(target=search)
         running.start()
-        until(lambda: store.list_experiments().items and logs_or_none(store))
+        until(lambda: store.experiments.list().items and logs_or_none(store))
         app = create_app(Settings.from_env(), store, lambda: None, lambda: None, web=tmp_path / "web")
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
-            [experiment] = store.list_experiments().items
-            [trial] = store.newest_trials(experiment.id, 1)
+            [experiment] = store.experiments.list().items
+            [trial] = store.trials.newest(experiment.id, 1)
             url = f"/api/v1/trials/{trial.public_id}/logs"
             [item] = (await client.get(url)).json()["items"]
             assert (item["text"], item["complete"]) == ("on the other node\n", False), "while it trains"
@@ -147,6 +147,6 @@ async def test_the_log_of_a_node_that_is_gone_is_read_over_rest(
 
 
 def logs_or_none(store: Store) -> list[RankLog]:
-    [experiment] = store.list_experiments().items
-    trials = store.newest_trials(experiment.id, 1)
-    return [log for log in store.logs(trials[0].public_id) if log.text] if trials else []
+    [experiment] = store.experiments.list().items
+    trials = store.trials.newest(experiment.id, 1)
+    return [log for log in store.logs.of_trial(trials[0].public_id) if log.text] if trials else []

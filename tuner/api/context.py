@@ -1,4 +1,4 @@
-"""What the routes work with."""
+"""What the routes share."""
 
 from __future__ import annotations
 

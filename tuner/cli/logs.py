@@ -25,7 +25,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
             if number is None:
                 raise SpecError(f"{public_id} is an experiment: give the number of one of its trials, too")
             trial = trial_id(trial, number)
-        record = store.get_trial(trial)
+        record = store.trials.get(trial)
         ordinal = query.segment or max((part.ordinal for part in record.segments), default=1)
         if follow:
             yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))

@@ -41,13 +41,13 @@ class Owner(NamedTuple):
 class LogTable(Protocol):
     """The part of the store that logs need. Its methods may be called from any thread."""
 
-    def add_logs(
+    def add(
         self, experiment_id: int, chunks: Mapping[tuple[int, int], Sequence[LogChunk]], *, limit: LogLimit | None
     ) -> None: ...
 
-    def compact_log(self, experiment_id: int, segment: tuple[int, int], rank: int, limit: LogLimit) -> None: ...
+    def compact(self, experiment_id: int, segment: tuple[int, int], rank: int, limit: LogLimit) -> None: ...
 
-    def log_ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]: ...
+    def ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]: ...
 
 
 OnNode = Callable[..., Awaitable[Any]]
@@ -147,7 +147,7 @@ class LogKeeper:
         owner = segment.owner
         place = owner.trial, owner.segment
         try:
-            have = await asyncio.to_thread(self._table.log_ranges, owner.experiment, place, file.rank)
+            have = await asyncio.to_thread(self._table.ranges, owner.experiment, place, file.rank)
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
         except Exception as error:  # the node is gone, and what it had not sent with it
@@ -185,7 +185,7 @@ class LogKeeper:
         for segment, chunks, _ in items:
             rows.setdefault((segment.owner.trial, segment.owner.segment), []).extend(chunks)
         try:
-            await asyncio.to_thread(self._table.add_logs, experiment, rows, limit=self._limit)
+            await asyncio.to_thread(self._table.add, experiment, rows, limit=self._limit)
         except Exception as error:  # the rank tries again
             for _, _, stored in items:
                 if not stored.done():
@@ -211,7 +211,7 @@ class LogKeeper:
         owner = segment.owner
         try:
             await asyncio.to_thread(
-                self._table.compact_log, owner.experiment, (owner.trial, owner.segment), rank, self._limit
+                self._table.compact, owner.experiment, (owner.trial, owner.segment), rank, self._limit
             )
         except Exception:  # the chunks stay as they are
             log.info("the chunks of a log could not be merged", exc_info=True)

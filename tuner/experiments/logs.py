@@ -27,9 +27,9 @@ def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = No
     (`TUNER_LOG_BYTES=0`), are read from the files of this machine, if the ranks ran here.
     """
     query = query or LogQuery()
-    if stored := store.logs(trial, query):
+    if stored := store.logs.of_trial(trial, query):
         return stored
-    record = store.get_trial(trial)
+    record = store.trials.get(trial)
     return [
         _log_of_file(path, record.number, part.ordinal, number, query, complete=part.ended_at is not None)
         for part in record.segments
@@ -71,7 +71,7 @@ class LogReader:
 
     def _has_ended(self) -> bool:
         """Return whether the segment ended so long ago that nothing more of its log will come."""
-        for part in self._store.get_trial(self._trial).segments:
+        for part in self._store.trials.get(self._trial).segments:
             if part.ordinal == self._segment:
                 return part.ended_at is not None and time.time() - part.ended_at > LATE_S
         return True

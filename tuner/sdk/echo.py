@@ -20,12 +20,12 @@ class Echo:
 
     def __init__(self, store: Store, experiment: int) -> None:
         self._store, self._experiment = store, experiment
-        self._ends: dict[_Key, int] = store.log_ends(experiment)
+        self._ends: dict[_Key, int] = store.logs.ends(experiment)
         self._unfinished: dict[_Key, str] = {}
 
     def lines(self) -> Iterator[str]:
         """Yield ``(trial 3, rank 0) text`` for every line that has been finished since the last call."""
-        for log in self._store.recent_logs(self._experiment, time.time() - LATE_S, self._ends):
+        for log in self._store.logs.recent(self._experiment, time.time() - LATE_S, self._ends):
             key = log.trial, log.segment, log.rank
             self._ends[key] = log.end
             *finished, rest = (self._unfinished.pop(key, "") + log.text).split("\n")

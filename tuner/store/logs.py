@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tuner.domain.logs import CHUNK_BYTES, LogChunk, LogLimit, Range, merged
 from tuner.errors import NotFound
+from tuner.store.database import Database
 from tuner.store.log_text import Piece, text_of
 from tuner.store.records import LogQuery, OpenLog, RankLog
 from tuner.store.writer import Cursor
@@ -28,7 +29,7 @@ _INDEX = """
 SELECT t.number, s.ordinal, c.segment_id, c.rank, c.start, c.size, c.time
 FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
 WHERE {where} ORDER BY t.number, s.ordinal, c.rank, c.start, c.size DESC"""
-_RECENT = "t.experiment_id = ? AND (s.ended_at IS NULL OR s.ended_at >= ?)"
+_RUNNING = "t.experiment_id = ? AND (s.ended_at IS NULL OR s.ended_at >= ?)"
 _OPEN = """
 SELECT s.id, s.public_id, t.number, s.ordinal, s.placement FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND s.placement IS NOT NULL AND (s.ended_at IS NULL OR s.ended_at >= ?)"""
@@ -42,14 +43,62 @@ LogKey = tuple[int, int, int]
 """The number of a trial, the ordinal of one of its segments, a rank."""
 
 
+class Logs:
+    """The logs of ranks. Nothing is decided from them, so whoever has a log may write it without a lease."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self, experiment_id: int, chunks: Mapping[Segment, Sequence[LogChunk]], *, limit: LogLimit | None = None
+    ) -> None:
+        """Add what ranks of these segments (trial, segment) printed. A chunk that is there already changes nothing.
+
+        With a limit, delete what is in neither the head nor the tail of a log any more. Chunks of a segment that is not in
+        the database are left out.
+        """
+        with self._database.write() as cursor:
+            _add(cursor, experiment_id, chunks, limit)
+
+    def compact(self, experiment_id: int, segment: Segment, rank: int, limit: LogLimit) -> None:
+        """Merge the small chunks of a log, which take up more room and more time to read."""
+        with self._database.write() as cursor:
+            _compact(cursor, experiment_id, segment, rank, limit.head)
+
+    def ranges(self, experiment_id: int, segment: Segment, rank: int) -> list[Range]:
+        """Return which bytes of a rank's log are here."""
+        with self._database.cursor() as (cursor, _):
+            return _ranges(cursor, experiment_id, segment, rank)
+
+    def unfinished(self, experiment_id: int) -> list[OpenLog]:
+        """Return the logs whose end is not here, of segments that have not ended or were among the last to end."""
+        with self._database.cursor() as (cursor, _):
+            return _unfinished(cursor, experiment_id)
+
+    def of_trial(self, public_id: str, query: LogQuery | None = None) -> list[RankLog]:
+        """Return what the ranks of a trial printed, by segment and rank. Raise NotFound if there is no such trial."""
+        with self._database.cursor() as (cursor, _):
+            return _of_trial(cursor, public_id, query or LogQuery())
+
+    def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
+        """Return what is new in the logs of segments that have not ended, or have ended since then.
+
+        ends: up to which byte the log of a (trial, segment, rank) is known.
+        """
+        with self._database.cursor() as (cursor, _):
+            return _recent(cursor, experiment_id, since, ends)
+
+    def ends(self, experiment_id: int) -> dict[LogKey, int]:
+        """Return where the log of each (trial, segment, rank) of an experiment ends now."""
+        with self._database.cursor() as (cursor, _):
+            found = _rows(cursor, "t.experiment_id = ?", [experiment_id])
+        return {key: max(row.end for row in rows) for key, rows in found.items()}
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogChunk]], limit: LogLimit | None) -> None:
-    """Insert chunks; those that are there already stay. Drop what is in neither the head nor the tail of a log any more.
-
-    Chunks of a segment that is not in the database are left out.
-    """
+def _add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogChunk]], limit: LogLimit | None) -> None:
     for key, found in chunks.items():
         segment = cursor.value(_SEGMENT, (experiment, *key))
         if segment is None or not found:
@@ -65,7 +114,7 @@ def add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogCh
                 cursor.execute(_DROP_OLD, (segment, rank, limit.head, end - limit.tail))
 
 
-def compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int) -> None:
+def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int) -> None:
     """Merge small neighbouring chunks of a log into chunks of up to CHUNK_BYTES, none of them across `head`."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     rows = [LogChunk(rank, row[0], row[1], bytes(row[3]), row[2]) for row in cursor.rows(_ROWS, (segment, rank))]
@@ -93,13 +142,13 @@ def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk
         yield group
 
 
-def ranges(cursor: Cursor, experiment: int, key: Segment, rank: int) -> list[Range]:
+def _ranges(cursor: Cursor, experiment: int, key: Segment, rank: int) -> list[Range]:
     """Return which bytes of a rank's log are in the database."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     return merged((row[0], row[0] + row[1]) for row in cursor.rows(_RANGES, (segment, rank)))
 
 
-def unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
+def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
     """Return the logs without an end, of segments that have not ended or were among the last to end."""
     found = []
     since = (cursor.value(_LAST_END, (experiment,)) or 0.0) - _LAST_S
@@ -130,7 +179,7 @@ class _Row(NamedTuple):
         return self.start + self.size
 
 
-def read(cursor: Cursor, trial: str, query: LogQuery) -> list[RankLog]:
+def _of_trial(cursor: Cursor, trial: str, query: LogQuery) -> list[RankLog]:
     """Return the logs of a trial that the query asks for, by segment and rank. NotFound if there is no such trial."""
     if cursor.value("SELECT 1 FROM trial WHERE public_id = ?", (trial,)) is None:
         raise NotFound(f"no trial {trial}")
@@ -142,20 +191,14 @@ def read(cursor: Cursor, trial: str, query: LogQuery) -> list[RankLog]:
     return [_rank_log(cursor, rows, query) for rows in _rows(cursor, where, values).values()]
 
 
-def read_recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
+def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
     """Return what follows these ends in the logs of segments that have not ended, or have ended since then."""
     found = []
-    for key, rows in _rows(cursor, _RECENT, [experiment, since]).items():
+    for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
         known = ends.get(key, 0)
         if any(row.end > known or not row.size for row in rows):
             found.append(_rank_log(cursor, rows, LogQuery(offset=known)))
     return found
-
-
-def ends(cursor: Cursor, experiment: int) -> dict[LogKey, int]:
-    """Return where each log of an experiment ends now."""
-    found = _rows(cursor, "t.experiment_id = ?", [experiment])
-    return {key: max(row.end for row in rows) for key, rows in found.items()}
 
 
 def _rows(cursor: Cursor, where: str, values: Sequence[Any]) -> dict[LogKey, list[_Row]]:
