@@ -154,7 +154,7 @@ def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
     since = (cursor.value(_LAST_END, (experiment,)) or 0.0) - _LAST_S
     for segment, public_id, number, ordinal, placement in cursor.rows(_OPEN, (experiment, since)):
         ended = {row[0] for row in cursor.rows(_ENDED, (segment,))}
-        for place in json.loads(placement).get("ranks", ()):
+        for place in (json.loads(placement) or {}).get("ranks", ()):
             if place["rank"] not in ended:
                 found.append(OpenLog(number, ordinal, public_id, place["rank"], place["node"]))
     return found
