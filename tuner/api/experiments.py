@@ -10,8 +10,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
-from tuner.api.context import Here
-from tuner.api.stream import follow
+from tuner.api.context import Context, Here
+from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.errors import SpecError
 from tuner.experiments import usecases
 from tuner.store import ExperimentRecord, Store
@@ -241,28 +241,41 @@ def segments(
     return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
 
 
+After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]
+LastEventId = Annotated[str | None, Header(max_length=40)]
+
+
+class EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+
 @router.get(
     "/experiments/{experiment_id}/events",
-    response_class=StreamingResponse,
+    response_class=EventStream,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
     summary="Everything that happens, as it happens; resumes behind Last-Event-ID or after",
 )
-def events(
-    here: Here,
-    experiment_id: str,
-    after: Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")] = 0,
-    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
-) -> StreamingResponse:
-    record = _find(here.store, experiment_id)
+def events(here: Here, experiment_id: str, after: After = 0, last_event_id: LastEventId = None) -> EventStream:
+    return _followed(here, Events(here.store, _find(here.store, experiment_id)), after, last_event_id)
+
+
+@router.get(
+    "/experiments/{experiment_id}/changes",
+    response_class=EventStream,
+    responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
+    summary="The rows that change and the points of new reports, as they come; resumes behind Last-Event-ID or after",
+)
+def changes(here: Here, experiment_id: str, after: After = 0, last_event_id: LastEventId = None) -> EventStream:
+    return _followed(here, ChangedRows(here.store, _find(here.store, experiment_id)), after, last_event_id)
+
+
+def _followed(here: Context, form: Form, after: int, last_event_id: str | None) -> EventStream:
     if last_event_id is not None:
         if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
         after = max(after, int(last_event_id))
-    return StreamingResponse(
-        follow(here.store, here.tail, record, after, here.ending),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStream(follow(here.tail, form, after, here.ending), headers=headers)
 
 
 @router.post(

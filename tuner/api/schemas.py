@@ -21,11 +21,13 @@ from tuner.experiments.lineage import Link, schedule
 from tuner.experiments.preview import Importance, Preview
 from tuner.experiments.usecases import how_to_go_on
 from tuner.space import Space
+from tuner.store import Changes as ChangesRecord
 from tuner.store import (
     Curve,
     DecisionRecord,
     ExperimentRecord,
     LogChunk,
+    ReportPoint,
     SegmentRecord,
     StreamItem,
     TrialRecord,
@@ -583,6 +585,78 @@ class DecisionPage(PageOf[Decision]):
     pass
 
 
+class Point(Model):
+    """One report: a point on the curve of each of its metrics."""
+
+    seq: int
+    trial_number: int
+    segment: Annotated[int, Field(description="its ordinal within the trial")]
+    cause: Annotated[Cause, Field(description="of the segment")]
+    iteration: int
+    step: Annotated[int | None, Field(description="the training code's own count, if it gives one")]
+    time: str
+    seconds: Annotated[float, Field(description="since the experiment's start")]
+    metrics: dict[str, Number]
+
+
+class Improvement(Model):
+    """A new best value of an objective."""
+
+    seq: int
+    metric: str
+    seconds: Annotated[float, Field(description="since the experiment's start")]
+    value: float
+
+
+class Changes(Model):
+    """What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
+
+    A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+    """
+
+    since: Annotated[int, Field(description="the event_seq behind which this is what changed")]
+    seq: Annotated[int, Field(description="the event_seq up to which the log is covered; also the id of the message")]
+    reset: Annotated[bool, Field(description="too much has changed: read everything again; the lists are empty")]
+    experiment: Annotated[
+        Experiment | None, Field(description="null if it has not changed, but for its last_event_seq")
+    ]
+    trials: list[Trial]
+    segments: list[SegmentItem]
+    decisions: Annotated[list[Decision], Field(description="new ones, and earlier ones with a new `state`")]
+    points: Annotated[list[Point], Field(description="in the order of the log")]
+    best: Annotated[list[Improvement], Field(description="in the order of the log")]
+
+    @classmethod
+    def of(cls, found: ChangesRecord, experiment: Experiment | None) -> Changes:
+        public = found.experiment.public_id
+        return cls(
+            since=found.since,
+            seq=found.bookmark.seq,
+            reset=False,
+            experiment=experiment,
+            trials=[Trial.of(record) for record in found.trials],
+            segments=[SegmentItem.of(item) for item in found.segments],
+            decisions=[Decision.of(public, record) for record in found.decisions],
+            points=[_point(point) for point in found.points],
+            best=[Improvement.model_validate(one, from_attributes=True) for one in found.best],
+        )
+
+    @classmethod
+    def bare(cls, seq: int, experiment: Experiment | None = None, *, reset: bool = False) -> Changes:
+        """Nothing but the experiment's row, or the word that everything has to be read again."""
+        return cls(
+            since=seq,
+            seq=seq,
+            reset=reset,
+            experiment=experiment,
+            trials=[],
+            segments=[],
+            decisions=[],
+            points=[],
+            best=[],
+        )
+
+
 class LogItem(Model):
     segment: int
     rank: int
@@ -740,6 +814,20 @@ def _trial_fields(record: TrialRecord) -> dict[str, Any]:
         "started_at": _time(record.started_at),
         "ended_at": _time(record.ended_at),
     }
+
+
+def _point(point: ReportPoint) -> Point:
+    return Point(
+        seq=point.seq,
+        trial_number=point.trial,
+        segment=point.segment,
+        cause=point.cause,  # type: ignore[arg-type]
+        iteration=point.iteration,
+        step=point.step,
+        time=rfc3339(point.time),
+        seconds=point.seconds,
+        metrics=dict(point.metrics),
+    )
 
 
 def _link(experiment: str, link: Link) -> LineageSegment:

@@ -2,6 +2,9 @@
 
 from tuner.store.connect import StoreUnavailable, shown_url
 from tuner.store.records import (
+    BestPoint,
+    Bookmark,
+    Changes,
     CheckpointRecord,
     CodeRecord,
     CommandRecord,
@@ -13,6 +16,7 @@ from tuner.store.records import (
     LogChunk,
     Page,
     Progress,
+    ReportPoint,
     SegmentRecord,
     StreamItem,
     TrialRecord,
@@ -23,6 +27,9 @@ from tuner.store.records import (
 from tuner.store.store import Store
 
 __all__ = [
+    "BestPoint",
+    "Bookmark",
+    "Changes",
     "CheckpointRecord",
     "CodeRecord",
     "CommandRecord",
@@ -34,6 +41,7 @@ __all__ = [
     "LogChunk",
     "Page",
     "Progress",
+    "ReportPoint",
     "SegmentRecord",
     "Store",
     "StoreUnavailable",

@@ -23,10 +23,12 @@ from sqlalchemy import Connection, Engine, select
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.experiment import Spec
 from tuner.errors import NotFound, SpecError, StoreError
-from tuner.store import columns, curves, history, statements, views
+from tuner.store import changes, columns, curves, history, statements, views
 from tuner.store.connect import Synchronous, connect, translated
 from tuner.store.migrate import HEAD, migrate, revision
 from tuner.store.records import (
+    Bookmark,
+    Changes,
     CheckpointRecord,
     CodeRecord,
     CommandRecord,
@@ -242,6 +244,20 @@ class Store:
         """Events, decisions and reports whose event_seq lies in (seq, seq + limit], in order."""
         with self._read() as connection:
             return history.stream(connection, experiment_id, seq, limit)
+
+    def bookmark(self, experiment_id: int) -> Bookmark:
+        """Return the end of the log, from which `changes` can tell exactly what changed."""
+        with self._read() as connection:
+            return changes.bookmark(connection, experiment_id)
+
+    def changes(self, experiment_id: int, since: Bookmark, upto: int) -> Changes:
+        """Return the rows that changed behind `since`, as they are now, and the points of the reports up to entry `upto`.
+
+        A row may be newer than `upto`; it then comes again with the next changes. A bookmark made of an event_seq alone will do:
+        then some rows are returned that have not changed.
+        """
+        with self._read() as connection:
+            return changes.read(connection, experiment_id, since, upto)
 
     def metric_names(self, experiment_id: int) -> list[str]:
         """In the order in which they were first reported."""

@@ -42,6 +42,7 @@ _EXPERIMENT = [
 ]
 _ACTIVE = [ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING, ExperimentState.CANCELLING]
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
+DECISION = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
 
 
 def experiment_by(connection: Connection, where: ColumnElement[bool], shown: str) -> ExperimentRecord:
@@ -185,8 +186,7 @@ def decisions(
     size: int,
     token: str | None,
 ) -> Page[DecisionRecord]:
-    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
-    query = select(*columns).where(decision.c.experiment_id == experiment_id).order_by(decision.c.event_seq.desc())
+    query = select(*DECISION).where(decision.c.experiment_id == experiment_id).order_by(decision.c.event_seq.desc())
     if number is not None:
         query = query.where(decision.c.trial_number == number)
     if kinds:
@@ -195,17 +195,16 @@ def decisions(
         query = query.where(decision.c.reason.icontains(text, autoescape=True))
     if token is not None:
         query = query.where(decision.c.event_seq < _number(token))
-    return _page(connection, query, size, _decision, lambda record: record.seq)
+    return _page(connection, query, size, decision_record, lambda record: record.seq)
 
 
 def warnings(connection: Connection, experiment_id: int, after: int) -> list[DecisionRecord]:
-    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
-    notes = select(*columns).where(
+    notes = select(*DECISION).where(
         decision.c.experiment_id == experiment_id,
         decision.c.kind == "note",
         decision.c.event_seq > after,
     )
-    found = (_decision(row) for row in connection.execute(notes.order_by(decision.c.event_seq)).mappings())
+    found = (decision_record(row) for row in connection.execute(notes.order_by(decision.c.event_seq)).mappings())
     return [record for record in found if record.payload.get("warning")]
 
 
@@ -364,6 +363,12 @@ def segment_page(
     )
 
 
+def segments_of(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> list[TrialSegment]:
+    """Return the segments of these trials, those of one trial in their order."""
+    query = _segment_rows().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
+    return [TrialSegment(row["number"], _segment(row)) for row in connection.execute(query).mappings()]
+
+
 def _segments(connection: Connection, trial_row: int) -> tuple[SegmentRecord, ...]:
     rows = connection.execute(_segment_rows().where(segment.c.trial_id == trial_row)).mappings()
     return tuple(_segment(row) for row in rows)
@@ -425,7 +430,7 @@ def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:
     return TrialRecord(**parts, segments=segments)
 
 
-def _decision(row: Any) -> DecisionRecord:
+def decision_record(row: Any) -> DecisionRecord:
     return DecisionRecord(
         seq=row["event_seq"],
         time=row["time"],
