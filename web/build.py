@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,6 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 WEB = Path(__file__).resolve().parent
 BUNDLE = WEB.parent / "tuner" / "_web"
@@ -117,19 +115,6 @@ def compress(bundle: Path) -> None:
                 file.with_name(f"{file.name}.gz").write_bytes(packed)
 
 
-def answers(document: dict[str, Any]) -> dict[str, Any]:
-    """The part of an OpenAPI document that says what is answered; the pages send no specs."""
-    schemas = document["components"]["schemas"]
-    responses = [operation["responses"] for path in document["paths"].values() for operation in path.values()]
-    found: set[str] = set()
-    todo: list[Any] = [responses]
-    while todo:
-        names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(todo.pop()))) - found
-        found |= names
-        todo += [schemas[name] for name in names]
-    return {**document, "paths": {}, "components": {"schemas": {name: schemas[name] for name in sorted(found)}}}
-
-
 def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
     """Write the TypeScript types of the HTTP API. Needs the project itself to be installed."""
     from tuner.api import create_app
@@ -139,7 +124,7 @@ def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
     install()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/tuner.db") as store:
         document = Path(folder) / "openapi.json"
-        document.write_text(json.dumps(answers(create_app(Settings(home=Path(folder)), store).openapi())))
+        document.write_text(json.dumps(create_app(Settings(home=Path(folder)), store).openapi()))
         npm("exec", "--", "openapi-typescript", str(document), "--output", str(output), quiet=True)
 
 

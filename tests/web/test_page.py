@@ -225,7 +225,7 @@ def test_a_hidden_tab_holds_no_connection_and_misses_nothing(visit: Open, runnin
     page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => window.away === true })")
     page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.get_by_role("status")).to_have_text("live when seen")
-    wait_until(page, lambda: any("/events" in url for url in ended), "closing the stream")
+    wait_until(page, lambda: any("/changes" in url for url in ended), "closing the stream")
     trials = len(running.core.trials)
     running.advance(80)
     assert len(running.core.trials) > trials

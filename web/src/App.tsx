@@ -3,6 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet } from "react-router";
 import { ApiError } from "./api/client";
+import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 
 export function App() {
@@ -12,11 +13,11 @@ export function App() {
       <Top>
         <header className={classes.header}>
           <Link to="/experiments" className={classes.brand}>
-            <img src="/favicon.svg" alt="" width={22} height={22} /> Tuner
+            <img src={`${ROOT}favicon.svg`} alt="" width={22} height={22} /> Tuner
           </Link>
           <nav className={classes.nav} aria-label="Main">
             <NavLink to="/experiments">Experiments</NavLink>
-            <a href="/openapi.json">API</a>
+            <a href={`${ROOT}openapi.json`}>API</a>
           </nav>
           <SchemeButton />
         </header>

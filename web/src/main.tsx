@@ -7,6 +7,7 @@ import { lazy, StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
 import { createBrowserRouter, RouterProvider } from "react-router";
 import { ApiError } from "./api/client";
+import { ROOT } from "./api/root";
 import { App } from "./App";
 import { NotFoundPage } from "./pages/NotFoundPage";
 import { theme, variables } from "./theme";
@@ -44,7 +45,7 @@ const router = createBrowserRouter([
       { path: "*", element: <NotFoundPage /> },
     ],
   },
-]);
+], { basename: ROOT });
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>

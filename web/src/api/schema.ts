@@ -3,7 +3,400 @@
  * Do not make direct changes to the file.
  */
 
-export type paths = Record<string, never>;
+export interface paths {
+    "/healthz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether this process answers */
+        get: operations["healthz_healthz_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/readyz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether the database has its tables and the driver's host answers */
+        get: operations["readyz_readyz_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Newest first */
+        get: operations["list_experiments_api_v1_experiments_get"];
+        put?: never;
+        /** Create an experiment; a driver takes it up by itself */
+        post: operations["create_api_v1_experiments_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/dry-run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Check a spec and say what would be done; nothing is created */
+        post: operations["dry_run_api_v1_experiments_dry_run_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One experiment */
+        get: operations["get_api_v1_experiments__experiment_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/trials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Sorted and filtered by any column, without segments */
+        get: operations["list_trials_api_v1_experiments__experiment_id__trials_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/curves": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One curve a trial, at the resolution of a screen; it breaks between segments, and spikes are kept */
+        get: operations["curves_api_v1_experiments__experiment_id__curves_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/best-so-far": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The best value by time, a point for each improvement */
+        get: operations["best_so_far_api_v1_experiments__experiment_id__best_so_far_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/importance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended */
+        get: operations["importance_api_v1_experiments__experiment_id__importance_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Newest first, each with its reason in words */
+        get: operations["decisions_api_v1_experiments__experiment_id__decisions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/segments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The segments of all trials, oldest first, each with where its weights come from */
+        get: operations["segments_api_v1_experiments__experiment_id__segments_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Everything that happens, as it happens; resumes behind Last-Event-ID or after */
+        get: operations["events_api_v1_experiments__experiment_id__events_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The rows that change and the points of new reports, as they come; resumes behind Last-Event-ID or after */
+        get: operations["changes_api_v1_experiments__experiment_id__changes_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End it and all its trials */
+        post: operations["cancel_api_v1_experiments__experiment_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Pause every trial at its next report */
+        post: operations["pause_api_v1_experiments__experiment_id__pause_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Go on with a paused experiment */
+        post: operations["resume_api_v1_experiments__experiment_id__resume_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** With its segments */
+        get: operations["get_api_v1_trials__trial_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End it at its next report; the experiment goes on */
+        post: operations["stop_api_v1_trials__trial_id__stop_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What its ranks printed, by segment and rank */
+        get: operations["logs_api_v1_trials__trial_id__logs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What its ranks used over time: CPU, memory, GPU, by segment and rank */
+        get: operations["usage_api_v1_trials__trial_id__usage_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/curves": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The curve of every metric that it has reported */
+        get: operations["curves_api_v1_trials__trial_id__curves_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/lineage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Where its weights come from: segments of this and other trials, oldest first, and the schedule they make */
+        get: operations["lineage_api_v1_trials__trial_id__lineage_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Its ranks at this moment: the Python stack of each, and what it uses */
+        get: operations["live_api_v1_trials__trial_id__live_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
@@ -65,6 +458,50 @@ export interface components {
             before: unknown;
             /** After */
             after: unknown;
+        };
+        /**
+         * Changes
+         * @description What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
+         *
+         *     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+         */
+        Changes: {
+            /**
+             * Since
+             * @description the event_seq behind which this is what changed
+             */
+            since: number;
+            /**
+             * Seq
+             * @description the event_seq up to which the log is covered; also the id of the message
+             */
+            seq: number;
+            /**
+             * Reset
+             * @description too much has changed: read everything again; the lists are empty
+             */
+            reset: boolean;
+            /** @description null if it has not changed, but for its last_event_seq */
+            experiment: components["schemas"]["Experiment"] | null;
+            /** Trials */
+            trials: components["schemas"]["Trial"][];
+            /** Segments */
+            segments: components["schemas"]["SegmentItem"][];
+            /**
+             * Decisions
+             * @description new ones, and earlier ones with a new `state`
+             */
+            decisions: components["schemas"]["Decision"][];
+            /**
+             * Points
+             * @description in the order of the log
+             */
+            points: components["schemas"]["Point"][];
+            /**
+             * Best
+             * @description in the order of the log
+             */
+            best: components["schemas"]["Improvement"][];
         };
         /** Checkpoint */
         Checkpoint: {
@@ -480,6 +917,23 @@ export interface components {
              */
             left_out: number;
         };
+        /**
+         * Improvement
+         * @description A new best value of an objective.
+         */
+        Improvement: {
+            /** Seq */
+            seq: number;
+            /** Metric */
+            metric: string;
+            /**
+             * Seconds
+             * @description since the experiment's start
+             */
+            seconds: number;
+            /** Value */
+            value: number;
+        };
         /** Limits */
         Limits: {
             /** Max Concurrent Trials */
@@ -627,6 +1081,45 @@ export interface components {
              * @enum {string}
              */
             mode: "min" | "max";
+        };
+        /**
+         * Point
+         * @description One report: a point on the curve of each of its metrics.
+         */
+        Point: {
+            /** Seq */
+            seq: number;
+            /** Trial Number */
+            trial_number: number;
+            /**
+             * Segment
+             * @description its ordinal within the trial
+             */
+            segment: number;
+            /**
+             * Cause
+             * @description of the segment
+             * @enum {string}
+             */
+            cause: "start" | "retry" | "resume" | "exploit";
+            /** Iteration */
+            iteration: number;
+            /**
+             * Step
+             * @description the training code's own count, if it gives one
+             */
+            step: number | null;
+            /** Time */
+            time: string;
+            /**
+             * Seconds
+             * @description since the experiment's start
+             */
+            seconds: number;
+            /** Metrics */
+            metrics: {
+                [key: string]: number | null;
+            };
         };
         /**
          * Problem
@@ -1027,6 +1520,240 @@ export interface components {
              */
             gpu_percent: (number | null)[];
         };
+        /**
+         * CheckpointSection
+         * @description Where checkpoints go, when they are asked for, and which are kept.
+         */
+        CheckpointSection: {
+            /**
+             * Storage
+             * @description an absolute path or any pyarrow.fs URI; null: under the home
+             * @default null
+             */
+            storage: string | null;
+            /**
+             * Frequency
+             * @description ask for one every n reports; null: when something needs one
+             * @default null
+             */
+            frequency: number | null;
+            /**
+             * Interval S
+             * @description ask for one this long after the last; null: never
+             * @default 60
+             */
+            interval_s: number | null;
+            /**
+             * At End
+             * @default true
+             */
+            at_end: boolean;
+            /**
+             * Keep Best
+             * @description null: all
+             * @default 1
+             */
+            keep_best: number | null;
+            /**
+             * Keep Last
+             * @description null: all
+             * @default 1
+             */
+            keep_last: number | null;
+        };
+        /**
+         * LimitsSection
+         * @description What the whole experiment may use, and for how long one waits.
+         */
+        LimitsSection: {
+            /**
+             * Max Concurrent Trials
+             * @description null: as many as the cluster holds
+             * @default null
+             */
+            max_concurrent_trials: number | null;
+            /**
+             * Time Budget S
+             * @description running time from the start of the first trial; pauses do not count
+             * @default null
+             */
+            time_budget_s: number | null;
+            /**
+             * Budget
+             * @description full trainings' worth (max_t each) to spend, all trials together; the freeze_thaw scheduler counts it
+             * @default null
+             */
+            budget: number | null;
+            /**
+             * Max Failures
+             * @description retries of a trial after errors of its code
+             * @default 0
+             */
+            max_failures: number;
+            /**
+             * Max System Failures
+             * @description retries after lost nodes and preemptions
+             * @default 10
+             */
+            max_system_failures: number;
+            /**
+             * Placement Timeout S
+             * @default 600
+             */
+            placement_timeout_s: number;
+            /**
+             * Hang Timeout S
+             * @default 1800
+             */
+            hang_timeout_s: number | null;
+            /**
+             * Stop Grace S
+             * @default 10
+             */
+            stop_grace_s: number;
+        };
+        /**
+         * ScalingSection
+         * @description What one trial's worker group is made of.
+         */
+        ScalingSection: {
+            /**
+             * Num Workers
+             * @default 1
+             */
+            num_workers: number;
+            /**
+             * Use Gpu
+             * @default false
+             */
+            use_gpu: boolean;
+            /**
+             * Resources Per Worker
+             * @description CPU, GPU and custom resources of a rank; fractions are allowed
+             */
+            resources_per_worker?: {
+                [key: string]: number;
+            };
+            /**
+             * Placement Strategy
+             * @default PACK
+             * @enum {string}
+             */
+            placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
+            /**
+             * Backend
+             * @description of torch.distributed
+             * @default auto
+             * @enum {string}
+             */
+            backend: "auto" | "gloo" | "nccl" | "none";
+            /**
+             * Reuse Workers
+             * @description hand worker processes on to the next trial
+             * @default true
+             */
+            reuse_workers: boolean;
+            /**
+             * Working Dir
+             * @description of the ranks: one of each trial's own, or that of the process that created this
+             * @default trial
+             * @enum {string}
+             */
+            working_dir: "trial" | "caller";
+        };
+        /**
+         * Spec
+         * @description One experiment: what is tried, what counts as better, who decides, and what may be used.
+         */
+        Spec: {
+            /**
+             * Name
+             * @description null: the name of the entrypoint's function
+             * @default null
+             */
+            name: string | null;
+            /**
+             * Entrypoint
+             * @description module:function
+             * @default null
+             * @example tuner.examples.digits:train
+             */
+            entrypoint: string | null;
+            /**
+             * Space
+             * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
+             */
+            space: {
+                [key: string]: unknown;
+            };
+            /**
+             * Metric
+             * @description the objective, or a list of objectives
+             */
+            metric: string | string[];
+            /**
+             * Mode
+             * @description whether it is minimised or maximised; one for all, or one for each
+             */
+            mode: ("min" | "max") | ("min" | "max")[];
+            /**
+             * Num Samples
+             * @default null
+             */
+            num_samples: number | null;
+            /**
+             * Seed
+             * @default 0
+             */
+            seed: number;
+            /**
+             * Max T
+             * @description a trial that gets there, in units of time_attr, is completed
+             * @default null
+             */
+            max_t: number | null;
+            /**
+             * Time Attr
+             * @default training_iteration
+             */
+            time_attr: string;
+            /** Search */
+            search?: {
+                [key: string]: unknown;
+            };
+            /** Scheduler */
+            scheduler?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Stop
+             * @description {metric: threshold} or {"type": ...}
+             */
+            stop?: {
+                [key: string]: unknown;
+            };
+            /** Points To Evaluate */
+            points_to_evaluate?: {
+                [key: string]: unknown;
+            }[];
+            scaling?: components["schemas"]["ScalingSection"];
+            limits?: components["schemas"]["LimitsSection"];
+            checkpoint?: components["schemas"]["CheckpointSection"];
+            /**
+             * Scope
+             * @description which of a trial's values counts
+             * @default all
+             * @enum {string}
+             */
+            scope: "all" | "last";
+            /**
+             * Runtime Env
+             * @description as Ray's
+             */
+            runtime_env?: {
+                [key: string]: unknown;
+            };
+        };
     };
     responses: never;
     parameters: never;
@@ -1035,4 +1762,1053 @@ export interface components {
     pathItems: never;
 }
 export type $defs = Record<string, never>;
-export type operations = Record<string, never>;
+export interface operations {
+    healthz_healthz_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    readyz_readyz_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description not ready; problems says why */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    list_experiments_api_v1_experiments_get: {
+        parameters: {
+            query?: {
+                state?: ("pending" | "running" | "pausing" | "paused" | "cancelling" | "cancelled" | "completed" | "failed") | null;
+                /** @description any part of the name */
+                name?: string | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExperimentPage"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_api_v1_experiments_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the same key again creates nothing and answers the same */
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Spec"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    dry_run_api_v1_experiments_dry_run_post: {
+        parameters: {
+            query?: {
+                /** @description how many of the first to show */
+                configurations?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Spec"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DryRun"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_api_v1_experiments__experiment_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_trials_api_v1_experiments__experiment_id__trials_get: {
+        parameters: {
+            query?: {
+                state?: ("pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled") | null;
+                /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
+                sort?: string;
+                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
+                where?: string[] | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialPage"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    curves_api_v1_experiments__experiment_id__curves_get: {
+        parameters: {
+            query?: {
+                /** @description by default the objective */
+                metric?: string | null;
+                /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
+                x?: "step" | "user_step" | "time";
+                /** @description about so many for a curve that reaches over the whole range, by default 1000 */
+                points?: number | null;
+                /** @description where the range begins, on the axis x */
+                from?: number | null;
+                /** @description where the range ends */
+                to?: number | null;
+                /** @description numbers of trials; by default the best */
+                trial?: number[] | null;
+                /** @description how many trials, where none are named */
+                limit?: number;
+                /**
+                 * @deprecated
+                 * @description as points
+                 */
+                max_points?: number | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Curves"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    best_so_far_api_v1_experiments__experiment_id__best_so_far_get: {
+        parameters: {
+            query?: {
+                /** @description by default the objective */
+                metric?: string | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BestSoFarOf"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    importance_api_v1_experiments__experiment_id__importance_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Importances"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    decisions_api_v1_experiments__experiment_id__decisions_get: {
+        parameters: {
+            query?: {
+                /** @description a trial's number */
+                trial?: number | null;
+                /** @description of these kinds only; may be repeated */
+                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
+                /** @description any part of the reason */
+                text?: string | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecisionPage"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    segments_api_v1_experiments__experiment_id__segments_get: {
+        parameters: {
+            query?: {
+                /** @description of these causes only; may be repeated */
+                cause?: ("start" | "retry" | "resume" | "exploit")[] | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SegmentPage"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    events_api_v1_experiments__experiment_id__events_get: {
+        parameters: {
+            query?: {
+                /** @description an event_seq */
+                after?: number;
+            };
+            header?: {
+                "last-event-id"?: string | null;
+            };
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    changes_api_v1_experiments__experiment_id__changes_get: {
+        parameters: {
+            query?: {
+                /** @description an event_seq */
+                after?: number;
+            };
+            header?: {
+                "last-event-id"?: string | null;
+            };
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["Changes"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_api_v1_experiments__experiment_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pause_api_v1_experiments__experiment_id__pause_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resume_api_v1_experiments__experiment_id__resume_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_api_v1_trials__trial_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    stop_api_v1_trials__trial_id__stop_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    logs_api_v1_trials__trial_id__logs_get: {
+        parameters: {
+            query?: {
+                rank?: number | null;
+                /** @description its ordinal */
+                segment?: number | null;
+                /** @description only so many lines of each */
+                tail?: number | null;
+            };
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Logs"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    usage_api_v1_trials__trial_id__usage_get: {
+        parameters: {
+            query?: {
+                rank?: number | null;
+                /** @description its ordinal */
+                segment?: number | null;
+            };
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    curves_api_v1_trials__trial_id__curves_get: {
+        parameters: {
+            query?: {
+                /** @description time: seconds since the experiment's start */
+                x?: "step" | "time";
+                /** @description per segment and metric */
+                max_points?: number;
+            };
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialCurves"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description something in the request is wrong */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    lineage_api_v1_trials__trial_id__lineage_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Lineage"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    live_api_v1_trials__trial_id__live_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Live"];
+                };
+            };
+            /** @description there is none */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers just now */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+}

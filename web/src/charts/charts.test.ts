@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import type { Trial } from "../api/types";
-import { fold, nothing, random, story } from "../test/run";
+import { after, nothing, random, story } from "../test/run";
 import { ABSENT, choose, dimensionsOf, matches, objectiveId, positionOf, valueAt, valueOf } from "./dimensions";
 import { frontOf, pointsOf, staircase, type Point } from "./pareto";
 
-const TRIALS = fold(nothing(), story(40)).trials;
+const TRIALS = after(nothing(), story(40)).trials;
 const SPACE = { lr: { type: "loguniform", lower: 1e-3, upper: 10 }, width: { type: "choice", categories: [16, 32, 64] } };
 const EXPERIMENT = { metric: "accuracy", space: SPACE };
 

@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
 import { config, duration, metric } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { palette } from "./colours";
 import classes from "./curves.module.css";
 import { pointAt, type Source } from "./geometry";

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
-import { fold, nothing, random, story } from "../test/run";
+import { after, nothing, random, story } from "../test/run";
 import { donorPoint, extent, holds, inView, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
 
 type Cause = Series["segments"][number]["cause"];
@@ -55,7 +55,7 @@ describe("layOut", () => {
   });
 
   it("gives indexes that pointAt takes back to the reported point", () => {
-    const curves = fold(nothing(), story(20, 3)).byStep.series;
+    const curves = after(nothing(), story(20, 3)).byStep.series;
     layOut(curves, X, Y, "step").forEach((line, i) => {
       for (let at = 0; at < line.points.length / 2; at++) {
         const point = pointAt(curves[i]!, at, "step");

@@ -8,7 +8,8 @@ import { chosenWords, dimensionsOf, matches, type Dimension } from "../charts/di
 import { frontOf, pointsOf } from "../charts/pareto";
 import { ranks } from "../curves/colours";
 import { duration, elapsed, metric, moment, readable } from "../format";
-import { experimentEnded, readOlderDecisions, useExperiment, type LiveExperiment } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { readOlderDecisions, useExperiment, type LiveExperiment } from "../live/useExperiment";
 import { Actions } from "../parts/Actions";
 import { BestPanel } from "../parts/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/CurvesPanel";

@@ -5,7 +5,8 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { ago, config, duration, elapsed, metric, moment, readable } from "../format";
-import { experimentEnded, keys } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { keys } from "../live/useExperiment";
 import { FirstExperiment } from "../parts/FirstExperiment";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
@@ -20,7 +21,8 @@ const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", 
 export default function ExperimentsPage() {
   useTitle("Experiments");
   const [search, setSearch] = useSearchParams();
-  const state = search.get("state") ?? "";
+  const asked = search.get("state");
+  const state = STATES.find((one) => one === asked) ?? "";
   const name = search.get("name") ?? "";
   const filter = (key: string, value: string) =>
     setSearch((old) => {

@@ -3,7 +3,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, type Action } from "../api/client";
 import type { Experiment, ExperimentState, Trial } from "../api/types";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 
 const OFFERED: Record<ExperimentState, Action[]> = {

@@ -1,7 +1,8 @@
 import type { Experiment, XAxis } from "../api/types";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
-import { experimentEnded, useCurves, type LiveExperiment } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { useCurves, type LiveExperiment } from "../live/useExperiment";
 import { Facts, Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { useNow } from "./useNow";

@@ -1,4 +1,5 @@
 import { CopyButton, Button, Tabs } from "@mantine/core";
+import { ROOT } from "../api/root";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 
@@ -15,7 +16,7 @@ tuner.run(
     metric="accuracy", mode="max", num_samples=16, max_t=27, num_workers=2,
 )`;
 
-const curl = (origin: string) => `curl -X POST ${origin}/api/v1/experiments -H 'Content-Type: application/json' -d '{
+const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Content-Type: application/json' -d '{
   "name": "digits", "entrypoint": "tuner.examples.digits:train",
   "space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
             "width": {"type": "choice", "categories": [16, 32, 64]}},
@@ -39,7 +40,7 @@ export function FirstExperiment() {
             <Tabs.Tab value="demo">Demo</Tabs.Tab>
           </Tabs.List>
           <Tabs.Panel value="python"><Snippet text={PYTHON} /></Tabs.Panel>
-          <Tabs.Panel value="http"><Snippet text={curl(window.location.origin)} /></Tabs.Panel>
+          <Tabs.Panel value="http"><Snippet text={curl(new URL(ROOT, window.location.href).href)} /></Tabs.Panel>
           <Tabs.Panel value="demo"><Snippet text="tuner demo" /></Tabs.Panel>
         </Tabs>
       </Panel>

@@ -2,7 +2,8 @@ import { Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { Experiment, Importances } from "../api/types";
-import { experimentEnded, keys } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { keys } from "../live/useExperiment";
 import { ProblemBox } from "./Problem";
 import classes from "./parts.module.css";
 

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useLayoutEffect, useRef } from "react";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { frontOf, pointsOf } from "../charts/pareto";
 import { ParetoChart } from "../charts/ParetoChart";
-import { experimentEnded } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";

@@ -6,7 +6,7 @@ import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { pointAt } from "../curves/geometry";
 import { CurvesPlot, type Hover } from "../curves/plot";
 import { metric as written } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";

@@ -5,7 +5,7 @@ import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, TrialWithSegments } from "../api/types";
 import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
 import { StopTrial } from "./Actions";

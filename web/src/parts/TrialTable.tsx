@@ -4,6 +4,7 @@ import { memo, useMemo, useRef } from "react";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { duration, metric, param } from "../format";
 import { colourAt, shareOfRank, type Theme } from "../curves/colours";
+import { ROOT } from "../api/root";
 import { Panel } from "./Panel";
 import { StateBadge } from "./StateBadge";
 import classes from "./TrialTable.module.css";
@@ -129,7 +130,7 @@ function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Colum
     case "number":
       return (
         <Anchor
-          size="sm" href={`/trials/${trial.id}`}
+          size="sm" href={`${ROOT}trials/${trial.id}`}
           onClick={(event) => {
             if (event.metaKey || event.ctrlKey || event.shiftKey) return;
             event.preventDefault();

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { TrialWithSegments, UsageSeries } from "../api/types";
 import { bytes } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 

@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { ApiError } from "../api/client";
 import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/types";
 import { ranks } from "../curves/colours";
-import { fold, nothing, story } from "../test/run";
+import { after, nothing, story } from "../test/run";
 import { DecisionLog, factsOf } from "./DecisionLog";
 import { parseKinds } from "./DecisionsTab";
 import { FailureNotice } from "./FailureNotice";
@@ -19,7 +19,7 @@ import { places } from "./TrialDetails";
 import { TrialTable } from "./TrialTable";
 
 const show = (node: ReactNode) => render(<MantineProvider>{node}</MantineProvider>);
-const VIEWS = fold(nothing(), story(300));
+const VIEWS = after(nothing(), story(300));
 const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration", objectives: [] };
 
 function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
