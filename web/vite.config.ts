@@ -11,5 +11,10 @@ export default defineConfig({
   server: { host: "127.0.0.1", proxy: { "/api": service, "/openapi.json": service } },
   build: { outDir: "../tuner/_web", emptyOutDir: true, chunkSizeWarningLimit: 900 },
   // A busy machine takes seconds to find something by its role in three hundred rows.
-  test: { testTimeout: 30_000, environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], setupFiles: ["src/test/setup.ts"] },
+  test: {
+    testTimeout: 30_000,
+    environment: "happy-dom",
+    include: ["src/**/*.test.{ts,tsx}"],
+    setupFiles: ["src/test/setup.ts"],
+  },
 });

@@ -173,6 +173,45 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
         expect(page.get_by_role("button", name=f"{state} {count}", exact=True)).to_be_visible()
 
 
+def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open, service: Service) -> None:
+    """The page used to work states out of events by itself, and showed a trial as paused that the core had running."""
+    scheduler = {
+        "type": "pbt",
+        "perturbation_interval": 2,
+        "hyperparam_mutations": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}},
+    }
+    spec = digits("taken over", 8, scheduler=scheduler, max_t=40, limits=Limits(max_concurrent_trials=4))
+    search = Search(service.store, spec, start=time.time() - 60, curve=steady)
+    page = visit(f"/experiments/{search.public_id}?sort=number", height=1300)
+    expect(page.get_by_role("status")).to_have_text("live")
+    read: list[str] = []
+    page.on("request", lambda request: read.append(request.url))
+    for count in (30, 60, 61, 62, 63, 90):
+        search.advance(count)
+        expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
+        for trial in search.core.trials:
+            row = page.get_by_role("row", name=re.compile(rf"^{trial.number} {trial.state}"))
+            expect(row.locator("td[data-column=iteration]")).to_have_text(str(trial.iteration))
+            expect(row).to_contain_text(trial.waiting or trial.reason)
+            expect(row).to_contain_text(f"{trial.params['lr']:.4g}"[:5])
+    decisions = {decision.kind for decision in service.store.decisions(search.id, page_size=1000).items}
+    assert decisions >= {"exploit", "resume", "pause"}
+    assert [url for url in read if "/trials" in url or "/decisions" in url or "/curves" in url] == []
+
+
+def test_a_page_that_missed_very_much_reads_everything_again(
+    visit: Open, running: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.api.stream.KEPT", 10)
+    page = visit(f"/experiments/{running.public_id}?sort=number")
+    expect(page.get_by_role("status")).to_have_text("live")
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+    running.advance(120, at_once=60)
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+    last = running.core.trials[-1]
+    expect(page.get_by_role("row", name=re.compile(rf"^{last.number} {last.state}"))).to_be_visible()
+
+
 def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, service: Service) -> None:
     spec = digits("soon")
     record = service.store.create_experiment(spec)

@@ -23,10 +23,17 @@ export class ApiError extends Error {
 }
 
 // `fetch` is looked up for each call, so that tests can replace it.
-const http = createClient<paths>({ baseUrl: ROOT.slice(0, -1), headers: { Accept: "application/json" }, fetch: (request) => fetch(request) });
+const http = createClient<paths>({
+  baseUrl: ROOT.slice(0, -1),
+  headers: { Accept: "application/json" },
+  fetch: (request) => fetch(request),
+});
 
 /** The data of an answer, or an ApiError. */
-async function answered<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>, signal?: AbortSignal): Promise<T> {
+async function answered<T>(
+  call: Promise<{ data?: T; error?: unknown; response: Response }>,
+  signal?: AbortSignal,
+): Promise<T> {
   let found: { data?: T; error?: unknown; response: Response };
   try {
     found = await call;
@@ -37,7 +44,11 @@ async function answered<T>(call: Promise<{ data?: T; error?: unknown; response: 
   const { data, error, response } = found;
   if (response.ok && data !== undefined) return data;
   const problem = isProblem(error) ? error : null;
-  throw new ApiError(response.status, problem?.detail || problem?.title || `${response.status} ${response.statusText}`, problem);
+  throw new ApiError(
+    response.status,
+    problem?.detail || problem?.title || `${response.status} ${response.statusText}`,
+    problem,
+  );
 }
 
 function isProblem(value: unknown): value is Problem {
@@ -91,7 +102,10 @@ export const api = {
   experiments: (query: ExperimentQuery, signal?: AbortSignal) =>
     answered(http.GET("/api/v1/experiments", { params: { query }, ...aborting(signal) }), signal),
   experiment: (id: string, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }), signal),
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
   trials: (id: string, signal?: AbortSignal): Promise<Trial[]> =>
     all((token) => {
       const params = { path: { experiment_id: id }, query: { page_size: PAGE, ...from(token) } };
@@ -104,29 +118,52 @@ export const api = {
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
     all((token) => {
       const params = { path: { experiment_id: id }, query: { page_size: PAGE, ...from(token) } };
-      return answered(http.GET("/api/v1/experiments/{experiment_id}/segments", { params, ...aborting(signal) }), signal);
+      return answered(
+        http.GET("/api/v1/experiments/{experiment_id}/segments", { params, ...aborting(signal) }),
+        signal,
+      );
     }),
   decisions: (id: string, query: DecisionQuery, signal?: AbortSignal): Promise<Page<Decision>> => {
     const params = { path: { experiment_id: id }, query };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/decisions", { params, ...aborting(signal) }), signal);
   },
   importance: (id: string, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/experiments/{experiment_id}/importance", { params: { path: { experiment_id: id } }, ...aborting(signal) }), signal),
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/importance", {
+        params: { path: { experiment_id: id } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   trial: (id: string, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }), signal),
+    answered(
+      http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
   trialCurves: (id: string, x: "step" | "time", signal?: AbortSignal) => {
     const params = { path: { trial_id: id }, query: { x, max_points: 400 } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
   },
   logs: (id: string, query: { rank?: number; segment?: number; tail?: number }, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }), signal),
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }),
+      signal,
+    ),
   usage: (id: string, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }), signal),
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
   lineage: (id: string, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/trials/{trial_id}/lineage", { params: { path: { trial_id: id } }, ...aborting(signal) }), signal),
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/lineage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
   act: (id: string, action: Action) =>
     answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
-  stopTrial: (id: string) => answered(http.POST("/api/v1/trials/{trial_id}/stop", { params: { path: { trial_id: id } } })),
+  stopTrial: (id: string) =>
+    answered(http.POST("/api/v1/trials/{trial_id}/stop", { params: { path: { trial_id: id } } })),
   /** What an EventSource follows. */
-  changesUrl: (id: string, after: number) => `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
+  changesUrl: (id: string, after: number) =>
+    `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };

@@ -6,26 +6,58 @@
  * So an answer and the stream need not be lined up exactly.
  */
 
-import type { BestSoFar, Changes, CurveSegment, Curves, Decision, Point, SegmentItem, Series, Trial } from "../api/types";
+import type {
+  BestSoFar,
+  Changes,
+  CurveSegment,
+  Curves,
+  Decision,
+  Point,
+  SegmentItem,
+  Series,
+  Trial,
+} from "../api/types";
 
 /** Trials by number, as the list of trials gives them. */
 export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "trials">): readonly Trial[] {
-  return replaced(trials, changes.trials, (trial) => trial.number, (a, b) => a.number - b.number);
+  return replaced(
+    trials,
+    changes.trials,
+    (trial) => trial.number,
+    (a, b) => a.number - b.number,
+  );
 }
 
 /** Decisions, newest first. Changes of decisions older than those in the list are left out: they belong to pages not read yet. */
-export function withDecisions(decisions: readonly Decision[], changes: Pick<Changes, "decisions">, complete: boolean): readonly Decision[] {
+export function withDecisions(
+  decisions: readonly Decision[],
+  changes: Pick<Changes, "decisions">,
+  complete: boolean,
+): readonly Decision[] {
   const oldest = complete ? -1 : (decisions[decisions.length - 1]?.seq ?? -1);
   const rows = changes.decisions.filter((decision) => decision.seq >= oldest);
-  return replaced(decisions, rows, (decision) => decision.seq, (a, b) => b.seq - a.seq);
+  return replaced(
+    decisions,
+    rows,
+    (decision) => decision.seq,
+    (a, b) => b.seq - a.seq,
+  );
 }
 
 /** Segments in the order in which they were created. */
-export function withSegments(segments: readonly SegmentItem[], changes: Pick<Changes, "segments">): readonly SegmentItem[] {
+export function withSegments(
+  segments: readonly SegmentItem[],
+  changes: Pick<Changes, "segments">,
+): readonly SegmentItem[] {
   return replaced(segments, changes.segments, (one) => `${one.trial_number}.${one.ordinal}`);
 }
 
-function replaced<Row, Key>(rows: readonly Row[], changed: readonly Row[], keyOf: (row: Row) => Key, order?: (a: Row, b: Row) => number): readonly Row[] {
+function replaced<Row, Key>(
+  rows: readonly Row[],
+  changed: readonly Row[],
+  keyOf: (row: Row) => Key,
+  order?: (a: Row, b: Row) => number,
+): readonly Row[] {
   if (changed.length === 0) return rows;
   const fresh = new Map(changed.map((row) => [keyOf(row), row]));
   const next = rows.map((row) => {
@@ -70,17 +102,26 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
     if (old && segments && segments !== old.segments) put(point.trial_number, { ...old, segments });
   }
   const best = withBest(curves.best_so_far, curves.metric, changes);
-  return list === null && best === curves.best_so_far ? curves : { ...curves, series: list ?? curves.series, best_so_far: best };
+  return list === null && best === curves.best_so_far
+    ? curves
+    : { ...curves, series: list ?? curves.series, best_so_far: best };
 }
 
-function withPoint(segments: CurveSegment[], point: Point, { metric, x: axis }: Pick<Curves, "metric" | "x">): CurveSegment[] {
+function withPoint(
+  segments: CurveSegment[],
+  point: Point,
+  { metric, x: axis }: Pick<Curves, "metric" | "x">,
+): CurveSegment[] {
   if (!(metric in point.metrics)) return segments;
   const x = axis === "step" ? point.iteration : axis === "user_step" ? point.step : point.seconds;
   if (x === null) return segments;
   const y = point.metrics[metric] ?? null;
   const i = segments.findIndex((segment) => segment.ordinal === point.segment);
   const segment = segments[i];
-  if (!segment) return [...segments, { ordinal: point.segment, cause: point.cause, x: [x], y: [y] }].sort((a, b) => a.ordinal - b.ordinal);
+  if (!segment)
+    return [...segments, { ordinal: point.segment, cause: point.cause, x: [x], y: [y] }].sort(
+      (a, b) => a.ordinal - b.ordinal,
+    );
   const last = segment.x[segment.x.length - 1];
   if (last !== undefined && x <= last) return segments;
   const copy = [...segments];

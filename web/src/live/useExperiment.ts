@@ -1,6 +1,12 @@
 /** Everything that is shown of one experiment, read once and then kept up to date by its event stream. */
 
-import { keepPreviousData, useQuery, useQueryClient, type QueryClient, type UseQueryResult } from "@tanstack/react-query";
+import {
+  keepPreviousData,
+  useQuery,
+  useQueryClient,
+  type QueryClient,
+  type UseQueryResult,
+} from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
@@ -25,11 +31,16 @@ export const keys = {
 
 /** Changes of the last while, so that an answer that was read before some of them is brought up to date when it arrives. */
 class Recent {
+  readonly id: string;
   private changes: Changes[] = [];
   private readonly limit = 2000;
 
   /** How many there have been. */
   mark = 0;
+
+  constructor(id: string) {
+    this.id = id;
+  }
 
   add(changes: Changes[]): void {
     this.changes.push(...changes);
@@ -60,7 +71,10 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
   client.setQueryData<Decisions>(keys.decisions(id), (old) => {
     if (!old || old.older !== token) return old;
     const have = new Set(old.items.map((decision) => decision.seq));
-    return { items: [...old.items, ...page.items.filter((decision) => !have.has(decision.seq))], older: page.next_page_token };
+    return {
+      items: [...old.items, ...page.items.filter((decision) => !have.has(decision.seq))],
+      older: page.next_page_token,
+    };
   });
 }
 
@@ -68,7 +82,10 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
 export type SourceOf = (trial: number, ordinal: number) => Source | undefined;
 
 /** Read where exploits took their weights from; asks the service only if `wanted`, that is where there are exploits. */
-export function useSources(live: LiveExperiment, wanted: boolean): { segments: readonly SegmentItem[]; source: SourceOf } {
+export function useSources(
+  live: LiveExperiment,
+  wanted: boolean,
+): { segments: readonly SegmentItem[]; source: SourceOf } {
   const id = live.experiment.data?.id ?? "";
   const query = useQuery({
     queryKey: keys.segments(id),
@@ -86,9 +103,16 @@ export function useSources(live: LiveExperiment, wanted: boolean): { segments: r
     const found = new Map<string, Source>();
     for (const one of segments ?? NO_SEGMENTS) {
       if (one.cause !== "exploit" || one.source_trial_number === null) continue;
-      found.set(`${one.trial_number}.${one.ordinal}`, { trial: one.source_trial_number, ordinal: one.source_ordinal, iteration: one.start_iteration });
+      found.set(`${one.trial_number}.${one.ordinal}`, {
+        trial: one.source_trial_number,
+        ordinal: one.source_ordinal,
+        iteration: one.start_iteration,
+      });
     }
-    return { segments: segments ?? NO_SEGMENTS, source: (trial: number, ordinal: number) => found.get(`${trial}.${ordinal}`) };
+    return {
+      segments: segments ?? NO_SEGMENTS,
+      source: (trial: number, ordinal: number) => found.get(`${trial}.${ordinal}`),
+    };
   }, [segments]);
 }
 
@@ -104,11 +128,14 @@ export interface LiveExperiment {
 
 export function useExperiment(id: string): LiveExperiment {
   const client = useQueryClient();
-  const recent = useMemo(() => new Recent(), [id]);
+  const [recent, setRecent] = useState(() => new Recent(id));
+  if (recent.id !== id) setRecent(new Recent(id));
   const [stream, setStream] = useState<StreamState>("connecting");
 
   const experiment = useQuery({
-    queryKey: keys.experiment(id), queryFn: ({ signal }) => api.experiment(id, signal), refetchOnMount: "always",
+    queryKey: keys.experiment(id),
+    queryFn: ({ signal }) => api.experiment(id, signal),
+    refetchOnMount: "always",
     // The stream brings it sooner; this is for what time alone changes, such as a script that is gone, and for a stream that is down.
     refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
   });
@@ -215,5 +242,9 @@ function apply(client: QueryClient, id: string, changes: readonly Changes[]): vo
 /** Whether these are the keys of a trial of this experiment. */
 function ofTrialIn(client: QueryClient, id: string, key: readonly unknown[]): boolean {
   const [what, trial] = key;
-  return what === "trial" && typeof trial === "string" && client.getQueryData<TrialWithSegments>(keys.trial(trial))?.experiment_id === id;
+  return (
+    what === "trial" &&
+    typeof trial === "string" &&
+    client.getQueryData<TrialWithSegments>(keys.trial(trial))?.experiment_id === id
+  );
 }

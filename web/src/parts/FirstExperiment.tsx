@@ -31,7 +31,9 @@ export function FirstExperiment() {
   return (
     <div style={{ maxWidth: 820, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 4px" }}>No experiments yet</h1>
-      <p style={{ margin: "0 0 16px" }} className={classes.dimmed}>Start one in any of these ways; it shows up here by itself.</p>
+      <p style={{ margin: "0 0 16px" }} className={classes.dimmed}>
+        Start one in any of these ways; it shows up here by itself.
+      </p>
       <Panel>
         <Tabs defaultValue="python">
           <Tabs.List mb="sm">
@@ -39,9 +41,15 @@ export function FirstExperiment() {
             <Tabs.Tab value="http">HTTP</Tabs.Tab>
             <Tabs.Tab value="demo">Demo</Tabs.Tab>
           </Tabs.List>
-          <Tabs.Panel value="python"><Snippet text={PYTHON} /></Tabs.Panel>
-          <Tabs.Panel value="http"><Snippet text={curl(new URL(ROOT, window.location.href).href)} /></Tabs.Panel>
-          <Tabs.Panel value="demo"><Snippet text="tuner demo" /></Tabs.Panel>
+          <Tabs.Panel value="python">
+            <Snippet text={PYTHON} />
+          </Tabs.Panel>
+          <Tabs.Panel value="http">
+            <Snippet text={curl(new URL(ROOT, window.location.href).href)} />
+          </Tabs.Panel>
+          <Tabs.Panel value="demo">
+            <Snippet text="tuner demo" />
+          </Tabs.Panel>
         </Tabs>
       </Panel>
     </div>
@@ -51,10 +59,14 @@ export function FirstExperiment() {
 export function Snippet({ text }: { text: string }) {
   return (
     <div style={{ position: "relative" }}>
-      <pre className={classes.code} tabIndex={0}>{text}</pre>
+      <pre className={classes.code} tabIndex={0}>
+        {text}
+      </pre>
       <CopyButton value={text}>
         {({ copied, copy }) => (
-          <Button size="compact-xs" variant="default" onClick={copy} style={{ position: "absolute", top: 8, right: 8 }}>{copied ? "Copied" : "Copy"}</Button>
+          <Button size="compact-xs" variant="default" onClick={copy} style={{ position: "absolute", top: 8, right: 8 }}>
+            {copied ? "Copied" : "Copy"}
+          </Button>
         )}
       </CopyButton>
     </div>

@@ -18,7 +18,12 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
   const rank = /^\d{1,6}$/.test(address.get("logrank") ?? "") ? address.get("logrank")! : "";
   const query = useQuery({
     queryKey: ["trial", trial.id, "logs", segment, rank],
-    queryFn: ({ signal }) => api.logs(trial.id, { tail: TAIL, ...(segment ? { segment } : {}), ...(rank ? { rank: Number(rank) } : {}) }, signal),
+    queryFn: ({ signal }) =>
+      api.logs(
+        trial.id,
+        { tail: TAIL, ...(segment ? { segment } : {}), ...(rank ? { rank: Number(rank) } : {}) },
+        signal,
+      ),
     refetchInterval: hasEnded(trial.state) ? false : 2000,
   });
   const pre = useRef<HTMLPreElement>(null);
@@ -31,22 +36,42 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
     <>
       <Group gap="xs" mb="xs">
         <Select
-          size="xs" w={140} aria-label="Segment" allowDeselect={false} value={String(segment ?? "")}
+          size="xs"
+          w={140}
+          aria-label="Segment"
+          allowDeselect={false}
+          value={String(segment ?? "")}
           data={trial.segments.map(({ ordinal }) => ({ value: String(ordinal), label: `segment ${ordinal}` }))}
           onChange={(value) => address.set({ segment: value })}
         />
         <Select
-          size="xs" w={120} aria-label="Rank" allowDeselect={false} value={rank} onChange={(value) => address.set({ logrank: value })}
-          data={[{ value: "", label: "all ranks" }, ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` }))]}
+          size="xs"
+          w={120}
+          aria-label="Rank"
+          allowDeselect={false}
+          value={rank}
+          onChange={(value) => address.set({ logrank: value })}
+          data={[
+            { value: "", label: "all ranks" },
+            ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` })),
+          ]}
         />
       </Group>
       {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
       {query.isLoading && <Skeleton height={120} />}
-      {query.isSuccess && parts.length === 0 && <p className={classes.none}>Nothing has been written{rank && ` by rank ${rank}`}.</p>}
+      {query.isSuccess && parts.length === 0 && (
+        <p className={classes.none}>Nothing has been written{rank && ` by rank ${rank}`}.</p>
+      )}
       {parts.length > 0 && (
         <pre
-          ref={pre} className={classes.pre} tabIndex={0} aria-label="Log lines" style={{ maxHeight: 520 }}
-          onScroll={({ currentTarget: box }) => (atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 30)}
+          ref={pre}
+          className={classes.pre}
+          tabIndex={0}
+          aria-label="Log lines"
+          style={{ maxHeight: 520 }}
+          onScroll={({ currentTarget: box }) =>
+            (atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 30)
+          }
         >
           {parts.map((part) => `── rank ${part.rank} · ${part.stream}\n${part.text.replace(/\n?$/, "\n")}`).join("")}
         </pre>

@@ -8,8 +8,13 @@ const COLUMNS = columnsOf(TRIALS, "accuracy", "training_iteration");
 
 describe("the columns of the trial table", () => {
   it("has one for each parameter that any trial has", () => {
-    expect(COLUMNS.filter((column) => column.id.startsWith("param:")).map((column) => [column.label, column.numeric])).toEqual([
-      ["lr", true], ["width", true], ["optimizer/beta", true], ["name", false],
+    expect(
+      COLUMNS.filter((column) => column.id.startsWith("param:")).map((column) => [column.label, column.numeric]),
+    ).toEqual([
+      ["lr", true],
+      ["width", true],
+      ["optimizer/beta", true],
+      ["name", false],
     ]);
   });
 

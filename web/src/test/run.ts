@@ -43,17 +43,52 @@ export function story(trials: number, seed = 1): Changes[] {
   const now = () => new Date(clock).toISOString();
   const step = (parts: Partial<Changes>) => {
     const since = steps[steps.length - 1]?.seq ?? 0;
-    steps.push({ since, seq, reset: false, experiment: null, trials: [], segments: [], decisions: [], points: [], best: [], ...parts });
+    steps.push({
+      since,
+      seq,
+      reset: false,
+      experiment: null,
+      trials: [],
+      segments: [],
+      decisions: [],
+      points: [],
+      best: [],
+      ...parts,
+    });
   };
-  const decide = (kind: Decision["kind"], trial: Trial | null, reason: string, state: Decision["state"] = "done"): Decision => {
+  const decide = (
+    kind: Decision["kind"],
+    trial: Trial | null,
+    reason: string,
+    state: Decision["state"] = "done",
+  ): Decision => {
     seq += 1;
     const payload = kind === "exploit" ? { params: trial!.params, donor: 0 } : {};
-    return { seq, time: now(), kind, trial_number: trial?.number ?? null, trial_id: trial?.id ?? null, reason, state, payload };
+    return {
+      seq,
+      time: now(),
+      kind,
+      trial_number: trial?.number ?? null,
+      trial_id: trial?.id ?? null,
+      reason,
+      state,
+      payload,
+    };
   };
   const newSegment = (trial: Trial, ordinal: number, cause: SegmentItem["cause"]): SegmentItem => ({
-    trial_number: trial.number, ordinal, cause, start_iteration: trial.iteration, source_trial_number: cause === "exploit" ? 0 : null,
-    source_ordinal: cause === "exploit" ? 1 : null, params: trial.params, warm: true, startup_s: null, created_at: now(), started_at: null,
-    ended_at: null, outcome: null,
+    trial_number: trial.number,
+    ordinal,
+    cause,
+    start_iteration: trial.iteration,
+    source_trial_number: cause === "exploit" ? 0 : null,
+    source_ordinal: cause === "exploit" ? 1 : null,
+    params: trial.params,
+    warm: true,
+    startup_s: null,
+    created_at: now(),
+    started_at: null,
+    ended_at: null,
+    outcome: null,
   });
 
   const running: Running[] = [];
@@ -64,9 +99,27 @@ export function story(trials: number, seed = 1): Changes[] {
       const number = started++;
       const rate = 0.1 + next();
       const trial: Trial = {
-        id: `trl_${number}`, experiment_id: "exp_1", number, state: "pending", params: { lr: rate, width: number % 2 ? 32 : 64 }, iteration: 0,
-        last: {}, last_value: null, best_value: null, best_iteration: null, best_params: {}, feasible: null, running_s: 0, failures: 0,
-        reason: "a worker group is free", waiting: null, error: null, checkpoint: null, created_at: now(), started_at: null, ended_at: null,
+        id: `trl_${number}`,
+        experiment_id: "exp_1",
+        number,
+        state: "pending",
+        params: { lr: rate, width: number % 2 ? 32 : 64 },
+        iteration: 0,
+        last: {},
+        last_value: null,
+        best_value: null,
+        best_iteration: null,
+        best_params: {},
+        feasible: null,
+        running_s: 0,
+        failures: 0,
+        reason: "a worker group is free",
+        waiting: null,
+        error: null,
+        checkpoint: null,
+        created_at: now(),
+        started_at: null,
+        ended_at: null,
       };
       const pending = decide("start", trial, trial.reason, "pending");
       const one: Running = { trial, rate, top: 0.4 + 0.6 * next(), segment: newSegment(trial, 1, "start"), pending };
@@ -101,21 +154,45 @@ export function story(trials: number, seed = 1): Changes[] {
     const metrics = { accuracy: value, loss: 1 - reached };
     const better = isBetter(value, one.trial.best_value, "max");
     one.trial = {
-      ...one.trial, iteration, last: { ...one.trial.last, ...metrics }, last_value: value ?? one.trial.last_value,
+      ...one.trial,
+      iteration,
+      last: { ...one.trial.last, ...metrics },
+      last_value: value ?? one.trial.last_value,
       ...(better ? { best_value: value, best_iteration: iteration } : {}),
     };
     const seconds = (clock - begin) / 1000;
     const { number } = one.trial;
-    const point: Point = { seq, trial_number: number, segment: one.segment.ordinal, cause: one.segment.cause, iteration, step: null, time: now(), seconds, metrics };
+    const point: Point = {
+      seq,
+      trial_number: number,
+      segment: one.segment.ordinal,
+      cause: one.segment.cause,
+      iteration,
+      step: null,
+      time: now(),
+      seconds,
+      metrics,
+    };
     const leads = value !== null && isBetter(value, best, "max");
     if (leads) best = value;
     const improved = leads ? [{ seq, metric: "accuracy", seconds, value }] : [];
     const chance = next();
     if (iteration >= 27) return end("completed", "complete", "reached max_t=27");
-    if ([1, 3, 9].includes(iteration) && chance < 0.5) return end("stopped", "stop", `stopped at iteration ${iteration}: ${value} is below the cut`);
+    if ([1, 3, 9].includes(iteration) && chance < 0.5)
+      return end("stopped", "stop", `stopped at iteration ${iteration}: ${value} is below the cut`);
     step({ trials: [one.trial], points: [point], best: improved });
     if (chance > 0.97) {
-      const error: Failure = { kind: "user", cause: "exception", message: "RuntimeError: boom", rank: 1, node: "a", pid: 7, traceback: "", log_tail: "", stacks: {} };
+      const error: Failure = {
+        kind: "user",
+        cause: "exception",
+        message: "RuntimeError: boom",
+        rank: 1,
+        node: "a",
+        pid: 7,
+        traceback: "",
+        log_tail: "",
+        stacks: {},
+      };
       one.trial = { ...one.trial, error, iteration: Math.max(0, iteration - 2) };
       again("retry", "rank 1 raised RuntimeError", "failed");
     } else if (chance > 0.94) again("resume", "the best not yet promoted one", "left");
@@ -154,7 +231,15 @@ export interface Views {
 }
 
 export function nothing(): Views {
-  const curves = (x: XAxis): Curves => ({ metric: "accuracy", mode: "max", x, width: 1, left_out: 0, series: [], best_so_far: { x: [], y: [] } });
+  const curves = (x: XAxis): Curves => ({
+    metric: "accuracy",
+    mode: "max",
+    x,
+    width: 1,
+    left_out: 0,
+    series: [],
+    best_so_far: { x: [], y: [] },
+  });
   return { trials: [], segments: [], byStep: curves("step"), byTime: curves("time"), decisions: [] };
 }
 
