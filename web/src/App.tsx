@@ -13,6 +13,7 @@ import { Link, NavLink, Outlet } from "react-router";
 import { ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
+import { KeyHelp } from "./parts/KeyHelp";
 
 export function App() {
   return (
@@ -33,6 +34,7 @@ export function App() {
         </header>
         <DownBanner />
       </Top>
+      <KeyHelp />
       <main id="main" className={classes.main}>
         <Outlet />
       </main>

@@ -10,7 +10,7 @@ import {
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
-import type { Source } from "../curves/geometry";
+import type { Range, Source } from "../curves/geometry";
 import { withCurves, withDecisions, withSegments, withTrials } from "./changes";
 import { experimentEnded } from "./states";
 import { Stream, type StreamState } from "./stream";
@@ -62,6 +62,7 @@ export interface Decisions {
 
 const DECISIONS_AT_ONCE = 200;
 const REFRESH_MS = 10_000;
+const ZOOM_KEPT_MS = 30_000;
 
 /** Adds the next older page to the decisions that are shown. */
 export async function readOlderDecisions(client: QueryClient, id: string): Promise<void> {
@@ -212,6 +213,29 @@ export function useCurves(live: LiveExperiment, metric: string, x: XAxis): UseQu
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
+}
+
+/** The part of the curves that is zoomed to, with more of its points; undefined if all of them are there already. */
+export function useFinerCurves(
+  live: LiveExperiment,
+  whole: Curves | undefined,
+  part: Range | null,
+): Curves | undefined {
+  const id = live.experiment.data?.id ?? "";
+  const wanted = whole !== undefined && whole.width > 1 && part !== null;
+  const query = useQuery({
+    queryKey: [...keys.curves(id, whole?.metric ?? "", whole?.x ?? "step"), part?.min, part?.max],
+    queryFn: async ({ signal }): Promise<Curves> => {
+      const mark = live.recent.mark;
+      const { metric, x } = whole!;
+      const read = await api.curves(id, { metric, x, from: part!.min, to: part!.max }, signal);
+      return live.recent.since(mark).reduce(withCurves, read);
+    },
+    enabled: wanted,
+    structuralSharing: false,
+    gcTime: ZOOM_KEPT_MS,
+  });
+  return wanted ? query.data : undefined;
 }
 
 function decided({ items, older }: Decisions, changes: Changes): Decisions {

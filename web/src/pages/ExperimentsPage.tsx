@@ -67,6 +67,7 @@ export default function ExperimentsPage() {
             size="xs"
             placeholder="Filter by name"
             aria-label="Filter by name"
+            data-search
             defaultValue={name}
             onChange={(e) => filterName(e.currentTarget.value)}
           />

@@ -5,12 +5,13 @@ import type { Experiment, Trial, XAxis } from "../api/types";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
 import { experimentEnded } from "../live/states";
-import { useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
+import { useCurves, useFinerCurves, useSources, type LiveExperiment } from "../live/useExperiment";
 import { formatZoom, parseZoom } from "../pages/address";
 import type { Address } from "../pages/useAddress";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
+import { useKeys } from "./useKeys";
 import { useSame } from "./useSame";
 
 interface CurvesPanelProps {
@@ -78,10 +79,13 @@ export function CurvesPanel({
   const zoomText = address.get("zoom");
   const zoom = useMemo(() => parseZoom(zoomText), [zoomText]);
   const query = useCurves(live, metric, x);
+  const finer = useFinerCurves(live, query.data, zoom?.x ?? null);
+  const curves = finer ?? query.data;
   const exploits =
     query.data?.series.some((series) => series.segments.some((segment) => segment.cause === "exploit")) ?? false;
   const { source } = useSources(live, exploits);
   const { set } = address;
+  useKeys({ l: () => set({ y: log ? null : "log", zoom: null }) });
   const onZoom = useCallback(
     (part: Parameters<typeof formatZoom>[0] | null) => set({ zoom: part && formatZoom(part) }),
     [set],
@@ -136,9 +140,9 @@ export function CurvesPanel({
       {query.isError && !query.data && (
         <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />
       )}
-      {query.data && reported ? (
+      {curves && reported ? (
         <CurvesChart
-          curves={query.data}
+          curves={curves}
           only={only}
           objective={experiment}
           rank={rank}

@@ -104,6 +104,7 @@ export default function DecisionsTab({
             w={190}
             placeholder="Search the reasons"
             aria-label="Search the reasons"
+            data-search
             value={typed}
             onChange={(event) => {
               setTyped(event.currentTarget.value);

@@ -8,6 +8,7 @@ import { ROOT } from "../api/root";
 import { Panel } from "./Panel";
 import { StateBadge } from "./StateBadge";
 import classes from "./TrialTable.module.css";
+import { useKeys } from "./useKeys";
 import { useSame } from "./useSame";
 import { columnsOf, sortTrials, type Column, type Sort } from "./trialColumns";
 
@@ -69,6 +70,15 @@ export function TrialTable(props: TrialTableProps) {
     estimateSize: () => ROW,
     overscan: 12,
   });
+  const go = (by: 1 | -1) => {
+    const at = rows.findIndex((trial) => trial.number === selected);
+    const next = Math.min(Math.max(at === -1 ? 0 : at + by, 0), rows.length - 1);
+    const trial = rows[next];
+    if (!trial) return;
+    virtual.scrollToIndex(next);
+    onSelect(trial.number);
+  };
+  useKeys({ j: () => go(1), k: () => go(-1) });
   const items = virtual.getVirtualItems();
   const before = items[0]?.start ?? 0;
   const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
