@@ -273,6 +273,51 @@ def test_a_hidden_tab_holds_no_connection_and_misses_nothing(visit: Open, runnin
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
 
 
+def test_the_part_that_is_zoomed_to_is_read_more_finely(visit: Open, service: Service) -> None:
+    spec = digits("long", 2, scheduler={"type": "fifo"}, max_t=1600, limits=Limits(max_concurrent_trials=2))
+    search = Search(service.store, spec, start=1.7e9, curve=steady, seconds=0.1)
+    search.advance(at_once=500)
+    page = visit(f"/experiments/{search.public_id}")
+    wait_until(page, lambda: page.evaluate(INK) > 300, "drawing the curves")
+    box = page.locator(".u-over").first.bounding_box()
+    y = box["y"] + box["height"] / 2
+    with page.expect_response(re.compile("/curves.*[?&]from=")) as found:
+        page.mouse.move(box["x"] + box["width"] * 0.5, y - 60)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.6, y + 60, steps=5)
+        page.mouse.up()
+    part = found.value.json()
+    assert part["width"] == 1, "every report of the part is there"
+    x = part["series"][0]["segments"][0]["x"]
+    assert x == list(range(int(x[0]), int(x[-1]) + 1))
+    assert 650 < x[0] < 950 < x[-1] < 1150
+    expect(curves(page)).to_be_visible()
+    wait_until(page, lambda: page.evaluate(INK) > 300, "drawing the part")
+
+
+def test_keys_search_open_trials_and_say_what_they_do(visit: Open, finished: Search) -> None:
+    page = visit("/experiments")
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter by name")).to_be_focused()
+    page.goto(f"{page.url.partition('?')[0]}/{finished.public_id}?sort=number")
+    expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 0")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 2")
+    page.keyboard.press("k")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
+    page.keyboard.press("l")
+    expect(page).to_have_url(re.compile("[?&]y=log"))
+    page.get_by_role("button", name="Close the trial").click()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("open the next trial")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def test_pointing_at_a_curve_names_its_trial_and_a_click_opens_it(
     visit: Open, finished: Search, tmp_path: Path
 ) -> None:
