@@ -5,6 +5,7 @@ import {
   useQuery,
   useQueryClient,
   type QueryClient,
+  type QueryFilters,
   type UseQueryResult,
 } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
@@ -175,10 +176,7 @@ export function useExperiment(id: string): LiveExperiment {
         recent.add(changes);
         apply(client, id, changes);
       },
-      onReset: () => {
-        void client.invalidateQueries({ queryKey: keys.experiment(id) });
-        void client.invalidateQueries({ predicate: (query) => ofTrialIn(client, id, query.queryKey) });
-      },
+      onReset: () => void readAgain(client, id),
       onState: setStream,
     });
     return () => {
@@ -261,6 +259,16 @@ function apply(client: QueryClient, id: string, changes: readonly Changes[]): vo
       for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
     }
   }
+}
+
+/** Read everything about an experiment again. Answers that are on their way may be too old, so they are not waited for. */
+async function readAgain(client: QueryClient, id: string): Promise<void> {
+  const filter: QueryFilters = {
+    predicate: ({ queryKey }) =>
+      (queryKey[0] === "experiment" && queryKey[1] === id) || ofTrialIn(client, id, queryKey),
+  };
+  await client.cancelQueries(filter);
+  await client.invalidateQueries(filter);
 }
 
 /** Whether these are the keys of a trial of this experiment. */
