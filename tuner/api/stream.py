@@ -41,7 +41,11 @@ KEPT = 2000  # of the newest log entries of an experiment, for clients that are 
 
 
 class Form(ABC):
-    """How the stream of one experiment is written. Its methods read the database, in one thread at a time except `missed`."""
+    """How the stream of one experiment is written. Its methods read the database.
+
+    `begin` and `added` are called one after the other, by the thread that reads for all clients; `missed` and `greeting` by
+    threads of their own, for one client each.
+    """
 
     name: str
 
@@ -54,7 +58,7 @@ class Form(ABC):
 
     @abstractmethod
     def added(self, after: int, progress: Progress) -> list[Message] | None:
-        """Return what to send to clients that know everything up to `after`, or None if that was not read."""
+        """Return what to send to clients that know everything up to `after`, or None if there is too much of it."""
 
     @abstractmethod
     def missed(self, after: int, upto: int) -> Message:
@@ -66,8 +70,10 @@ class Form(ABC):
 
 
 class Events(Form):
-    """The log as it is. A change of the experiment's state comes as `experiment`, after the entries that led to it; its id is
-    that of the last of these, so that a reconnect neither repeats nor misses an entry.
+    """The log as it is, one message an entry.
+
+    A change of the experiment's state comes as `experiment`, after the entries that led to it. Its id is that of the last of
+    these, so that a reconnect neither repeats nor misses an entry.
     """
 
     name = "events"
@@ -155,7 +161,7 @@ class Channel:
     def __init__(self, form: Form) -> None:
         self.form = form
         self.progress: Progress | None = None
-        self.ended = False  # nothing more is told of it
+        self.ended = False  # nothing more will come
         self.clients = 0
         self.changed = asyncio.Event()  # replaced whenever it is set
         self.seq = 0  # the messages, and those before them, tell of everything up to here
@@ -219,7 +225,7 @@ class Tail:
 
     @contextlib.contextmanager
     def follow(self, form: Form) -> Iterator[Channel]:
-        """The channel of an experiment in this form, kept up to date within."""
+        """Yield the channel of an experiment in this form, kept up to date while the context is open."""
         if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
             self._channels.clear()
             self._wanted = asyncio.Event()

@@ -81,7 +81,7 @@ def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, 
 
 
 def _is_later_report(row: Any) -> bool:
-    """The first report of a segment may be what tells that it has started."""
+    """Return whether this is a report but not a segment's first one, which may be what tells that the segment has started."""
     return bool(row.kind == events.Reported.KIND and row.report_no > 1)
 
 
