@@ -130,7 +130,7 @@ def test_who_applies_the_changes_has_every_row_as_it_is(
     client.read()
 
     def last() -> int:
-        return sqlite_store.progress(search.id).last_event_seq
+        return sqlite_store.experiments.progress(search.id).last_event_seq
 
     for round_ in range(400):
         with client.connected() as messages:
@@ -177,9 +177,9 @@ def test_points_and_improvements_come_with_seconds_since_the_start(server: str, 
         assert first["experiment"] == client.experiment
         assert (first["seq"], first["reset"], first["trials"], first["points"]) == (3, False, [], [])
         log = [(4, a_report(0, 1)), (5, a_report(0, 2, accuracy=float("nan"))), (6, a_report(0, 3, accuracy=0.5))]
-        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         found = next(messages)
-    started = sqlite_store.get_experiment(made.public_id).started_at
+    started = sqlite_store.experiments.get(made.public_id).started_at
     assert started is not None
     assert [point["seq"] for point in found["points"]] == [4, 5, 6]
     assert found["points"][1]["metrics"] == {"accuracy": None}
@@ -203,7 +203,9 @@ def test_a_message_has_only_what_changed(server: str, sqlite_store: Store) -> No
     with client.connected() as messages:
         next(messages)
         for number in (1, 2, 3):
-            sqlite_store.commit(made.id, epoch, Batch(log=[(7 + number, a_report(1, number))], trials=trials[1:2]), T0)
+            sqlite_store.drivers.commit(
+                made.id, epoch, Batch(log=[(7 + number, a_report(1, number))], trials=trials[1:2]), T0
+            )
             found = next(messages)
             assert [row["number"] for row in found["trials"]] == [1]
             assert (len(found["points"]), found["decisions"]) == (1, [])
@@ -220,7 +222,7 @@ def test_a_change_of_state_without_a_log_entry_comes_too(server: str, sqlite_sto
         batch = Batch(
             log=[], state=ExperimentState.FAILED, summary={"error": "broken", "reason": "it cannot be driven"}
         )
-        sqlite_store.commit(made.id, epoch, batch, T0 + 9)
+        sqlite_store.drivers.commit(made.id, epoch, batch, T0 + 9)
         client.apply(next(messages))
     assert (client.experiment["state"], client.experiment["error"], client.seq) == (
         "failed",
@@ -240,7 +242,7 @@ def test_a_new_driver_makes_clients_read_again(server: str, sqlite_store: Store)
         client.take(messages, client.seq)
         search._feed(DriverStarted(time=search.now, epoch=search.epoch))
         search.commit()
-        client.take(messages, sqlite_store.progress(search.id).last_event_seq)
+        client.take(messages, sqlite_store.experiments.progress(search.id).last_event_seq)
         assert client.resets == 1
         client.compare()
 
@@ -254,10 +256,10 @@ def test_a_client_that_is_far_behind_is_told_to_read_again(
     client = Follower(server, made.public_id, seq=3)
     with client.connected() as messages:
         client.take(messages, 3)
-        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         client.take(messages, 32)
         assert client.resets == 1
-        sqlite_store.commit(made.id, epoch, Batch(log=[(33, a_report(0, 30))], trials=trials), T0)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(33, a_report(0, 30))], trials=trials), T0)
         client.take(messages, 33)
         assert [point["iteration"] for point in client.points.values()] == [30]
         client.compare()
@@ -278,10 +280,10 @@ def test_changes_are_read_once_for_all_clients(
         for one, messages in clients:
             one.take(messages, 3)
         reads: list[int] = []
-        read = sqlite_store.changes
-        monkeypatch.setattr(sqlite_store, "changes", lambda *args: reads.append(args[1].seq) or read(*args))
+        read = sqlite_store.changes.since
+        monkeypatch.setattr(sqlite_store.changes, "since", lambda *args: reads.append(args[1].seq) or read(*args))
         for seq in (4, 5):
-            sqlite_store.commit(made.id, epoch, Batch(log=[(seq, a_report(0, seq - 3))], trials=trials), T0)
+            sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq, a_report(0, seq - 3))], trials=trials), T0)
             for one, messages in clients:
                 one.take(messages, seq)
         assert reads == [3, 4]
@@ -295,7 +297,7 @@ def test_open_decisions_end_with_the_experiment(server: str, sqlite_store: Store
     with client.connected() as messages:
         client.take(messages, 3)
         batch = Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED, carried_out=[4])
-        sqlite_store.commit(made.id, epoch, batch, T0)
+        sqlite_store.drivers.commit(made.id, epoch, batch, T0)
         client.take(messages, 4)
     assert client.decisions[2]["state"] == "superseded"
     client.compare()

@@ -88,7 +88,7 @@ class Events(Form):
 
     def added(self, after: int, progress: Progress) -> list[Message] | None:
         count = progress.last_event_seq - after
-        items = self.store.events_after(self.record.id, after, count) if 0 < count <= KEPT else []
+        items = self.store.log.events_after(self.record.id, after, count) if 0 < count <= KEPT else []
         if len(items) != count:
             self._state = progress.state
             return None
@@ -100,7 +100,7 @@ class Events(Form):
 
     def missed(self, after: int, upto: int) -> Message:
         upto = min(after + BATCH, upto)
-        items = self.store.events_after(self.record.id, after, upto - after)
+        items = self.store.log.events_after(self.record.id, after, upto - after)
         return upto, b"".join(_encoded(self.record.public_id, item) for item in items)
 
     def greeting(self, seq: int, progress: Progress) -> bytes:
@@ -120,15 +120,15 @@ class ChangedRows(Form):
         self._row: schemas.Experiment | None = None
 
     def begin(self, progress: Progress) -> int:
-        self._bookmark = self.store.bookmark(self.record.id)
+        self._bookmark = self.store.changes.bookmark(self.record.id)
         return self._bookmark.seq
 
     def added(self, after: int, progress: Progress) -> list[Message] | None:
         upto = progress.last_event_seq
         if upto - after > KEPT:
-            self._bookmark = self.store.bookmark(self.record.id)
+            self._bookmark = self.store.changes.bookmark(self.record.id)
             return [(self._bookmark.seq, self._encode(schemas.Changes.bare(self._bookmark.seq, reset=True)))]
-        found = self.store.changes(self.record.id, self._bookmark, upto)
+        found = self.store.changes.since(self.record.id, self._bookmark, upto)
         self._bookmark = found.bookmark
         if found.restarted:
             return [(upto, self._encode(schemas.Changes.bare(upto, reset=True)))]
@@ -140,15 +140,15 @@ class ChangedRows(Form):
     def missed(self, after: int, upto: int) -> Message:
         if upto - after > KEPT:
             return upto, self._encode(schemas.Changes.bare(upto, reset=True))
-        found = self.store.changes(self.record.id, Bookmark(seq=after), upto)
+        found = self.store.changes.since(self.record.id, Bookmark(seq=after), upto)
         if found.restarted or found.experiment.state.ended:
             return upto, self._encode(schemas.Changes.bare(upto, reset=True))
         row = schemas.Experiment.of(found.experiment, list(found.metrics))
         return upto, self._encode(schemas.Changes.of(found, row))
 
     def greeting(self, seq: int, progress: Progress) -> bytes:
-        record = self.store.experiment(self.record.id)
-        row = schemas.Experiment.of(record, self.store.metric_names(self.record.id))
+        record = self.store.experiments.by_id(self.record.id)
+        row = schemas.Experiment.of(record, self.store.metrics.names(self.record.id))
         return self._encode(schemas.Changes.bare(seq, row))
 
     def _encode(self, changes: schemas.Changes) -> bytes:
@@ -276,7 +276,7 @@ class Tail:
 
     def _read(self, channels: list[Channel]) -> list[Callable[[], None]]:
         """Return what is to be done to the channels that are behind."""
-        found = self._store.progress_of([channel.form.record.id for channel in channels])
+        found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         return [tell for channel in channels if (tell := self._news(channel, found.get(channel.form.record.id)))]
 
     def _news(self, channel: Channel, new: Progress | None) -> Callable[[], None] | None:

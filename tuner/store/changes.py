@@ -9,16 +9,41 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from tuner.domain import events
 from tuner.domain.states import TrialState
-from tuner.store import history, views
+from tuner.domain.trial import Cause
+from tuner.store import history
+from tuner.store.database import Database
+from tuner.store.experiments import one
+from tuner.store.log import decision_record, decisions_of
+from tuner.store.metrics import names_of
 from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, ReportPoint, TrialSegment
 from tuner.store.tables import best_point, decision, experiment, metric_key, segment, trial
+from tuner.store.trials import numbered, segments_of
 
 AT_ONCE = 500  # parameters of one statement
 OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})
 """Events of a trial that change no row of a segment."""
 
 
-def bookmark(connection: Connection, experiment_id: int) -> Bookmark:
+class ChangeLog:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def bookmark(self, experiment_id: int) -> Bookmark:
+        """Return the end of the log, from which `since` can tell exactly what changed."""
+        with self._database.read() as connection:
+            return _bookmark(connection, experiment_id)
+
+    def since(self, experiment_id: int, since: Bookmark, upto: int) -> Changes:
+        """Return the rows that changed behind a bookmark, as they are now, and the points of the reports up to entry `upto`.
+
+        A row may be newer than `upto`; it then comes again with the next changes. A bookmark made of an event_seq alone will do:
+        then some rows are returned that have not changed. Raise NotFound if there is no such experiment.
+        """
+        with self._database.read() as connection:
+            return _read(connection, experiment_id, since, upto)
+
+
+def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
     """Return the end of the log, with what has to be known to tell later what changed behind it."""
     newest = select(func.max(segment.c.id)).join(trial, trial.c.id == segment.c.trial_id)
     last = connection.execute(newest.where(trial.c.experiment_id == experiment_id)).scalar() or 0
@@ -30,9 +55,9 @@ def bookmark(connection: Connection, experiment_id: int) -> Bookmark:
     return Bookmark(seq=seq, open_decisions=frozenset(row[1] for row in rows if row[1] is not None), last_segment=last)
 
 
-def read(connection: Connection, experiment_id: int, since: Bookmark, upto: int) -> Changes:
+def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int) -> Changes:
     """Return every row that changed behind `since`, as it is now, and the points of the reports up to `upto`."""
-    record = views.experiment_by(connection, experiment.c.id == experiment_id, str(experiment_id))
+    record = one(connection, experiment.c.id == experiment_id, str(experiment_id))
     log = history.event_rows(connection, experiment_id, since.seq, upto)
     decided = history.decision_rows(connection, experiment_id, since.seq, upto)
     named = {row.trial_number for row in (*log, *decided) if row.trial_number is not None}
@@ -40,7 +65,7 @@ def read(connection: Connection, experiment_id: int, since: Bookmark, upto: int)
     lowest = _lowest_segments(log, {row.trial_number for row in decided if row.trial_number is not None} | launched)
     started = {row.segment_id for row in log if row.kind == events.Reported.KIND and row.report_no == 1}
     segments = _segments(connection, experiment_id, lowest, started)
-    fresh = [views.decision_record(row._mapping) for row in decided]
+    fresh = [decision_record(row._mapping) for row in decided]
     settled = _settled(connection, experiment_id, since, named)
     still_open = (since.open_decisions or frozenset()) - {one.seq for one in settled}
     return Changes(
@@ -51,7 +76,7 @@ def read(connection: Connection, experiment_id: int, since: Bookmark, upto: int)
             last_segment=max([since.last_segment, *(item.segment.id for item in segments)]),
         ),
         experiment=record,
-        metrics=views.metric_names(connection, [experiment_id])[experiment_id],
+        metrics=names_of(connection, [experiment_id])[experiment_id],
         trials=_trials(connection, experiment_id, sorted(named | launched)),
         segments=segments,
         decisions=sorted([*settled, *fresh], key=lambda one: one.seq),
@@ -91,7 +116,7 @@ def _segments(
     """Return the segments from the lowest one of each trial on, and those whose internal id is in `started`."""
     found: dict[int, list[TrialSegment]] = {}
     for numbers in _parts(sorted(lowest)):
-        for item in views.segments_of(connection, experiment_id, numbers):
+        for item in segments_of(connection, experiment_id, numbers):
             found.setdefault(item.trial, []).append(item)
     changed = []
     for number, items in found.items():
@@ -102,7 +127,7 @@ def _segments(
 
 
 def _trials(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> list[Any]:
-    return [one for part in _parts(numbers) for one in views.trials_numbered(connection, experiment_id, part)]
+    return [one for part in _parts(numbers) for one in numbered(connection, experiment_id, part)]
 
 
 def _settled(connection: Connection, experiment_id: int, since: Bookmark, named: set[int]) -> list[DecisionRecord]:
@@ -113,8 +138,8 @@ def _settled(connection: Connection, experiment_id: int, since: Bookmark, named:
     found: list[DecisionRecord] = []
 
     def collect(condition: ColumnElement[bool]) -> None:
-        query = select(*views.DECISION).where(decision.c.experiment_id == experiment_id, condition)
-        found.extend(views.decision_record(row) for row in connection.execute(query).mappings())
+        rows = connection.execute(decisions_of(experiment_id).where(condition)).mappings()
+        found.extend(map(decision_record, rows))
 
     if since.open_decisions is not None:
         for part in _parts(sorted(since.open_decisions)):
@@ -132,7 +157,7 @@ def _points(
     if not rows:
         return []
     metrics = history.metrics_of(connection, experiment_id, after, upto)
-    where: dict[int, tuple[int, str]] = {}
+    where: dict[int, tuple[int, Cause]] = {}
     for part in _parts(sorted({row.segment_id for row in rows})):
         query = select(*segment.c["id", "ordinal", "cause"]).where(segment.c.id.in_(part))
         where |= {row.id: (row.ordinal, row.cause) for row in connection.execute(query)}

@@ -11,8 +11,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether this process answers */
-        get: operations["healthz_healthz_get"];
+        /** Say that this process answers. */
+        get: operations["health_healthz"];
         put?: never;
         post?: never;
         delete?: never;
@@ -28,8 +28,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the database has its tables and the driver's host answers */
-        get: operations["readyz_readyz_get"];
+        /** Say whether the database is up to date and the driver answers. */
+        get: operations["health_readyz"];
         put?: never;
         post?: never;
         delete?: never;
@@ -45,11 +45,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Newest first */
-        get: operations["list_experiments_api_v1_experiments_get"];
+        /** List experiments, newest first. */
+        get: operations["experiments_list_experiments"];
         put?: never;
-        /** Create an experiment; a driver takes it up by itself */
-        post: operations["create_api_v1_experiments_post"];
+        /** Create an experiment. A driver starts it. */
+        post: operations["experiments_create"];
         delete?: never;
         options?: never;
         head?: never;
@@ -65,8 +65,8 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Check a spec and say what would be done; nothing is created */
-        post: operations["dry_run_api_v1_experiments_dry_run_post"];
+        /** Check a spec and say what would be done. Nothing is created. */
+        post: operations["experiments_dry_run"];
         delete?: never;
         options?: never;
         head?: never;
@@ -80,8 +80,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One experiment */
-        get: operations["get_api_v1_experiments__experiment_id__get"];
+        /** Get an experiment. */
+        get: operations["experiments_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -97,8 +97,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Sorted and filtered by any column, without segments */
-        get: operations["list_trials_api_v1_experiments__experiment_id__trials_get"];
+        /** List trials, sorted and filtered by any column, without segments. */
+        get: operations["experiments_list_trials"];
         put?: never;
         post?: never;
         delete?: never;
@@ -114,8 +114,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One curve a trial, at the resolution of a screen; it breaks between segments, and spikes are kept */
-        get: operations["curves_api_v1_experiments__experiment_id__curves_get"];
+        /** Get the curves of a metric, at the resolution of a screen. Spikes are kept. */
+        get: operations["experiments_curves"];
         put?: never;
         post?: never;
         delete?: never;
@@ -131,8 +131,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The best value by time, a point for each improvement */
-        get: operations["best_so_far_api_v1_experiments__experiment_id__best_so_far_get"];
+        /** Get the best value by time, a point for each improvement. */
+        get: operations["experiments_best_so_far"];
         put?: never;
         post?: never;
         delete?: never;
@@ -148,8 +148,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended */
-        get: operations["importance_api_v1_experiments__experiment_id__importance_get"];
+        /** Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended. */
+        get: operations["experiments_importance"];
         put?: never;
         post?: never;
         delete?: never;
@@ -165,8 +165,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Newest first, each with its reason in words */
-        get: operations["decisions_api_v1_experiments__experiment_id__decisions_get"];
+        /** List decisions, newest first, each with its reason in words. */
+        get: operations["experiments_decisions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -182,8 +182,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The segments of all trials, oldest first, each with where its weights come from */
-        get: operations["segments_api_v1_experiments__experiment_id__segments_get"];
+        /** List the segments of all trials, oldest first, each with the source of its weights. */
+        get: operations["experiments_segments"];
         put?: never;
         post?: never;
         delete?: never;
@@ -199,8 +199,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Everything that happens, as it happens; resumes behind Last-Event-ID or after */
-        get: operations["events_api_v1_experiments__experiment_id__events_get"];
+        /** Follow everything that happens. Resumes after Last-Event-ID or the parameter after. */
+        get: operations["experiments_events"];
         put?: never;
         post?: never;
         delete?: never;
@@ -216,61 +216,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The rows that change and the points of new reports, as they come; resumes behind Last-Event-ID or after */
-        get: operations["changes_api_v1_experiments__experiment_id__changes_get"];
+        /** Follow the rows that change and the points of new reports. Resumes after Last-Event-ID or the parameter after. */
+        get: operations["experiments_changes"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/experiments/{experiment_id}/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** End it and all its trials */
-        post: operations["cancel_api_v1_experiments__experiment_id__cancel_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/experiments/{experiment_id}/pause": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Pause every trial at its next report */
-        post: operations["pause_api_v1_experiments__experiment_id__pause_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/experiments/{experiment_id}/resume": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Go on with a paused experiment */
-        post: operations["resume_api_v1_experiments__experiment_id__resume_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -284,27 +233,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** With its segments */
-        get: operations["get_api_v1_trials__trial_id__get"];
+        /** Get a trial with its segments. */
+        get: operations["trials_get"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/trials/{trial_id}/stop": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** End it at its next report; the experiment goes on */
-        post: operations["stop_api_v1_trials__trial_id__stop_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -318,8 +250,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What its ranks printed, by segment and rank */
-        get: operations["logs_api_v1_trials__trial_id__logs_get"];
+        /** Get what its ranks printed, by segment and rank. */
+        get: operations["trials_logs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -335,8 +267,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What its ranks used over time: CPU, memory, GPU, by segment and rank */
-        get: operations["usage_api_v1_trials__trial_id__usage_get"];
+        /** Get what its ranks used over time: CPU, memory, GPU, by segment and rank. */
+        get: operations["trials_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -352,8 +284,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The curve of every metric that it has reported */
-        get: operations["curves_api_v1_trials__trial_id__curves_get"];
+        /** Get the curve of every metric that it has reported. */
+        get: operations["trials_curves"];
         put?: never;
         post?: never;
         delete?: never;
@@ -369,8 +301,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Where its weights come from: segments of this and other trials, oldest first, and the schedule they make */
-        get: operations["lineage_api_v1_trials__trial_id__lineage_get"];
+        /** Get the segments of this and other trials that led to its weights, and the schedule of configurations. */
+        get: operations["trials_lineage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -386,8 +318,147 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Its ranks at this moment: the Python stack of each, and what it uses */
-        get: operations["live_api_v1_trials__trial_id__live_get"];
+        /** Get the Python stack of each rank and what it uses at this moment. */
+        get: operations["trials_live"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Pause every trial at its next report. */
+        post: operations["experiments_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Continue an experiment that is paused, or whose script is gone. */
+        post: operations["experiments_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the experiment and all its trials. */
+        post: operations["experiments_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the trial at its next report. The experiment goes on. */
+        post: operations["trials_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say who the caller is, and whether a token is needed */
+        get: operations["access_session"];
+        put?: never;
+        /** Sign in with a token: sets a cookie that scripts cannot read */
+        post: operations["access_sign_in"];
+        /** Sign out: removes the cookie */
+        delete: operations["access_sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All tokens, newest first; for admins */
+        get: operations["access_tokens"];
+        put?: never;
+        /** Create a token; its secret is in this answer only; for admins */
+        post: operations["access_create_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens/{token_id}/revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Revoke a token; every service notices within 5 s; for admins */
+        post: operations["access_revoke_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who changed what, newest first; for admins */
+        get: operations["access_audit"];
         put?: never;
         post?: never;
         delete?: never;
@@ -401,17 +472,91 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AuditEntry
+         * @description A call that changed something, or tried to.
+         */
+        AuditEntry: {
+            /**
+             * Id
+             * @description its number; a later entry has a larger one
+             */
+            id: number;
+            /**
+             * Time
+             * @description when it was answered
+             */
+            time: string;
+            /**
+             * Actor
+             * @description the token's name; local if the service asks for none; nobody if it had none
+             */
+            actor: string;
+            /**
+             * Token Id
+             * @description tok_..., if it had a valid token
+             */
+            token_id: string | null;
+            /**
+             * Method
+             * @description POST, PATCH, DELETE, ...
+             */
+            method: string;
+            /**
+             * Path
+             * @description the address that was called
+             */
+            path: string;
+            /**
+             * Status
+             * @description of the answer; 401 and 403: it was refused
+             */
+            status: number;
+            /**
+             * Address
+             * @description where the call came from
+             */
+            address: string;
+        };
+        /**
+         * AuditPage
+         * @description Entries of the audit trail, newest first.
+         */
+        AuditPage: {
+            /**
+             * Items
+             * @description the entries
+             */
+            items: components["schemas"]["AuditEntry"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
+        /**
          * Best
          * @description The best report within the constraints or, with scope "last", the trial with the best last report.
          */
         Best: {
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Value */
+            /**
+             * Value
+             * @description the value of the first objective
+             */
             value: number | null;
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration, the count of the trial's reports
+             */
             iteration: number | null;
             /**
              * Params
@@ -420,7 +565,10 @@ export interface components {
             params: {
                 [key: string]: unknown;
             };
-            /** Checkpoint Id */
+            /**
+             * Checkpoint Id
+             * @description its checkpoint; null if none is kept
+             */
             checkpoint_id: string | null;
             /** @description null if no trial was trained to its end */
             finished: components["schemas"]["Finished"] | null;
@@ -432,7 +580,10 @@ export interface components {
              * @description seconds since the experiment's start
              */
             x: number[];
-            /** Y */
+            /**
+             * Y
+             * @description the best value by then
+             */
             y: number[];
         };
         /** BestSoFarOf */
@@ -442,21 +593,34 @@ export interface components {
              * @description seconds since the experiment's start
              */
             x: number[];
-            /** Y */
+            /**
+             * Y
+             * @description the best value by then
+             */
             y: number[];
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
         };
         /** Change */
         Change: {
-            /** Before */
+            /**
+             * Before
+             * @description the value in the previous segment
+             */
             before: unknown;
-            /** After */
+            /**
+             * After
+             * @description the value in this segment
+             */
             after: unknown;
         };
         /**
@@ -481,41 +645,59 @@ export interface components {
              * @description too much has changed: read everything again; the lists are empty
              */
             reset: boolean;
-            /** @description null if it has not changed, but for its last_event_seq */
+            /** @description null while only its last_event_seq changes */
             experiment: components["schemas"]["Experiment"] | null;
-            /** Trials */
+            /**
+             * Trials
+             * @description new and changed trials
+             */
             trials: components["schemas"]["Trial"][];
-            /** Segments */
+            /**
+             * Segments
+             * @description new and changed segments
+             */
             segments: components["schemas"]["SegmentItem"][];
             /**
              * Decisions
-             * @description new ones, and earlier ones with a new `state`
+             * @description new ones, and earlier ones with a new state
              */
             decisions: components["schemas"]["Decision"][];
             /**
              * Points
-             * @description in the order of the log
+             * @description new reports, in the order of the log
              */
             points: components["schemas"]["Point"][];
             /**
              * Best
-             * @description in the order of the log
+             * @description new best values, in the order of the log
              */
             best: components["schemas"]["Improvement"][];
         };
         /** Checkpoint */
         Checkpoint: {
-            /** Id */
+            /**
+             * Id
+             * @description ckpt_...
+             */
             id: string;
-            /** Uri */
+            /**
+             * Uri
+             * @description where it is stored
+             */
             uri: string;
-            /** Step */
+            /**
+             * Step
+             * @description training_iteration of the report that saved it
+             */
             step: number;
-            /** Bytes */
+            /**
+             * Bytes
+             * @description its size
+             */
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote it, where storage is a path: on its disk it lies unless nodes share the path
+             * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
              */
             node: string | null;
         };
@@ -540,65 +722,87 @@ export interface components {
         Counts: {
             /**
              * Pending
+             * @description trials that are pending
              * @default 0
              */
             pending: number;
             /**
              * Running
+             * @description trials that are running
              * @default 0
              */
             running: number;
             /**
              * Paused
+             * @description trials that are paused
              * @default 0
              */
             paused: number;
             /**
              * Completed
+             * @description trials that are completed
              * @default 0
              */
             completed: number;
             /**
              * Stopped
+             * @description trials that are stopped
              * @default 0
              */
             stopped: number;
             /**
              * Failed
+             * @description trials that are failed
              * @default 0
              */
             failed: number;
             /**
              * Cancelled
+             * @description trials that are cancelled
              * @default 0
              */
             cancelled: number;
         };
         /** CurveSegment */
         CurveSegment: {
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** X */
+            /**
+             * X
+             * @description iterations, steps or seconds, as asked for
+             */
             x: number[];
-            /** Y */
+            /**
+             * Y
+             * @description the values; null where one is not finite
+             */
             y: (number | null)[];
         };
         /** Curves */
         Curves: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
             /**
              * X
+             * @description the horizontal axis
              * @enum {string}
              */
             x: "step" | "user_step" | "time";
@@ -612,40 +816,67 @@ export interface components {
              * @description trials of the experiment that are not among these
              */
             left_out: number;
-            /** Series */
+            /**
+             * Series
+             * @description one curve for each trial
+             */
             series: components["schemas"]["Series"][];
+            /** @description the best value by time */
             best_so_far: components["schemas"]["BestSoFar"];
         };
         /** Decision */
         Decision: {
-            /** Seq */
+            /**
+             * Seq
+             * @description its place in the log
+             */
             seq: number;
-            /** Time */
+            /**
+             * Time
+             * @description when it was made
+             */
             time: string;
             /**
              * Kind
+             * @description what was decided
              * @enum {string}
              */
             kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description the number of that trial
+             */
             trial_number: number | null;
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description the trial that it is about; null: the experiment
+             */
             trial_id: string | null;
-            /** Reason */
+            /**
+             * Reason
+             * @description the reason, in words
+             */
             reason: string;
             /**
              * State
+             * @description whether the driver has carried it out
              * @enum {string}
              */
             state: "pending" | "done" | "superseded";
-            /** Payload */
+            /**
+             * Payload
+             * @description its details, by kind
+             */
             payload: {
                 [key: string]: unknown;
             };
         };
         /** DecisionPage */
         DecisionPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["Decision"][];
             /**
              * Next Page Token
@@ -658,12 +889,19 @@ export interface components {
          * @description What creating this experiment would lead to.
          */
         DryRun: {
-            /** Name */
+            /**
+             * Name
+             * @description the name of the experiment
+             */
             name: string;
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
@@ -674,7 +912,10 @@ export interface components {
             scheduler: {
                 [key: string]: unknown;
             };
-            /** Search */
+            /**
+             * Search
+             * @description what "auto" stands for, with all options
+             */
             search: {
                 [key: string]: unknown;
             };
@@ -688,11 +929,19 @@ export interface components {
              * @description trials to be started; null: until the time budget is spent
              */
             num_samples: number | null;
-            /** Max T */
+            /**
+             * Max T
+             * @description value of time_attr at which a trial is complete
+             */
             max_t: number | null;
-            /** Time Attr */
+            /**
+             * Time Attr
+             * @description what max_t counts
+             */
             time_attr: string;
+            /** @description the worker group of each trial */
             scaling: components["schemas"]["Scaling"];
+            /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Configurations
@@ -707,20 +956,26 @@ export interface components {
              * @description JSON pointer to the field; empty where the whole is meant
              */
             pointer: string;
-            /** Message */
+            /**
+             * Message
+             * @description what is wrong, what was expected, and what is near
+             */
             message: string;
         };
         /** Experiment */
         Experiment: {
-            /** Id */
-            id: string;
-            /** Name */
-            name: string;
             /**
-             * State
-             * @enum {string}
+             * Id
+             * @description exp_...
              */
-            state: "pending" | "running" | "pausing" | "paused" | "cancelling" | "cancelled" | "completed" | "failed";
+            id: string;
+            /**
+             * Name
+             * @description the name of the experiment
+             */
+            name: string;
+            /** @description where it is in its life */
+            state: components["schemas"]["ExperimentState"];
             /**
              * Metric
              * @description the first objective, the one that schedulers look at
@@ -728,34 +983,69 @@ export interface components {
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
-            /** Objectives */
+            /**
+             * Objectives
+             * @description all objectives; the first is the one that schedulers look at
+             */
             objectives: components["schemas"]["Objective"][];
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when it started; null before
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when it reached its final state
+             */
             ended_at: string | null;
-            /** Num Samples */
+            /**
+             * Num Samples
+             * @description trials to start; null: until the time budget is spent
+             */
             num_samples: number | null;
-            /** Max T */
+            /**
+             * Max T
+             * @description value of time_attr at which a trial is complete
+             */
             max_t: number | null;
-            /** Time Attr */
+            /**
+             * Time Attr
+             * @description what max_t counts
+             */
             time_attr: string;
-            /** Seed */
+            /**
+             * Seed
+             * @description searches with the same seed draw the same configurations
+             */
             seed: number;
-            /** Space */
+            /**
+             * Space
+             * @description the search space, in its JSON form
+             */
             space: {
                 [key: string]: unknown;
             };
-            /** Search */
+            /**
+             * Search
+             * @description as asked for; see resolved
+             */
             search: {
                 [key: string]: unknown;
             };
-            /** Scheduler */
+            /**
+             * Scheduler
+             * @description as asked for; see resolved
+             */
             scheduler: {
                 [key: string]: unknown;
             };
@@ -766,11 +1056,16 @@ export interface components {
              * @description in a few words: "tpe + asha", "freeze_thaw (auto)"
              */
             method: string;
-            /** Stop */
+            /**
+             * Stop
+             * @description when a trial is complete, besides max_t
+             */
             stop: {
                 [key: string]: unknown;
             };
+            /** @description the worker group of each trial */
             scaling: components["schemas"]["Scaling"];
+            /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
@@ -797,9 +1092,14 @@ export interface components {
              * @description names reported so far
              */
             metrics: string[];
+            /** @description trials by state */
             counts: components["schemas"]["Counts"];
-            /** Trials */
+            /**
+             * Trials
+             * @description how many trials there are
+             */
             trials: number;
+            /** @description the best trial so far */
             best: components["schemas"]["Best"] | null;
             /**
              * No Best
@@ -813,16 +1113,33 @@ export interface components {
             labels: {
                 [key: string]: unknown[];
             };
-            /** Reason */
+            /**
+             * Reason
+             * @description the reason, in words
+             */
             reason: string;
-            /** Error */
+            /**
+             * Error
+             * @description why it failed, in words
+             */
             error: string | null;
-            /** Last Event Seq */
+            /**
+             * Last Event Seq
+             * @description the place in the log up to which this is true
+             */
             last_event_seq: number;
+            /**
+             * Actions
+             * @description the verbs that its state allows now
+             */
+            actions: ("pause" | "resume" | "cancel" | "stop")[];
         };
         /** ExperimentPage */
         ExperimentPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["Experiment"][];
             /**
              * Next Page Token
@@ -830,28 +1147,58 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /**
+         * ExperimentState
+         * @enum {string}
+         */
+        ExperimentState: "pending" | "running" | "pausing" | "paused" | "cancelling" | "cancelled" | "completed" | "failed";
         /** Failure */
         Failure: {
             /**
              * Kind
+             * @description user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work
              * @enum {string}
              */
             kind: "user" | "system" | "placement" | "spec";
-            /** Cause */
+            /**
+             * Cause
+             * @description exception, signal, exit, oom, hang, node_lost, ...
+             */
             cause: string;
-            /** Message */
+            /**
+             * Message
+             * @description one line: what went wrong
+             */
             message: string;
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank that failed first
+             */
             rank: number | null;
-            /** Node */
+            /**
+             * Node
+             * @description the node of that rank
+             */
             node: string | null;
-            /** Pid */
+            /**
+             * Pid
+             * @description the process of that rank
+             */
             pid: number | null;
-            /** Traceback */
+            /**
+             * Traceback
+             * @description its Python traceback
+             */
             traceback: string;
-            /** Log Tail */
+            /**
+             * Log Tail
+             * @description the last lines that it printed
+             */
             log_tail: string;
-            /** Stacks */
+            /**
+             * Stacks
+             * @description rank -> stack, if the ranks were hung
+             */
             stacks: {
                 [key: string]: string;
             };
@@ -861,40 +1208,60 @@ export interface components {
          * @description The trial that was trained to its end with the best last value.
          */
         Finished: {
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
             /**
              * Value
              * @description its last value
              */
             value: number | null;
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration, the count of the trial's reports
+             */
             iteration: number | null;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
             params: {
                 [key: string]: unknown;
             };
-            /** Checkpoint Id */
+            /**
+             * Checkpoint Id
+             * @description its checkpoint; null if none is kept
+             */
             checkpoint_id: string | null;
         };
         /** Health */
         Health: {
             /**
              * Status
+             * @description ok: it answers; ready or unready: whether it can run experiments
              * @enum {string}
              */
             status: "ok" | "ready" | "unready";
             /**
              * Problems
+             * @description why it is not ready
              * @default []
              */
             problems: string[];
         };
         /** Importances */
         Importances: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Items
@@ -922,47 +1289,94 @@ export interface components {
          * @description A new best value of an objective.
          */
         Improvement: {
-            /** Seq */
+            /**
+             * Seq
+             * @description the place of its report in the log
+             */
             seq: number;
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Seconds
              * @description since the experiment's start
              */
             seconds: number;
-            /** Value */
+            /**
+             * Value
+             * @description the new best value
+             */
             value: number;
         };
-        /** Limits */
+        /**
+         * Limits
+         * @description What the whole experiment may use, and how long the driver waits.
+         */
         Limits: {
-            /** Max Concurrent Trials */
+            /**
+             * Max Concurrent Trials
+             * @description trials that may run at the same time; null: as many as the cluster holds
+             */
             max_concurrent_trials: number | null;
-            /** Time Budget S */
+            /**
+             * Time Budget S
+             * @description running time in seconds, from the start of the first trial; pauses do not count
+             */
             time_budget_s: number | null;
             /**
              * Budget
-             * @description full trainings' worth (max_t each), all trials together
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
              */
             budget: number | null;
-            /** Max Failures */
+            /**
+             * Max Failures
+             * @description retries of a trial after errors of its code
+             * @default 0
+             */
             max_failures: number;
-            /** Max System Failures */
+            /**
+             * Max System Failures
+             * @description retries of a trial after lost nodes and preemptions
+             * @default 10
+             */
             max_system_failures: number;
-            /** Placement Timeout S */
+            /**
+             * Placement Timeout S
+             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @default 600
+             */
             placement_timeout_s: number;
-            /** Hang Timeout S */
+            /**
+             * Hang Timeout S
+             * @description seconds without a report after which a trial counts as hung; null: never
+             * @default 1800
+             */
             hang_timeout_s: number | null;
-            /** Stop Grace S */
+            /**
+             * Stop Grace S
+             * @description seconds that a rank has to leave training before its group is killed
+             * @default 10
+             */
             stop_grace_s: number;
         };
         /** Lineage */
         Lineage: {
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
@@ -975,31 +1389,56 @@ export interface components {
          * @description One segment behind a trial's weights, which may be another trial's.
          */
         LineageSegment: {
-            /** Id */
+            /**
+             * Id
+             * @description seg_...
+             */
             id: string;
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Start Iteration */
+            /**
+             * Start Iteration
+             * @description training_iteration of the checkpoint that it started from; 0 without one
+             */
             start_iteration: number;
             /**
              * End Iteration
              * @description where the next one took its weights over, or where it is now
              */
             end_iteration: number;
-            /** Source Checkpoint Id */
+            /**
+             * Source Checkpoint Id
+             * @description the checkpoint that it started from, if any
+             */
             source_checkpoint_id: string | null;
-            /** Source Trial Number */
+            /**
+             * Source Trial Number
+             * @description the trial that saved that checkpoint
+             */
             source_trial_number: number | null;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
             params: {
                 [key: string]: unknown;
             };
@@ -1013,9 +1452,15 @@ export interface components {
         };
         /** Live */
         Live: {
-            /** Segment */
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
             segment: number;
-            /** Ranks */
+            /**
+             * Ranks
+             * @description one item for each rank
+             */
             ranks: components["schemas"]["LiveRank"][];
         };
         /**
@@ -1023,25 +1468,40 @@ export interface components {
          * @description What a rank does and uses now; null where it does not answer, or uses no GPU.
          */
         LiveRank: {
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
             rank: number;
-            /** Stack */
+            /**
+             * Stack
+             * @description the Python stack of its training thread
+             */
             stack: string;
             /**
              * Cpu S
              * @description CPU time since the segment's start, child processes included
              */
             cpu_s: number | null;
-            /** Rss Bytes */
+            /**
+             * Rss Bytes
+             * @description resident memory of the process
+             */
             rss_bytes: number | null;
-            /** Threads */
+            /**
+             * Threads
+             * @description threads of the process
+             */
             threads: number | null;
             /**
              * Gpu Bytes
              * @description allocated by torch
              */
             gpu_bytes: number | null;
-            /** Gpu Reserved Bytes */
+            /**
+             * Gpu Reserved Bytes
+             * @description reserved by torch
+             */
             gpu_reserved_bytes: number | null;
             /**
              * Gpu Percent
@@ -1051,33 +1511,58 @@ export interface components {
         };
         /** LogItem */
         LogItem: {
-            /** Segment */
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
             segment: number;
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
             rank: number;
-            /** Stream */
+            /**
+             * Stream
+             * @description output, stdout or stderr
+             */
             stream: string;
-            /** Text */
+            /**
+             * Text
+             * @description what it printed
+             */
             text: string;
         };
         /** Logs */
         Logs: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["LogItem"][];
         };
         /** MetricCurve */
         MetricCurve: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
-            /** Segments */
+            /**
+             * Segments
+             * @description one item for each segment, in the order in which they ran
+             */
             segments: components["schemas"]["CurveSegment"][];
         };
         /** Objective */
         Objective: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
@@ -1087,36 +1572,51 @@ export interface components {
          * @description One report: a point on the curve of each of its metrics.
          */
         Point: {
-            /** Seq */
+            /**
+             * Seq
+             * @description its place in the log
+             */
             seq: number;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
             /**
              * Segment
-             * @description its ordinal within the trial
+             * @description the ordinal of the segment
              */
             segment: number;
             /**
              * Cause
-             * @description of the segment
+             * @description why that segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration, the count of the trial's reports
+             */
             iteration: number;
             /**
              * Step
              * @description the training code's own count, if it gives one
              */
             step: number | null;
-            /** Time */
+            /**
+             * Time
+             * @description when it was reported
+             */
             time: string;
             /**
              * Seconds
              * @description since the experiment's start
              */
             seconds: number;
-            /** Metrics */
+            /**
+             * Metrics
+             * @description the values by name; null where one is not finite
+             */
             metrics: {
                 [key: string]: number | null;
             };
@@ -1128,17 +1628,28 @@ export interface components {
         Problem: {
             /**
              * Type
+             * @description always about:blank
              * @default about:blank
              */
             type: string;
-            /** Title */
+            /**
+             * Title
+             * @description the phrase of the status
+             */
             title: string;
-            /** Status */
+            /**
+             * Status
+             * @description the status of the answer
+             */
             status: number;
-            /** Detail */
+            /**
+             * Detail
+             * @description what is wrong, in a sentence
+             */
             detail: string;
             /**
              * Errors
+             * @description each mistake with the field that it is about
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
@@ -1176,24 +1687,57 @@ export interface components {
              */
             budget: string | null;
         };
-        /** Scaling */
+        /**
+         * Scaling
+         * @description The worker group of one trial.
+         */
         Scaling: {
-            /** Num Workers */
+            /**
+             * Num Workers
+             * @description ranks of a trial
+             * @default 1
+             */
             num_workers: number;
-            /** Use Gpu */
+            /**
+             * Use Gpu
+             * @description give each rank a GPU
+             * @default false
+             */
             use_gpu: boolean;
-            /** Resources Per Worker */
+            /**
+             * Resources Per Worker
+             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             */
             resources_per_worker: {
                 [key: string]: number;
             };
-            /** Placement Strategy */
-            placement_strategy: string;
-            /** Backend */
-            backend: string;
-            /** Reuse Workers */
+            /**
+             * Placement Strategy
+             * @description Ray's strategy for placing the ranks on nodes
+             * @default PACK
+             * @enum {string}
+             */
+            placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
+            /**
+             * Backend
+             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without
+             * @default auto
+             * @enum {string}
+             */
+            backend: "auto" | "gloo" | "nccl" | "none";
+            /**
+             * Reuse Workers
+             * @description start the next trial in the worker processes of a finished one
+             * @default true
+             */
             reuse_workers: boolean;
-            /** Working Dir */
-            working_dir: string;
+            /**
+             * Working Dir
+             * @description working directory of the ranks: a new one for each trial, or the one of the process that created the experiment
+             * @default trial
+             * @enum {string}
+             */
+            working_dir: "trial" | "caller";
         };
         /** ScheduleEntry */
         ScheduleEntry: {
@@ -1202,9 +1746,15 @@ export interface components {
              * @description after which it held
              */
             iteration: number;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
             params: {
                 [key: string]: unknown;
             };
@@ -1214,40 +1764,81 @@ export interface components {
          * @description One uninterrupted execution of a trial, with one configuration and one starting checkpoint.
          */
         Segment: {
-            /** Id */
+            /**
+             * Id
+             * @description seg_...
+             */
             id: string;
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Start Iteration */
+            /**
+             * Start Iteration
+             * @description training_iteration of the checkpoint that it started from; 0 without one
+             */
             start_iteration: number;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration that it trains with, flat
+             */
             params: {
                 [key: string]: unknown;
             };
-            /** Source Checkpoint Id */
+            /**
+             * Source Checkpoint Id
+             * @description the checkpoint that it started from, if any
+             */
             source_checkpoint_id: string | null;
-            /** Source Trial Number */
+            /**
+             * Source Trial Number
+             * @description the trial that saved that checkpoint
+             */
             source_trial_number: number | null;
-            /** Placement */
+            /**
+             * Placement
+             * @description the nodes and devices of its ranks
+             */
             placement: {
                 [key: string]: unknown;
             };
-            /** Warm */
+            /**
+             * Warm
+             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             */
             warm: boolean | null;
-            /** Startup S */
+            /**
+             * Startup S
+             * @description seconds from its launch until all ranks were training
+             */
             startup_s: number | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when all its ranks were training
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when its ranks were gone
+             */
             ended_at: string | null;
-            /** Outcome */
+            /**
+             * Outcome
+             * @description how it ended; null while it runs
+             */
             outcome: string | null;
         };
         /**
@@ -1255,47 +1846,82 @@ export interface components {
          * @description A segment in the list of all segments of an experiment.
          */
         SegmentItem: {
-            /** Trial Number */
-            trial_number: number;
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Start Iteration */
+            /**
+             * Start Iteration
+             * @description training_iteration of the checkpoint that it started from; 0 without one
+             */
             start_iteration: number;
             /**
+             * Params
+             * @description the configuration that it trains with, flat
+             */
+            params: {
+                [key: string]: unknown;
+            };
+            /**
              * Source Trial Number
-             * @description whose checkpoint it went on from, if from any
+             * @description the trial that saved that checkpoint
              */
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description of the segment that saved that checkpoint
+             * @description the segment of that trial that saved it
              */
             source_ordinal: number | null;
-            /** Params */
-            params: {
-                [key: string]: unknown;
-            };
-            /** Warm */
+            /**
+             * Warm
+             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             */
             warm: boolean | null;
-            /** Startup S */
+            /**
+             * Startup S
+             * @description seconds from its launch until all ranks were training
+             */
             startup_s: number | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when all its ranks were training
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when its ranks were gone
+             */
             ended_at: string | null;
-            /** Outcome */
+            /**
+             * Outcome
+             * @description how it ended; null while it runs
+             */
             outcome: string | null;
+            /**
+             * Trial Number
+             * @description the number of its trial
+             */
+            trial_number: number;
         };
         /** SegmentPage */
         SegmentPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["SegmentItem"][];
             /**
              * Next Page Token
@@ -1305,86 +1931,233 @@ export interface components {
         };
         /** Series */
         Series: {
-            /** Trial Id */
-            trial_id: string;
-            /** Number */
-            number: number;
             /**
-             * State
-             * @enum {string}
+             * Trial Id
+             * @description trl_...
              */
-            state: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
-            /** Best Value */
+            trial_id: string;
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /** @description where it is in its life */
+            state: components["schemas"]["TrialState"];
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
             best_value: number | null;
-            /** Segments */
+            /**
+             * Segments
+             * @description one item for each segment, in the order in which they ran
+             */
             segments: components["schemas"]["CurveSegment"][];
+        };
+        /**
+         * Session
+         * @description Who the service takes the caller for.
+         */
+        Session: {
+            /**
+             * Required
+             * @description whether the service asks for a token
+             */
+            required: boolean;
+            /**
+             * Name
+             * @description the token's name; local if no token is needed; null if not signed in
+             */
+            name: string | null;
+            /**
+             * Role
+             * @description what the caller may do; null if not signed in
+             */
+            role: ("viewer" | "editor" | "admin") | null;
+            /**
+             * Expires At
+             * @description when the token expires; null: never
+             */
+            expires_at: string | null;
         };
         /** Share */
         Share: {
-            /** Parameter */
+            /**
+             * Parameter
+             * @description its name, flat
+             */
             parameter: string;
-            /** Share */
+            /**
+             * Share
+             * @description from 0 to 1
+             */
             share: number;
         };
-        /** Trial */
-        Trial: {
-            /** Id */
-            id: string;
-            /** Experiment Id */
-            experiment_id: string;
-            /** Number */
-            number: number;
+        /**
+         * Token
+         * @description A token without its secret.
+         */
+        Token: {
             /**
-             * State
+             * Id
+             * @description tok_...
+             */
+            id: string;
+            /**
+             * Name
+             * @description who or what it is for
+             */
+            name: string;
+            /**
+             * Role
+             * @description what it allows
              * @enum {string}
              */
-            state: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
+            role: "viewer" | "editor" | "admin";
+            /**
+             * Created At
+             * @description when it was created
+             */
+            created_at: string;
+            /**
+             * Expires At
+             * @description when it expires; null: never
+             */
+            expires_at: string | null;
+            /**
+             * Revoked At
+             * @description when it was revoked; null: it was not
+             */
+            revoked_at: string | null;
+            /**
+             * Used At
+             * @description its latest use, to the minute
+             */
+            used_at: string | null;
+            /**
+             * Secret
+             * @description only in the answer that creates it; nobody can read it again
+             */
+            secret: string | null;
+        };
+        /**
+         * TokenList
+         * @description All tokens, newest first.
+         */
+        TokenList: {
+            /**
+             * Items
+             * @description the tokens, without their secrets
+             */
+            items: components["schemas"]["Token"][];
+        };
+        /**
+         * Trial
+         * @description A trial. `TrialRecord` declares its fields; those here have a form of their own in the API.
+         */
+        Trial: {
+            /**
+             * Id
+             * @description trl_...
+             */
+            id: string;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /** @description where the trial is in its life */
+            state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description flat: "optimizer/lr" -> value
+             * @description its configuration, flat: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration of its newest report
+             */
             iteration: number;
-            /** Last */
+            /**
+             * Last
+             * @description the newest value of each metric
+             */
             last: {
                 [key: string]: number | null;
             };
-            /** Last Value */
+            /**
+             * Last Value
+             * @description the newest finite value of the first objective
+             */
             last_value: number | null;
-            /** Best Value */
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
             best_value: number | null;
-            /** Best Iteration */
+            /**
+             * Best Iteration
+             * @description training_iteration of the report that had best_value
+             */
             best_iteration: number | null;
             /**
              * Best Params
-             * @description that led to best_value; under PBT they may differ from params
+             * @description the configuration that led to best_value; under PBT it may differ from params
              */
             best_params: {
                 [key: string]: unknown;
             };
             /**
              * Feasible
-             * @description whether its result keeps within the constraints; null: none to judge
+             * @description whether its result satisfies the constraints; null if there are none
              */
             feasible: boolean | null;
-            /** Running S */
+            /**
+             * Running S
+             * @description seconds spent training, over all segments
+             */
             running_s: number;
-            /** Failures */
+            /**
+             * Failures
+             * @description errors of its code so far; max_failures limits the retries
+             */
             failures: number;
-            /** Reason */
-            reason: string;
-            /** Waiting */
-            waiting: string | null;
+            /** @description the latest failure, even if a retry followed */
             error: components["schemas"]["Failure"] | null;
+            /**
+             * Reason
+             * @description the reason of the latest decision about it, in words
+             */
+            reason: string;
+            /**
+             * Waiting
+             * @description what its start waits for, in words; null if it does not wait
+             */
+            waiting: string | null;
+            /** @description the newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when its first segment started
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when it reached its final state
+             */
             ended_at: string | null;
         };
         /**
@@ -1394,6 +2167,7 @@ export interface components {
         TrialCurves: {
             /**
              * X
+             * @description the horizontal axis
              * @enum {string}
              */
             x: "step" | "time";
@@ -1405,70 +2179,121 @@ export interface components {
         };
         /** TrialDetail */
         TrialDetail: {
-            /** Id */
-            id: string;
-            /** Experiment Id */
-            experiment_id: string;
-            /** Number */
-            number: number;
             /**
-             * State
-             * @enum {string}
+             * Id
+             * @description trl_...
              */
-            state: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
+            id: string;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /** @description where the trial is in its life */
+            state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description flat: "optimizer/lr" -> value
+             * @description its configuration, flat: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration of its newest report
+             */
             iteration: number;
-            /** Last */
+            /**
+             * Last
+             * @description the newest value of each metric
+             */
             last: {
                 [key: string]: number | null;
             };
-            /** Last Value */
+            /**
+             * Last Value
+             * @description the newest finite value of the first objective
+             */
             last_value: number | null;
-            /** Best Value */
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
             best_value: number | null;
-            /** Best Iteration */
+            /**
+             * Best Iteration
+             * @description training_iteration of the report that had best_value
+             */
             best_iteration: number | null;
             /**
              * Best Params
-             * @description that led to best_value; under PBT they may differ from params
+             * @description the configuration that led to best_value; under PBT it may differ from params
              */
             best_params: {
                 [key: string]: unknown;
             };
             /**
              * Feasible
-             * @description whether its result keeps within the constraints; null: none to judge
+             * @description whether its result satisfies the constraints; null if there are none
              */
             feasible: boolean | null;
-            /** Running S */
+            /**
+             * Running S
+             * @description seconds spent training, over all segments
+             */
             running_s: number;
-            /** Failures */
+            /**
+             * Failures
+             * @description errors of its code so far; max_failures limits the retries
+             */
             failures: number;
-            /** Reason */
-            reason: string;
-            /** Waiting */
-            waiting: string | null;
+            /** @description the latest failure, even if a retry followed */
             error: components["schemas"]["Failure"] | null;
+            /**
+             * Reason
+             * @description the reason of the latest decision about it, in words
+             */
+            reason: string;
+            /**
+             * Waiting
+             * @description what its start waits for, in words; null if it does not wait
+             */
+            waiting: string | null;
+            /** @description the newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when its first segment started
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when it reached its final state
+             */
             ended_at: string | null;
-            /** Segments */
+            /**
+             * Segments
+             * @description in the order in which they ran
+             */
             segments: components["schemas"]["Segment"][];
         };
         /** TrialPage */
         TrialPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["Trial"][];
             /**
              * Next Page Token
@@ -1481,9 +2306,17 @@ export interface components {
              */
             total: number;
         };
+        /**
+         * TrialState
+         * @enum {string}
+         */
+        TrialState: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
         /** Usage */
         Usage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["UsageSeries"][];
         };
         /**
@@ -1491,9 +2324,15 @@ export interface components {
          * @description What one rank used during one segment: lists of equal length, oldest sample first.
          */
         UsageSeries: {
-            /** Segment */
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
             segment: number;
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
             rank: number;
             /**
              * X
@@ -1502,85 +2341,92 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description since the sample before; 100 is one core
+             * @description since the previous sample, or the segment's start; 100 is one core
              */
             cpu_percent: (number | null)[];
-            /** Rss Bytes */
+            /**
+             * Rss Bytes
+             * @description resident memory of the process
+             */
             rss_bytes: number[];
             /**
              * Gpu Bytes
-             * @description allocated by torch; null where no GPU is in use
+             * @description allocated by torch; null if no GPU is in use
              */
             gpu_bytes: (number | null)[];
-            /** Gpu Reserved Bytes */
+            /**
+             * Gpu Reserved Bytes
+             * @description reserved by torch; null if no GPU is in use
+             */
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description how busy its GPUs were, by whomever
+             * @description how busy its GPUs were, with all their processes
              */
             gpu_percent: (number | null)[];
         };
         /**
-         * CheckpointSection
-         * @description Where checkpoints go, when they are asked for, and which are kept.
+         * CheckpointPolicy
+         * @description Where checkpoints are stored, when they are saved, and which are kept.
          */
-        CheckpointSection: {
+        CheckpointPolicySpec: {
             /**
              * Storage
-             * @description an absolute path or any pyarrow.fs URI; null: under the home
+             * @description an absolute path or a pyarrow.fs URI; null: under the home
              * @default null
              */
             storage: string | null;
             /**
              * Frequency
-             * @description ask for one every n reports; null: when something needs one
+             * @description reports between checkpoints; null: only when something needs one
              * @default null
              */
             frequency: number | null;
             /**
              * Interval S
-             * @description ask for one this long after the last; null: never
+             * @description seconds after which the next milestone saves a checkpoint; limits what a crash can lose; null: never
              * @default 60
              */
             interval_s: number | null;
             /**
              * At End
+             * @description save a checkpoint when a trial completes
              * @default true
              */
             at_end: boolean;
             /**
              * Keep Best
-             * @description null: all
+             * @description best checkpoints to keep of each trial; null: all
              * @default 1
              */
             keep_best: number | null;
             /**
              * Keep Last
-             * @description null: all
+             * @description newest checkpoints to keep of each trial; null: all
              * @default 1
              */
             keep_last: number | null;
         };
         /**
-         * LimitsSection
-         * @description What the whole experiment may use, and for how long one waits.
+         * Limits
+         * @description What the whole experiment may use, and how long the driver waits.
          */
-        LimitsSection: {
+        LimitsSpec: {
             /**
              * Max Concurrent Trials
-             * @description null: as many as the cluster holds
+             * @description trials that may run at the same time; null: as many as the cluster holds
              * @default null
              */
             max_concurrent_trials: number | null;
             /**
              * Time Budget S
-             * @description running time from the start of the first trial; pauses do not count
+             * @description running time in seconds, from the start of the first trial; pauses do not count
              * @default null
              */
             time_budget_s: number | null;
             /**
              * Budget
-             * @description full trainings' worth (max_t each) to spend, all trials together; the freeze_thaw scheduler counts it
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
              * @default null
              */
             budget: number | null;
@@ -1592,70 +2438,76 @@ export interface components {
             max_failures: number;
             /**
              * Max System Failures
-             * @description retries after lost nodes and preemptions
+             * @description retries of a trial after lost nodes and preemptions
              * @default 10
              */
             max_system_failures: number;
             /**
              * Placement Timeout S
+             * @description seconds to wait for the resources of a trial; longer is a system failure
              * @default 600
              */
             placement_timeout_s: number;
             /**
              * Hang Timeout S
+             * @description seconds without a report after which a trial counts as hung; null: never
              * @default 1800
              */
             hang_timeout_s: number | null;
             /**
              * Stop Grace S
+             * @description seconds that a rank has to leave training before its group is killed
              * @default 10
              */
             stop_grace_s: number;
         };
         /**
-         * ScalingSection
-         * @description What one trial's worker group is made of.
+         * Scaling
+         * @description The worker group of one trial.
          */
-        ScalingSection: {
+        ScalingSpec: {
             /**
              * Num Workers
+             * @description ranks of a trial
              * @default 1
              */
             num_workers: number;
             /**
              * Use Gpu
+             * @description give each rank a GPU
              * @default false
              */
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; fractions are allowed
+             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
              */
             resources_per_worker?: {
                 [key: string]: number;
             };
             /**
              * Placement Strategy
+             * @description Ray's strategy for placing the ranks on nodes
              * @default PACK
              * @enum {string}
              */
             placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
             /**
              * Backend
-             * @description of torch.distributed
+             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without
              * @default auto
              * @enum {string}
              */
             backend: "auto" | "gloo" | "nccl" | "none";
             /**
              * Reuse Workers
-             * @description hand worker processes on to the next trial
+             * @description start the next trial in the worker processes of a finished one
              * @default true
              */
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description of the ranks: one of each trial's own, or that of the process that created this
+             * @description working directory of the ranks: a new one for each trial, or the one of the process that created the experiment
              * @default trial
              * @enum {string}
              */
@@ -1664,6 +2516,42 @@ export interface components {
         /**
          * Spec
          * @description One experiment: what is tried, what counts as better, who decides, and what may be used.
+         * @example {
+         *       "name": "digits",
+         *       "entrypoint": "tuner.examples.digits:train",
+         *       "space": {
+         *         "lr": {
+         *           "type": "loguniform",
+         *           "lower": 0.0001,
+         *           "upper": 0.1
+         *         },
+         *         "width": {
+         *           "type": "choice",
+         *           "categories": [
+         *             16,
+         *             32,
+         *             64
+         *           ]
+         *         }
+         *       },
+         *       "metric": "accuracy",
+         *       "mode": "max",
+         *       "num_samples": 16,
+         *       "scheduler": {
+         *         "type": "asha",
+         *         "max_t": 27
+         *       },
+         *       "scaling": {
+         *         "num_workers": 2,
+         *         "resources_per_worker": {
+         *           "CPU": 0.5
+         *         }
+         *       },
+         *       "limits": {
+         *         "max_concurrent_trials": 2,
+         *         "time_budget_s": 600
+         *       }
+         *     }
          */
         Spec: {
             /**
@@ -1684,7 +2572,7 @@ export interface components {
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
             space: {
-                [key: string]: unknown;
+                [key: string]: components["schemas"]["Parameter"];
             };
             /**
              * Metric
@@ -1693,66 +2581,416 @@ export interface components {
             metric: string | string[];
             /**
              * Mode
-             * @description whether it is minimised or maximised; one for all, or one for each
+             * @description whether to minimise or to maximise it; one for all, or one for each
              */
             mode: ("min" | "max") | ("min" | "max")[];
+            /** @description which configurations to try next */
+            search?: components["schemas"]["Search"];
+            /** @description which trials go on, and which stop early */
+            scheduler?: components["schemas"]["Scheduler"];
+            /**
+             * Stop
+             * @description when a trial is complete: {metric: threshold} or {"type": ..., option: value}
+             * @example {
+             *       "accuracy": 0.99
+             *     }
+             * @example {
+             *       "metric": "loss",
+             *       "type": "plateau"
+             *     }
+             */
+            stop?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Points To Evaluate
+             * @description configurations to try first, flat
+             * @example [
+             *       {
+             *         "lr": 0.1,
+             *         "optimizer/momentum": 0.9
+             *       }
+             *     ]
+             */
+            points_to_evaluate?: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * Runtime Env
+             * @description Ray's runtime environment of the ranks
+             */
+            runtime_env?: {
+                [key: string]: unknown;
+            };
             /**
              * Num Samples
+             * @description trials to start; null: as many as the time budget allows
              * @default null
              */
             num_samples: number | null;
             /**
              * Seed
+             * @description searches with the same seed draw the same configurations
              * @default 0
              */
             seed: number;
             /**
              * Max T
-             * @description a trial that gets there, in units of time_attr, is completed
+             * @description value of time_attr at which a trial is complete
              * @default null
              */
             max_t: number | null;
             /**
              * Time Attr
+             * @description what max_t counts
              * @default training_iteration
              */
             time_attr: string;
-            /** Search */
-            search?: {
-                [key: string]: unknown;
-            };
-            /** Scheduler */
-            scheduler?: {
-                [key: string]: unknown;
-            };
-            /**
-             * Stop
-             * @description {metric: threshold} or {"type": ...}
-             */
-            stop?: {
-                [key: string]: unknown;
-            };
-            /** Points To Evaluate */
-            points_to_evaluate?: {
-                [key: string]: unknown;
-            }[];
-            scaling?: components["schemas"]["ScalingSection"];
-            limits?: components["schemas"]["LimitsSection"];
-            checkpoint?: components["schemas"]["CheckpointSection"];
+            scaling?: components["schemas"]["ScalingSpec"];
+            limits?: components["schemas"]["LimitsSpec"];
+            checkpoint?: components["schemas"]["CheckpointPolicySpec"];
             /**
              * Scope
-             * @description which of a trial's values counts
+             * @description which value of a trial counts: its best report, or its last
              * @default all
              * @enum {string}
              */
             scope: "all" | "last";
-            /**
-             * Runtime Env
-             * @description as Ray's
-             */
-            runtime_env?: {
+        };
+        /** Scheduler */
+        Scheduler: {
+            /** @constant */
+            type: "auto";
+        } | {
+            /** @constant */
+            type: "fifo";
+        } | {
+            /** @constant */
+            type: "asha";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "asha_promotion";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "async_hyperband";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "freeze_thaw";
+            /** @default null */
+            max_t: number | null;
+            /** @default null */
+            grace_period: number | null;
+            /** @default null */
+            budget: number | null;
+            /** @default 0.3 */
+            thaw: number;
+            /** @default 0.1 */
+            random_share: number;
+            /** @default 0.07 */
+            scout_share: number;
+            /** @default null */
+            time_attr: string | null;
+            /** @default true */
+            finish_best: boolean;
+        } | {
+            /** @constant */
+            type: "hyperband";
+            /** @default null */
+            max_t: number | null;
+            /** @default 3 */
+            reduction_factor: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "median";
+            /** @default 1 */
+            grace_period: number;
+            /** @default 3 */
+            min_samples_required: number;
+            /** @default null */
+            min_time_slice: number | null;
+            /** @default true */
+            hard_stop: boolean;
+            /** @default null */
+            max_t: number | null;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "pbt";
+            /** @default 5 */
+            perturbation_interval: number;
+            /** @default null */
+            hyperparam_mutations: {
                 [key: string]: unknown;
-            };
+            } | null;
+            /** @default 0.25 */
+            quantile_fraction: number;
+            /** @default 0.25 */
+            resample_probability: number;
+            perturbation_factors?: number[];
+            /** @default null */
+            custom_explore_fn: string | null;
+            /** @default false */
+            synch: boolean;
+            /** @default 0 */
+            burn_in_period: number;
+            /** @default true */
+            require_attrs: boolean;
+            /** @default null */
+            time_attr: string | null;
+        };
+        /** Search */
+        Search: {
+            /** @constant */
+            type: "auto";
+        } | {
+            /** @constant */
+            type: "cmaes";
+            /** @default 1 */
+            n_startup_trials: number;
+            /** @default null */
+            sigma0: number | null;
+            /** @default null */
+            popsize: number | null;
+            /** @default false */
+            use_separable_cma: boolean;
+            /** @default false */
+            lr_adapt: boolean;
+            /** @default false */
+            consider_pruned_trials: boolean;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "define_by_run";
+            /** @default tpe */
+            search: unknown;
+            warm_start?: unknown;
+        } | {
+            /** @constant */
+            type: "gp";
+            /** @default 10 */
+            n_startup_trials: number;
+            /** @default false */
+            deterministic_objective: boolean;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "grid";
+            /** @default null */
+            choices: boolean | null;
+        } | {
+            /** @constant */
+            type: "nsgaii";
+            /** @default 50 */
+            population_size: number;
+            /** @default null */
+            mutation_prob: number | null;
+            /** @default 0.9 */
+            crossover_prob: number;
+            /** @default 0.5 */
+            swapping_prob: number;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "optuna";
+            sampler?: unknown;
+            /** @default null */
+            options: {
+                [key: string]: unknown;
+            } | null;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "qmc";
+        } | {
+            /** @constant */
+            type: "random";
+        } | {
+            /** @constant */
+            type: "ray";
+            /** @default null */
+            searcher: unknown;
+        } | {
+            /** @constant */
+            type: "tpe";
+            /** @default 10 */
+            n_startup_trials: number;
+            /** @default 24 */
+            n_ei_candidates: number;
+            /** @default null */
+            multivariate: boolean | null;
+            /** @default true */
+            constant_liar: boolean;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        };
+        /**
+         * Parameter
+         * @description what a parameter may be
+         */
+        Parameter: {
+            /** @constant */
+            type: "uniform";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "loguniform";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "quniform";
+            lower: unknown;
+            upper: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "qloguniform";
+            lower: unknown;
+            upper: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "randint";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "lograndint";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "qrandint";
+            lower: unknown;
+            upper: unknown;
+            q?: unknown;
+        } | {
+            /** @constant */
+            type: "qlograndint";
+            lower: unknown;
+            upper: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "randn";
+            mean?: unknown;
+            sd?: unknown;
+        } | {
+            /** @constant */
+            type: "qrandn";
+            mean: unknown;
+            sd: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "choice";
+            categories: unknown;
+            ordered?: unknown;
+        } | {
+            /** @constant */
+            type: "grid_search";
+            values: unknown;
+        } | {
+            /** @constant */
+            type: "const";
+            value: unknown;
+        } | {
+            /** @constant */
+            type: "tuple";
+            items: unknown;
+        } | {
+            /** @constant */
+            type: "python";
+            index: unknown;
+            repr?: unknown;
+        } | {
+            /** @constant */
+            type: "sample_from";
+            index: unknown;
+            repr?: unknown;
+        } | unknown;
+        /**
+         * SignIn
+         * @description What signing in takes.
+         */
+        SignIn: {
+            /**
+             * Token
+             * @description tnr_..., as `tuner token create` printed it
+             */
+            token: string;
+        };
+        /**
+         * NewToken
+         * @description What creating a token takes.
+         */
+        NewToken: {
+            /**
+             * Name
+             * @description who or what it is for; it stands in the audit trail
+             */
+            name: string;
+            /**
+             * Role
+             * @description what it allows
+             * @enum {string}
+             */
+            role: "viewer" | "editor" | "admin";
+            /**
+             * Expires Days
+             * @description null: it never expires
+             * @default null
+             */
+            expires_days: number | null;
         };
     };
     responses: never;
@@ -1763,7 +3001,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    healthz_healthz_get: {
+    health_healthz: {
         parameters: {
             query?: never;
             header?: never;
@@ -1779,11 +3017,27 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
         };
     };
-    readyz_readyz_get: {
+    health_readyz: {
         parameters: {
             query?: never;
             header?: never;
@@ -1801,7 +3055,23 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description not ready; problems says why */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it is not ready; problems says why */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -1812,10 +3082,11 @@ export interface operations {
             };
         };
     };
-    list_experiments_api_v1_experiments_get: {
+    experiments_list_experiments: {
         parameters: {
             query?: {
-                state?: ("pending" | "running" | "pausing" | "paused" | "cancelling" | "cancelled" | "completed" | "failed") | null;
+                /** @description only experiments in this state */
+                state?: components["schemas"]["ExperimentState"] | null;
                 /** @description any part of the name */
                 name?: string | null;
                 /** @description items on a page */
@@ -1838,7 +3109,32 @@ export interface operations {
                     "application/json": components["schemas"]["ExperimentPage"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -1849,11 +3145,11 @@ export interface operations {
             };
         };
     };
-    create_api_v1_experiments_post: {
+    experiments_create: {
         parameters: {
             query?: never;
             header?: {
-                /** @description the same key again creates nothing and answers the same */
+                /** @description a repeated request with the same key creates nothing and gets the first answer */
                 "idempotency-key"?: string | null;
             };
             path?: never;
@@ -1874,6 +3170,24 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description its state does not allow it */
             409: {
                 headers: {
@@ -1883,7 +3197,34 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -1894,10 +3235,10 @@ export interface operations {
             };
         };
     };
-    dry_run_api_v1_experiments_dry_run_post: {
+    experiments_dry_run: {
         parameters: {
             query?: {
-                /** @description how many of the first to show */
+                /** @description how many configurations to show */
                 configurations?: number;
             };
             header?: never;
@@ -1919,7 +3260,52 @@ export interface operations {
                     "application/json": components["schemas"]["DryRun"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -1930,11 +3316,12 @@ export interface operations {
             };
         };
     };
-    get_api_v1_experiments__experiment_id__get: {
+    experiments_get: {
         parameters: {
             query?: never;
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -1950,8 +3337,33 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1970,10 +3382,11 @@ export interface operations {
             };
         };
     };
-    list_trials_api_v1_experiments__experiment_id__trials_get: {
+    experiments_list_trials: {
         parameters: {
             query?: {
-                state?: ("pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled") | null;
+                /** @description only trials in this state */
+                state?: components["schemas"]["TrialState"] | null;
                 /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
                 sort?: string;
                 /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
@@ -1985,6 +3398,7 @@ export interface operations {
             };
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2000,7 +3414,23 @@ export interface operations {
                     "application/json": components["schemas"]["TrialPage"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2009,7 +3439,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2020,14 +3459,14 @@ export interface operations {
             };
         };
     };
-    curves_api_v1_experiments__experiment_id__curves_get: {
+    experiments_curves: {
         parameters: {
             query?: {
                 /** @description by default the objective */
                 metric?: string | null;
                 /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
                 x?: "step" | "user_step" | "time";
-                /** @description about so many for a curve that reaches over the whole range, by default 1000 */
+                /** @description points of a curve over the whole range, about; 1000 by default */
                 points?: number | null;
                 /** @description where the range begins, on the axis x */
                 from?: number | null;
@@ -2035,7 +3474,7 @@ export interface operations {
                 to?: number | null;
                 /** @description numbers of trials; by default the best */
                 trial?: number[] | null;
-                /** @description how many trials, where none are named */
+                /** @description how many trials, if `trial` names none */
                 limit?: number;
                 /**
                  * @deprecated
@@ -2045,6 +3484,7 @@ export interface operations {
             };
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2060,7 +3500,23 @@ export interface operations {
                     "application/json": components["schemas"]["Curves"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2069,7 +3525,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2080,7 +3545,7 @@ export interface operations {
             };
         };
     };
-    best_so_far_api_v1_experiments__experiment_id__best_so_far_get: {
+    experiments_best_so_far: {
         parameters: {
             query?: {
                 /** @description by default the objective */
@@ -2088,6 +3553,7 @@ export interface operations {
             };
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2103,7 +3569,23 @@ export interface operations {
                     "application/json": components["schemas"]["BestSoFarOf"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2112,7 +3594,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2123,11 +3614,12 @@ export interface operations {
             };
         };
     };
-    importance_api_v1_experiments__experiment_id__importance_get: {
+    experiments_importance: {
         parameters: {
             query?: never;
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2143,8 +3635,33 @@ export interface operations {
                     "application/json": components["schemas"]["Importances"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2163,7 +3680,7 @@ export interface operations {
             };
         };
     };
-    decisions_api_v1_experiments__experiment_id__decisions_get: {
+    experiments_decisions: {
         parameters: {
             query?: {
                 /** @description a trial's number */
@@ -2179,6 +3696,7 @@ export interface operations {
             };
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2194,7 +3712,23 @@ export interface operations {
                     "application/json": components["schemas"]["DecisionPage"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2203,7 +3737,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2214,7 +3757,7 @@ export interface operations {
             };
         };
     };
-    segments_api_v1_experiments__experiment_id__segments_get: {
+    experiments_segments: {
         parameters: {
             query?: {
                 /** @description of these causes only; may be repeated */
@@ -2226,6 +3769,7 @@ export interface operations {
             };
             header?: never;
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2241,7 +3785,23 @@ export interface operations {
                     "application/json": components["schemas"]["SegmentPage"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2250,7 +3810,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2261,16 +3830,18 @@ export interface operations {
             };
         };
     };
-    events_api_v1_experiments__experiment_id__events_get: {
+    experiments_events: {
         parameters: {
             query?: {
                 /** @description an event_seq */
                 after?: number;
             };
             header?: {
+                /** @description as after; browsers send it */
                 "last-event-id"?: string | null;
             };
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2286,36 +3857,56 @@ export interface operations {
                     "text/event-stream": string;
                 };
             };
-            /** @description there is none */
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": components["schemas"]["Problem"];
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": components["schemas"]["Problem"];
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
         };
     };
-    changes_api_v1_experiments__experiment_id__changes_get: {
+    experiments_changes: {
         parameters: {
             query?: {
                 /** @description an event_seq */
                 after?: number;
             };
             header?: {
+                /** @description as after; browsers send it */
                 "last-event-id"?: string | null;
             };
             path: {
+                /** @description exp_... */
                 experiment_id: string;
             };
             cookie?: never;
@@ -2331,47 +3922,16 @@ export interface operations {
                     "text/event-stream": components["schemas"]["Changes"];
                 };
             };
-            /** @description there is none */
-            404: {
+            /** @description a token is needed, and this is not a valid one */
+            401: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": components["schemas"]["Problem"];
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/event-stream": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancel_api_v1_experiments__experiment_id__cancel_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                experiment_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Experiment"];
-                };
-            };
-            /** @description there is none */
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2380,8 +3940,8 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description its state does not allow it */
-            409: {
+            /** @description the Host header is not a name of this service */
+            421: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2389,7 +3949,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Validation Error */
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2400,109 +3960,12 @@ export interface operations {
             };
         };
     };
-    pause_api_v1_experiments__experiment_id__pause_post: {
+    trials_get: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                experiment_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Experiment"];
-                };
-            };
-            /** @description there is none */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description its state does not allow it */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    resume_api_v1_experiments__experiment_id__resume_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                experiment_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Experiment"];
-                };
-            };
-            /** @description there is none */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description its state does not allow it */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_api_v1_trials__trial_id__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
+                /** @description trl_... */
                 trial_id: string;
             };
             cookie?: never;
@@ -2518,8 +3981,33 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2538,57 +4026,19 @@ export interface operations {
             };
         };
     };
-    stop_api_v1_trials__trial_id__stop_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                trial_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TrialDetail"];
-                };
-            };
-            /** @description there is none */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    logs_api_v1_trials__trial_id__logs_get: {
+    trials_logs: {
         parameters: {
             query?: {
+                /** @description only this rank */
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
-                /** @description only so many lines of each */
+                /** @description only the last lines of each, this many */
                 tail?: number | null;
             };
             header?: never;
             path: {
+                /** @description trl_... */
                 trial_id: string;
             };
             cookie?: never;
@@ -2604,7 +4054,23 @@ export interface operations {
                     "application/json": components["schemas"]["Logs"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2613,7 +4079,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2624,15 +4099,17 @@ export interface operations {
             };
         };
     };
-    usage_api_v1_trials__trial_id__usage_get: {
+    trials_usage: {
         parameters: {
             query?: {
+                /** @description only this rank */
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
             };
             header?: never;
             path: {
+                /** @description trl_... */
                 trial_id: string;
             };
             cookie?: never;
@@ -2648,7 +4125,23 @@ export interface operations {
                     "application/json": components["schemas"]["Usage"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2657,7 +4150,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2668,7 +4170,7 @@ export interface operations {
             };
         };
     };
-    curves_api_v1_trials__trial_id__curves_get: {
+    trials_curves: {
         parameters: {
             query?: {
                 /** @description time: seconds since the experiment's start */
@@ -2678,6 +4180,7 @@ export interface operations {
             };
             header?: never;
             path: {
+                /** @description trl_... */
                 trial_id: string;
             };
             cookie?: never;
@@ -2693,7 +4196,23 @@ export interface operations {
                     "application/json": components["schemas"]["TrialCurves"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2702,7 +4221,16 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description something in the request is wrong */
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2713,11 +4241,12 @@ export interface operations {
             };
         };
     };
-    lineage_api_v1_trials__trial_id__lineage_get: {
+    trials_lineage: {
         parameters: {
             query?: never;
             header?: never;
             path: {
+                /** @description trl_... */
                 trial_id: string;
             };
             cookie?: never;
@@ -2733,8 +4262,33 @@ export interface operations {
                     "application/json": components["schemas"]["Lineage"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2753,11 +4307,12 @@ export interface operations {
             };
         };
     };
-    live_api_v1_trials__trial_id__live_get: {
+    trials_live: {
         parameters: {
             query?: never;
             header?: never;
             path: {
+                /** @description trl_... */
                 trial_id: string;
             };
             cookie?: never;
@@ -2773,7 +4328,23 @@ export interface operations {
                     "application/json": components["schemas"]["Live"];
                 };
             };
-            /** @description there is none */
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2791,6 +4362,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Validation Error */
             422: {
                 headers: {
@@ -2800,8 +4380,878 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description no driver answers just now */
+            /** @description no driver answers at the moment */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_pause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_resume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_sign_in: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description the token is wrong, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many failed attempts; Retry-After says when to try again */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_sign_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_create_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewToken"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Token"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_revoke_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description tok_... */
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Token"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_audit: {
+        parameters: {
+            query?: {
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
