@@ -194,7 +194,7 @@ def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open
             expect(row.locator("td[data-column=iteration]")).to_have_text(str(trial.iteration))
             expect(row).to_contain_text(trial.waiting or trial.reason)
             expect(row).to_contain_text(f"{trial.params['lr']:.4g}"[:5])
-    decisions = {decision.kind for decision in service.store.decisions(search.id, page_size=1000).items}
+    decisions = {decision.kind for decision in service.store.log.decisions(search.id, page_size=1000).items}
     assert decisions >= {"exploit", "resume", "pause"}
     assert [url for url in read if "/trials" in url or "/decisions" in url or "/curves" in url] == []
 

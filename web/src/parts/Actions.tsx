@@ -2,23 +2,9 @@ import { Button, Group, Modal, Text } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, type Action } from "../api/client";
-import type { Experiment, ExperimentState, Trial } from "../api/types";
+import type { Experiment, Trial } from "../api/types";
 import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
-
-const OFFERED: Record<ExperimentState, Action[]> = {
-  pending: ["pause", "cancel"],
-  running: ["pause", "cancel"],
-  pausing: ["resume", "cancel"],
-  paused: ["resume", "cancel"],
-  cancelling: [],
-  cancelled: [],
-  completed: [],
-  failed: [],
-};
-
-/** Of an experiment whose script is gone: it has no driver that could pause it. */
-const ABANDONED: Action[] = ["resume", "cancel"];
 
 const WORDS: Record<Action, { verb: string; question: string; effect: string; keep: string }> = {
   pause: {
@@ -42,6 +28,11 @@ const WORDS: Record<Action, { verb: string; question: string; effect: string; ke
       "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
   },
 };
+
+/** Whether it is about an experiment; trials are stopped one by one. */
+function isShown(action: Experiment["actions"][number]): action is Action {
+  return action in WORDS;
+}
 
 interface Question {
   question: string;
@@ -94,11 +85,7 @@ function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
 }
 
 /** Pause, resume and cancel, each after a question. */
-export function Actions({
-  experiment,
-}: {
-  experiment: Pick<Experiment, "id" | "name" | "state"> & { abandoned?: boolean };
-}) {
+export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "actions"> }) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<Action | null>(null);
   const act = useMutation({
@@ -114,7 +101,7 @@ export function Actions({
   };
   return (
     <Group gap={6}>
-      {(experiment.abandoned ? ABANDONED : OFFERED[experiment.state]).map((action) => (
+      {experiment.actions.filter(isShown).map((action) => (
         <Button
           key={action}
           size="compact-sm"
