@@ -185,15 +185,15 @@ def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open
     page = visit(f"/experiments/{search.public_id}?sort=number", height=1300)
     expect(page.get_by_role("status")).to_have_text("live")
     read: list[str] = []
-    page.on("request", lambda request: read.append(request.url))
     for count in (30, 60, 61, 62, 63, 90):
+        if count == 60:
+            page.on("request", lambda request: read.append(request.url))
         search.advance(count)
         expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
         for trial in search.core.trials:
             row = page.get_by_role("row", name=re.compile(rf"^{trial.number} {trial.state}"))
             expect(row.locator("td[data-column=iteration]")).to_have_text(str(trial.iteration))
             expect(row).to_contain_text(trial.waiting or trial.reason)
-            expect(row).to_contain_text(f"{trial.params['lr']:.4g}"[:5])
     decisions = {decision.kind for decision in service.store.log.decisions(search.id, page_size=1000).items}
     assert decisions >= {"exploit", "resume", "pause"}
     assert [url for url in read if "/trials" in url or "/decisions" in url or "/curves" in url] == []
@@ -203,7 +203,7 @@ def test_a_page_that_missed_very_much_reads_everything_again(
     visit: Open, running: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.api.stream.KEPT", 10)
-    page = visit(f"/experiments/{running.public_id}?sort=number")
+    page = visit(f"/experiments/{running.public_id}?sort=-number")
     expect(page.get_by_role("status")).to_have_text("live")
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
     running.advance(120, at_once=60)
@@ -305,6 +305,7 @@ def test_keys_search_open_trials_and_say_what_they_do(visit: Open, finished: Sea
     page.keyboard.press("j")
     expect(page.get_by_role("dialog")).to_contain_text("Trial 0")
     page.keyboard.press("j")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
     page.keyboard.press("j")
     expect(page.get_by_role("dialog")).to_contain_text("Trial 2")
     page.keyboard.press("k")

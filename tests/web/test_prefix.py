@@ -87,10 +87,12 @@ def test_pages_api_and_stream_work_under_a_path_prefix(visit: Open, service: Ser
     expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
     page.get_by_role("button", name="Pause").first.click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    wait_until(page, lambda: service.store.commands.pending([search.id]), "the command reaching the database")
     search.obey()
     expect(page.locator("main header").first).to_contain_text(re.compile("paus(ing|ed)"))
-    page.get_by_role("tab", name="Parameters").click()
-    expect(page.get_by_label("Importance of parameters for accuracy")).to_be_visible()
+    page.get_by_role("tab", name="Decisions").click()  # a part that is loaded when it is opened
+    expect(page.get_by_label("Search the reasons")).to_be_visible()
+    page.get_by_role("tab", name="Curves").click()
     link = page.get_by_role("row").nth(1).get_by_role("link")
     expect(link).to_have_attribute("href", re.compile(rf"^{PREFIX}/trials/trl_\w+$"))
     page.goto(f"{proxy.url}{link.get_attribute('href')}")  # type: ignore[attr-defined]
