@@ -13,7 +13,7 @@ import pytest
 from benchmarks import quality
 from benchmarks.contenders import METHODS, Optuna, Random, Setting, changed, play, played
 from benchmarks.learning_curves import Problem
-from tuner.schedulers import freeze_thaw, novelty
+from tuner.schedulers.freeze_thaw import novelty, scheduler
 from tuner.space import Space, choice, randint, uniform
 
 SPACE = Space({"x": uniform(0, 1), "n": randint(1, 4), "kind": choice(["a", {"name": "b", "y": uniform(0, 1)}])})
@@ -59,13 +59,13 @@ def test_optuna_is_asked_only_for_what_is_active() -> None:
 
 
 def test_a_variant_changes_constants_for_its_run_alone() -> None:
-    prior = freeze_thaw.PRIOR
-    with changed("novelty.CROWDED=0.2;freeze_thaw.PRIOR.lengthscale=(1.0, 0.7)"):
+    prior = scheduler.PRIOR
+    with changed("novelty.CROWDED=0.2;scheduler.PRIOR.lengthscale=(1.0, 0.7)"):
         assert novelty.CROWDED == 0.2
-        assert freeze_thaw.PRIOR.lengthscale == (1.0, 0.7)
-        assert freeze_thaw.PRIOR.level == prior.level
+        assert scheduler.PRIOR.lengthscale == (1.0, 0.7)
+        assert scheduler.PRIOR.level == prior.level
     assert novelty.CROWDED == 0.05
-    assert prior is freeze_thaw.PRIOR
+    assert prior is scheduler.PRIOR
     with pytest.raises(AttributeError), changed("novelty.CROWDED=0.2;novelty.NO_SUCH=1"):
         pass
     assert novelty.CROWDED == 0.05

@@ -94,7 +94,8 @@ export interface CurvesQuery {
   to?: number;
 }
 
-export type Action = "pause" | "resume" | "cancel";
+/** What an experiment can be asked for. The service says which of these its state allows. */
+export type Action = Exclude<Experiment["actions"][number], "stop">;
 
 const PAGE = 1000;
 
