@@ -22,6 +22,9 @@ PageToken = Annotated[str | None, Query(max_length=40, description="next_page_to
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "there is none"}}
 BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "something in the request is wrong"}}
 SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers just now"}}
+BUSY: dict[int | str, dict[str, Any]] = {
+    503: {"model": Problem, "description": "too many entrypoints are being imported, or the database does not answer"}
+}
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
 
 

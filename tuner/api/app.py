@@ -41,16 +41,15 @@ def create_app(
     look: segment -> rank -> {"stack": …, and its figures now}; nothing where it does not run. DriverSilent where nobody can tell.
     web: the built page; by default the one in the package.
 
-    The store stays the caller's: it is not closed. ``app.state.context.ending`` may be set to let open event streams end
-    before the server waits for them.
+    The store stays the caller's: it is not closed. ``app.state.context.end()`` lets open event streams and waiting requests
+    end before the server waits for them.
     """
     context = Context(settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         yield {}
-        context.ending.set()
-        context.checker.close()
+        context.end()
 
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context

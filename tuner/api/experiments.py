@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
+from tuner.api.answers import BAD, BUSY, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
 from tuner.api.context import Here
 from tuner.api.stream import follow
 from tuner.errors import SpecError
@@ -24,33 +24,39 @@ MAX_SEQ = 2**62
     "/experiments",
     status_code=201,
     response_model=schemas.Experiment,
-    responses={**BAD, **CONFLICT},
+    responses={**BAD, **CONFLICT, **BUSY},
     summary="Create an experiment; a driver takes it up by itself",
 )
-def create(
+async def create(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: Annotated[
         str | None, Header(max_length=200, description="the same key again creates nothing and answers the same")
     ] = None,
 ) -> Response:
-    record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
-    here.poke()
-    return answer(_shown(here.store, record), 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+    def create() -> Response:
+        record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
+        here.poke()
+        return answer(_shown(here.store, record), 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+
+    return await here.off_the_pool(create)
 
 
 @router.post(
     "/experiments/dry-run",
     response_model=schemas.DryRun,
-    responses=BAD,
+    responses={**BAD, **BUSY},
     summary="Check a spec and say what would be done; nothing is created",
 )
-def dry_run(
+async def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     configurations: Annotated[int, Query(ge=0, le=100, description="how many of the first to show")] = 5,
 ) -> Response:
-    return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
+    def dry_run() -> Response:
+        return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
+
+    return await here.off_the_pool(dry_run)
 
 
 @router.get("/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="Newest first")

@@ -74,6 +74,11 @@ class Store:
         if found != HEAD:
             raise StoreError(f"the database is at revision {found}, this version needs {HEAD}; run `tuner migrate`")
 
+    def check_write(self) -> None:
+        """Write something that changes nothing. StoreError if the database takes no writes, because its disk is full, say."""
+        with self._write() as cursor:
+            cursor.execute("UPDATE alembic_version SET version_num = version_num")
+
     def close(self) -> None:
         with self._lock:
             self._drop_write_connection()
