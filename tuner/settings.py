@@ -40,6 +40,12 @@ class Settings:
         "TUNER_ALLOWED_HOSTS", "names besides loopback that the Host header may have, separated by commas", default=()
     )
     lease_s: float = _setting("TUNER_LEASE_S", "a driver that is silent for this long may be replaced", default=30.0)
+    outage_s: float = _setting(
+        "TUNER_OUTAGE_S",
+        "how long trainings go on, in seconds, while the database is away or full; after that they end and are taken up again "
+        "from their last checkpoints once it is back",
+        default=3600.0,
+    )
     usage_every_s: float = _setting(
         "TUNER_USAGE_EVERY_S",
         "seconds between two samples of what each rank uses (CPU, memory, GPU); 0: none",
@@ -125,6 +131,7 @@ _READERS: Mapping[str, Any] = {
     "port": _port,
     "allowed_hosts": _names,
     "lease_s": _seconds,
+    "outage_s": _seconds_or_none,
     "usage_every_s": _seconds_or_none,
     "reserve_after_s": _seconds_or_none,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),

@@ -372,12 +372,14 @@ class Store:
 
     # -- drivers -------------------------------------------------------------------------------------------------------
 
-    def claimable(self, now: float) -> list[ExperimentRecord]:
-        """Experiments that want a driver and have none that is alive, oldest first: those that are to run, and paused
-        ones that somebody wants resumed or cancelled.
+    def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
+        """Return the experiments that want a driver and whose lease has run out, oldest first: those that are to run, and
+        paused ones that somebody wants resumed or cancelled.
+
+        leased_from: return instead those whose lease is alive and belongs to anybody but this owner.
         """
         with self._read() as connection:
-            return views.claimable(connection, now)
+            return views.claimable(connection, now, leased_from)
 
     def adopt(self, experiment_id: int) -> None:
         """Make an experiment that a script has created the service's: from now on services take it up by themselves."""

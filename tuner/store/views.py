@@ -68,13 +68,16 @@ def progress_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[i
     }
 
 
-def claimable(connection: Connection, now: float) -> list[ExperimentRecord]:
+def claimable(connection: Connection, now: float, leased_from: str | None = None) -> list[ExperimentRecord]:
     wanted = exists().where(
         command.c.experiment_id == experiment.c.id,
         command.c.state == "pending",
         command.c.command.in_(["resume", "cancel"]),
     )
-    free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
+    if leased_from is None:
+        free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
+    else:
+        free = and_(experiment.c.lease_until > now, experiment.c.driver_owner != leased_from)
     to_run = or_(experiment.c.state.in_(_ACTIVE), and_(experiment.c.state == ExperimentState.PAUSED, wanted))
     query = select(*_EXPERIMENT).where(free, to_run).order_by(experiment.c.id)
     return [_experiment(row) for row in connection.execute(query).mappings()]

@@ -69,5 +69,5 @@ class RankResult:
 class Progress:
     reports: int
     idle_s: float  # since the latest report or verdict began or ended
-    waiting: bool  # for a verdict: not to be taken for a hang
+    waiting: bool  # for the driver, which may take any time: not to be taken for a hang
     saving: bool = False  # it leaves, or has left the function, and its checkpoints are not committed yet
