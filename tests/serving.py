@@ -69,6 +69,15 @@ def kill_postgres(server: Any) -> None:
     process.wait(timeout=60)
 
 
+def host_of(home: Path) -> psutil.Process:
+    """The driver host of the service of this home."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TUNER_HOME") == str(home) and "ray::Host" in " ".join(process.cmdline()):
+                return process
+    raise AssertionError("there is no driver host")
+
+
 class Service:
     """`tuner serve` in a process of its own, with a home and a Ray of its own."""
 

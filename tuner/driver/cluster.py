@@ -1,26 +1,19 @@
-"""The Ray that everything runs on: connect to a given one, start a private one, or start one that outlives this process."""
+"""The Ray that everything runs on: connect to a given one, or start a private one that ends with this process."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 import ray.util
 from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
-from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
 from tuner.trials.compat.ray_compat import this_machine
 from tuner.trials.groups.placement import unmet
@@ -72,49 +65,6 @@ def _unreachable(address: str | None, error: Exception) -> str:
     )
 
 
-def start_head(home: Path) -> str:
-    """Start Ray in processes of its own by `ray start --head`, or find the one that was started so; its address."""
-    home.mkdir(parents=True, exist_ok=True)
-    marker = home / "ray_address"
-    if marker.exists() and _answers(address := marker.read_text().strip()):
-        return address
-    _ray_command("get-auth-token", "--generate")
-    done = _ray_command(
-        "start",
-        "--head",
-        "--port=0",
-        "--disable-usage-stats",
-        "--include-dashboard=false",
-        f"--temp-dir={_scratch(home)}",
-    )
-    found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
-    if done.returncode or not found:
-        raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
-    marker.write_text(found[1])
-    return found[1]
-
-
-def stop_head(home: Path) -> bool:
-    """End the Ray that `start_head` started for this home, with all that runs on it; whether there was one."""
-    (home / "ray_address").unlink(missing_ok=True)
-    scratch = str(_scratch(home))
-    processes = [p for p in psutil.process_iter(["cmdline"]) if scratch in " ".join(p.info["cmdline"] or ())]
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            processes.extend(child for child in process.children(recursive=True) if child not in processes)
-            process.terminate()
-    _, stubborn = psutil.wait_procs(processes, timeout=10)
-    for process in stubborn:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    return bool(processes)
-
-
-def _scratch(home: Path) -> Path:
-    """Ray's own files for this home. Not under the home itself: paths of Unix sockets must be short."""
-    return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
-
-
 def remove_orphans() -> int:
     """Remove the placement groups of driver hosts that are no more; how many there were.
 
@@ -158,15 +108,3 @@ def too_large(scaling: Scaling) -> str | None:
 
 def _times(resources: Mapping[str, float], name: str, amount: float) -> float:
     return (resources.get(name, 0.0) + 1e-9) // amount
-
-
-def _answers(address: str) -> bool:
-    """Whether a Ray head listens there; a port that something else has taken since does not count as one."""
-    return _ray_command("health-check", f"--address={address}").returncode == 0
-
-
-def _ray_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Ray's own command line, in a session of its own, so that a Ctrl-C here does not reach what it starts."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)

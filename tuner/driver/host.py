@@ -406,6 +406,10 @@ class Host:
         told, self._news = self._news, []
         return told
 
+    async def live(self) -> None:
+        """Never return: the caller learns at once when this process dies."""
+        await asyncio.Event().wait()
+
     async def poke(self) -> None:
         """There is a new command or a new experiment."""
         if self._poked is not None:
