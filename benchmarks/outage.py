@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from tests.serving import SLOW, Service, kill_postgres, until
+from tests.serving import NO_MILESTONES, SLOW, Service, kill_postgres, until
 from tuner.store import Store
 
 LEASE_S = 30.0
@@ -58,7 +58,7 @@ def main() -> None:
 def measure(service: Service, server: Any, told: Path, seconds: float) -> dict[str, Any]:
     each = int(seconds / 0.1) + 200
     space = {**SLOW["space"], "steps": {"type": "const", "value": each}, "told": {"type": "const", "value": str(told)}}
-    created = service.post({**SLOW, "entrypoint": "tests.jobs:steady", "space": space, "checkpoint": {}})
+    created = service.post({**SLOW, "entrypoint": "tests.jobs:steady", "space": space, "checkpoint": NO_MILESTONES})
     until("the trainings", lambda: steps(told) > BEFORE)
     kill_postgres(server)
     begun, at = time.monotonic(), steps(told)

@@ -51,6 +51,10 @@ SLOW: dict[str, Any] = {
 }
 
 
+NO_MILESTONES = {"interval_s": None, "keep_best": 0}
+"""A checkpoint policy under which a FIFO search has no report that waits for a verdict."""
+
+
 def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
     end = time.monotonic() + seconds
     found: Any = None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import invariants
-from tests.serving import SLOW, Service, kill_postgres, until
+from tests.serving import NO_MILESTONES, SLOW, Service, kill_postgres, until
 from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.timeout(400)]
@@ -59,7 +59,7 @@ def test_training_goes_on_without_its_database_and_loses_nothing(server: Any, se
         "steps": {"type": "const", "value": STEPS},
         "told": {"type": "const", "value": str(told)},
     }
-    spec = {**SLOW, "entrypoint": "tests.jobs:steady", "space": space, "checkpoint": {}}
+    spec = {**SLOW, "entrypoint": "tests.jobs:steady", "space": space, "checkpoint": NO_MILESTONES}
     created = service.post(spec)
     until("reports of both", lambda: len(steps(told)) == 2 and min(steps(told).values()) > 5)
     lease = until("the lease", lambda: _lease(service, created["id"]))

@@ -21,7 +21,7 @@ import psutil
 from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
 
-MARK = "TUNER_RAY_HEAD"
+MARK = "_TUNER_RAY_HEAD"
 """A variable that every process of a head has in its environment. Ray's workers change their names, so these do not tell."""
 
 _PARTS = ("gcs_server", "raylet")
