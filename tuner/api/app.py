@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
 from tuner import __version__
-from tuner.api import experiments, health, pages, problems, trials
+from tuner.api import access, experiments, health, pages, problems, trials
 from tuner.api.answers import only_known_parameters
+from tuner.api.auth import Authenticate
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
@@ -54,17 +55,18 @@ def create_app(
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
     app.include_router(health.router)
-    for part in (experiments, trials):
+    for part in (experiments, trials, access):
         app.include_router(part.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
     app.include_router(pages.router(web))
     app.state.methods = [
         (compile_path(prefix + route.path)[0], route.methods)
-        for prefix, part in (("", health), ("/api/v1", experiments), ("/api/v1", trials))
+        for prefix, part in (("", health), ("/api/v1", experiments), ("/api/v1", trials), ("/api/v1", access))
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]
     problems.install(app)
     describe(app)
+    app.add_middleware(Authenticate, authenticator=context.authenticator, store=store)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
     return app

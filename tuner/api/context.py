@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
+from tuner.api.auth import Authenticator
 from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
 from tuner.experiments.preview import Importances
@@ -37,12 +38,14 @@ class Context:
     importances: Importances = field(init=False)
     readiness: Readiness = field(init=False)
     _checks: ThreadPoolExecutor = field(init=False)
+    authenticator: Authenticator = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.store, self.problem)
         self._checks = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check")
         self.tail = Tail(self.store, self.ending)
         self.importances = Importances(self.store)
+        self.authenticator = Authenticator(self.settings, self.store)
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that may import an entrypoint, in threads of its own: other routes need those of the server."""

@@ -197,8 +197,8 @@ class Experiment(Model):
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
             created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
+            started_at=rfc3339_or_none(record.started_at),
+            ended_at=rfc3339_or_none(record.ended_at),
             num_samples=spec.num_samples,
             max_t=spec.max_t,
             time_attr=spec.time_attr,
@@ -347,8 +347,8 @@ class Segment(Model):
             warm=record.warm,
             startup_s=record.startup_s,
             created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
+            started_at=rfc3339_or_none(record.started_at),
+            ended_at=rfc3339_or_none(record.ended_at),
             outcome=record.outcome,
         )
 
@@ -384,8 +384,8 @@ class SegmentItem(Model):
             warm=record.warm,
             startup_s=record.startup_s,
             created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
+            started_at=rfc3339_or_none(record.started_at),
+            ended_at=rfc3339_or_none(record.ended_at),
             outcome=record.outcome,
         )
 
@@ -678,7 +678,7 @@ def rfc3339(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _time(time: float | None) -> str | None:
+def rfc3339_or_none(time: float | None) -> str | None:
     return None if time is None else rfc3339(time)
 
 
@@ -737,8 +737,8 @@ def _trial_fields(record: TrialRecord) -> dict[str, Any]:
         "error": None if record.failure is None else Failure.model_validate(dict(record.failure)),
         "checkpoint": None if found is None else _checkpoint(found),
         "created_at": rfc3339(record.created_at),
-        "started_at": _time(record.started_at),
-        "ended_at": _time(record.ended_at),
+        "started_at": rfc3339_or_none(record.started_at),
+        "ended_at": rfc3339_or_none(record.ended_at),
     }
 
 

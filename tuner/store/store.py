@@ -24,6 +24,7 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.experiment import Spec
 from tuner.errors import NotFound, SpecError, StoreError
 from tuner.store import columns, curves, history, statements, views
+from tuner.store.access import Access
 from tuner.store.connect import Synchronous, connect, translated
 from tuner.store.migrate import HEAD, migrate, revision
 from tuner.store.records import (
@@ -56,6 +57,7 @@ class Store:
         self._write_connection: Any = None
         self._writers: dict[int, Writer] = {}
         self._sorter = columns.Sorter()
+        self.access = Access(engine)
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:

@@ -295,3 +295,30 @@ log_chunk = Table(
     Column("text", Text, nullable=False),
     sqlite_with_rowid=False,
 )
+
+token = Table(
+    "token",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the secret, which is kept nowhere
+    Column("role", String(16), nullable=False),  # viewer | editor | admin
+    Column("created_at", Real, nullable=False),
+    Column("expires_at", Real),
+    Column("revoked_at", Real),
+    Column("used_at", Real),  # written once a minute at most
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("time", Real, nullable=False),
+    Column("actor", Text, nullable=False),  # name of the token, or "local"
+    Column("token_id", String(64)),
+    Column("method", String(16), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("address", Text, nullable=False),
+)
