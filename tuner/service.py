@@ -101,6 +101,7 @@ class Supervisor:
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
         self._futile = 0
+        self._headed = False  # a head of this home was alive
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
@@ -143,6 +144,10 @@ class Supervisor:
     def _keep(self) -> None:
         """Start a child, and a head if there is none, and watch both until one of them is gone."""
         head: Head | None = None
+        if self._headed and was_stopped(self.settings.home):
+            self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
+            self._ended.wait()
+            return
         child = self._child = _Child(self.settings, self.adopt, self._hear)
         self._futile += 1  # until the child says that the driver is up
         try:
@@ -151,10 +156,12 @@ class Supervisor:
                     stop_head(self.settings.home)
                     self._futile = 1
                 head = start_head(self.settings.home)  # while the child loads Ray
+                self._headed = True
             child.connect(head.address if head is not None else str(self.settings.ray_address))
             while not self._ended.is_set():
                 if head is not None and (gone := head.dead()):
-                    self._lose(gone)
+                    self._futile = 0
+                    self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
                     return
                 if (gone := child.dead()) is not None:
                     self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
@@ -163,14 +170,6 @@ class Supervisor:
         finally:
             self._child = None
             child.end()
-
-    def _lose(self, part: str) -> None:
-        """Tell that the head is dead. If it was ended on purpose, leave it at that."""
-        self._futile = 0
-        self._say(f"Ray's {part} is gone; Ray and the driver are being started again")
-        if was_stopped(self.settings.home):
-            self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
-            self._ended.wait()
 
     def _hear(self, said: dict[str, Any]) -> None:
         """Take in a line from the child."""
