@@ -87,7 +87,7 @@ class Guard:
 
 
 class _Counted:
-    """Counts the bytes of a body as they come: one that is sent in chunks has no length in its head."""
+    """Counts the bytes of a body as they come, since a chunked body does not say its length beforehand."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -102,7 +102,7 @@ class _Counted:
 
 
 class _NoSniff:
-    """Tells browsers of every answer to take it as the type that it says."""
+    """Tells browsers not to guess the type of an answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""What a call of the driver host raises once it is dead; the second where Ray killed it for memory, as it may beside a rank."""
+"""What a call of a dead driver host raises; the second error if Ray killed the host because memory ran out."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
-    """Make sure that this process is connected to Ray; True when a private local Ray was started for it.
+    """Connect this process to Ray. Return True if a private Ray was started for it.
 
-    With an address, to that cluster. Without one, a private Ray that ends with this process; never one that happens to run
-    here. A Ray that this process is connected to already is used as it is.
+    With an address, connect to that cluster. Without one, start a private Ray that ends with this process; a Ray that happens
+    to run on this machine is left alone. If the process is connected already, keep that connection.
     """
     if ray.is_initialized():
         return False
@@ -66,9 +66,9 @@ def _unreachable(address: str | None, error: Exception) -> str:
 
 
 def remove_orphans() -> int:
-    """Remove the placement groups of driver hosts that are no more; how many there were.
+    """Remove the placement groups of driver hosts that have died. Return how many there were.
 
-    Ray keeps an actor's placement groups until the whole job ends, so that those of a killed host would hold their resources.
+    Ray keeps an actor's placement groups until the whole job ends, so those of a killed host would hold their resources.
     """
     living = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     removed = 0
@@ -81,7 +81,7 @@ def remove_orphans() -> int:
 
 
 def capacity(scaling: Scaling) -> int | None:
-    """How many worker groups of this kind the present cluster holds at once, at least one; None where it cannot be told."""
+    """Return how many worker groups of this kind the cluster holds at once, at least one; None if the groups ask for nothing."""
     bundle = scaling.bundle()
     if not bundle:
         return None
@@ -93,8 +93,10 @@ def capacity(scaling: Scaling) -> int | None:
 
 
 def too_large(scaling: Scaling) -> str | None:
-    """Why a private Ray on this machine, before it is started, could never hold such a worker group; None where it could, or
-    where that cannot be told."""
+    """Return why a private Ray on this machine could never hold such a worker group; None if it could, or if that is unknown.
+
+    Ray is not started for this.
+    """
     there = this_machine()
     if there is None:
         return None

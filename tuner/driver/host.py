@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
+LEASES_S = 2.0
+"""How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
 AGAIN_S = 5.0
 """How long an experiment whose driver crashed is left alone before it is taken up again."""
 CRASHES, PROGRESS = 3, 20
@@ -317,7 +319,7 @@ class Host:
         self._offered: set[int] = set()
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
-        self._read_failed_at = float("-inf")
+        self._read_failed_at = self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
         self._exchange = Exchange(self.report)
         self._line: Address | None = None
@@ -656,7 +658,10 @@ class Host:
                 self._news.append(how_to_go_on(record))
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose lease is still alive although their driver is not."""
+        """Return the experiments whose lease is still alive although their driver is not. Looks every `LEASES_S` seconds."""
+        if time.monotonic() < self._leases_read_at + LEASES_S:
+            return []
+        self._leases_read_at = time.monotonic()
         return [r for r in self.store.claimable(now, leased_from=self.owner) if self._is_gone(r.driver_owner)]
 
     def _is_gone(self, owner: str | None) -> bool:
