@@ -48,14 +48,14 @@ def measure(service: Service, victim: str) -> dict[str, Any]:
     killed = time.time()
     process.kill()
     with Store.open(service.database_url) as store:
-        record = store.get_experiment(created["id"])
+        record = store.experiments.get(created["id"])
 
         def again() -> float | None:
             return first_report(store, record.id)
 
         at = until("reports", again)
         ended = service.ended(created["id"])
-        reports = sum(isinstance(entry, Reported) for _, entry in store.load(record.id))
+        reports = sum(isinstance(entry, Reported) for _, entry in store.drivers.load(record.id))
     trials = service.get(path)["items"]
     return {
         "benchmark": "head_loss",
@@ -80,7 +80,7 @@ def the_process(service: Service, victim: str) -> psutil.Process:
 def first_report(store: Store, experiment: int) -> float | None:
     """Return when the first report under a second driver was made, if there is one."""
     drivers = 0
-    for _, entry in store.load(experiment):
+    for _, entry in store.drivers.load(experiment):
         drivers += isinstance(entry, DriverStarted)
         if drivers > 1 and isinstance(entry, Reported):
             return entry.time

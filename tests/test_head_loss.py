@@ -54,7 +54,7 @@ def check(service: Service, experiment: str) -> None:
         assert all(s["start_iteration"] > 0 for s in trial["segments"][1:]), trial["segments"]
     with Store.open(service.database_url) as store:
         invariants.check_all(store, set())
-        assert store.get_experiment(experiment).driver_epoch == 2
+        assert store.experiments.get(experiment).driver_epoch == 2
     assert service.process.poll() is None, "the API outlives Ray"
     until("readiness", lambda: service.client.get("/readyz").status_code == 200)
 

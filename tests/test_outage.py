@@ -82,7 +82,7 @@ def test_training_goes_on_without_its_database_and_loses_nothing(server: Any, se
     assert ended["state"] == "completed", ended
     with Store.open(service.database_url) as store:
         invariants.check_all(store, set())
-        assert store.get_experiment(created["id"]).driver_epoch == lease, "the holder stayed the holder"
+        assert store.experiments.get(created["id"]).driver_epoch == lease, "the holder stayed the holder"
     for row in service.get(f"/experiments/{created['id']}/trials")["items"]:
         trial = service.get(f"/trials/{row['id']}")
         assert trial["iteration"] == STEPS
@@ -93,4 +93,4 @@ def test_training_goes_on_without_its_database_and_loses_nothing(server: Any, se
 
 def _lease(service: Service, experiment: str) -> int:
     with Store.open(service.database_url) as store:
-        return store.get_experiment(experiment).driver_epoch
+        return store.experiments.get(experiment).driver_epoch

@@ -191,7 +191,7 @@ def test_a_head_that_was_ended_on_purpose_is_not_started_again(
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
 def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = sqlite_store.create_experiment(a_spec())
+    made = sqlite_store.experiments.create(a_spec())
     hosts: list[int] = []
 
     @contextmanager

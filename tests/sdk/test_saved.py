@@ -33,7 +33,7 @@ def searched(store: Store, name: str, **fields: object) -> str:
     made, epoch, trials = begin(store, spec=a_spec(name, **fields))
     best = {"trial_number": 0, "value": 0.5, "iteration": 1, "params": dict(trials[0].params), "checkpoint_id": None}
     trials[0].best_value = 0.5
-    store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"best": best}), T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"best": best}), T0)
     return made.public_id
 
 
@@ -106,7 +106,7 @@ def test_more_experiments_than_a_page_are_all_listed(store: Store, monkeypatch: 
     monkeypatch.setattr("tuner.sdk.saved.PAGE", 2)
     names = [f"search-{i}" for i in range(5)]
     for name in names:
-        store.create_experiment(a_spec(name), now=T0)
+        store.experiments.create(a_spec(name), now=T0)
     assert [each.name for each in experiments()] == names[::-1]
 
 
@@ -114,13 +114,13 @@ def test_a_choice_is_shown_by_its_value(store: Store) -> None:
     space = {"layers": {"type": "choice", "categories": [[16], [32, 32]]}}
     made, epoch, trials = begin(store, spec=a_spec("layers", space=space))
     best = {"trial_number": 0, "value": 0.5, "iteration": 1, "params": {"layers": 1}, "checkpoint_id": None}
-    store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"best": best}), T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"best": best}), T0)
     assert experiments()[0].best_params == {"layers": "[32, 32]"}
 
 
 def test_a_state_of_its_own_is_in_the_list(store: Store) -> None:
     made, epoch, _ = begin(store, spec=a_spec("done"))
-    store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLING), T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLING), T0)
     assert experiments()[0].state == "cancelling"
 
 

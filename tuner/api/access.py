@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field, ValidationError
 
@@ -40,33 +40,35 @@ class Session(Model):
     name: Annotated[
         str | None, Field(description="the token's name; local if no token is needed; null if not signed in")
     ]
-    role: RoleName | None
+    role: Annotated[RoleName | None, Field(description="what the caller may do; null if not signed in")]
     expires_at: Annotated[str | None, Field(description="when the token expires; null: never")]
 
 
 class SignIn(Model):
     """What signing in takes."""
 
-    token: Annotated[str, Field(min_length=1, max_length=1000)]
+    token: Annotated[
+        str, Field(min_length=1, max_length=1000, description="tnr_..., as `tuner token create` printed it")
+    ]
 
 
 class NewToken(Model):
     """What creating a token takes."""
 
     name: Annotated[str, Field(description="who or what it is for; it stands in the audit trail", max_length=100)]
-    role: RoleName
+    role: Annotated[RoleName, Field(description="what it allows")]
     expires_days: Annotated[float | None, Field(gt=0, le=36500, description="null: it never expires")] = None
 
 
 class Token(Model):
     """A token without its secret."""
 
-    id: str
-    name: str
-    role: RoleName
-    created_at: str
-    expires_at: str | None
-    revoked_at: str | None
+    id: Annotated[str, Field(description="tok_...")]
+    name: Annotated[str, Field(description="who or what it is for")]
+    role: Annotated[RoleName, Field(description="what it allows")]
+    created_at: Annotated[str, Field(description="when it was created")]
+    expires_at: Annotated[str | None, Field(description="when it expires; null: never")]
+    revoked_at: Annotated[str | None, Field(description="when it was revoked; null: it was not")]
     used_at: Annotated[str | None, Field(description="its latest use, to the minute")]
     secret: Annotated[str | None, Field(description="only in the answer that creates it; nobody can read it again")] = (
         None
@@ -90,22 +92,22 @@ class Token(Model):
 class TokenList(Model):
     """All tokens, newest first."""
 
-    items: list[Token]
+    items: Annotated[list[Token], Field(description="the tokens, without their secrets")]
 
 
 class AuditEntry(Model):
     """A call that changed something, or tried to."""
 
-    id: int
-    time: str
+    id: Annotated[int, Field(description="its number; a later entry has a larger one")]
+    time: Annotated[str, Field(description="when it was answered")]
     actor: Annotated[
         str, Field(description="the token's name; local if the service asks for none; nobody if it had none")
     ]
-    token_id: str | None
-    method: str
-    path: str
-    status: int
-    address: str
+    token_id: Annotated[str | None, Field(description="tok_..., if it had a valid token")]
+    method: Annotated[str, Field(description="POST, PATCH, DELETE, ...")]
+    path: Annotated[str, Field(description="the address that was called")]
+    status: Annotated[int, Field(description="of the answer; 401 and 403: it was refused")]
+    address: Annotated[str, Field(description="where the call came from")]
 
     @classmethod
     def of(cls, number: int, record: AuditRecord) -> AuditEntry:
@@ -125,8 +127,8 @@ class AuditEntry(Model):
 class AuditPage(Model):
     """Entries of the audit trail, newest first."""
 
-    items: list[AuditEntry]
-    next_page_token: str | None
+    items: Annotated[list[AuditEntry], Field(description="the entries")]
+    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")]
 
 
 @router.get(
@@ -199,7 +201,7 @@ def create_token(here: Here, data: Annotated[object, Depends(json_body)]) -> Res
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
     summary="Revoke a token; every service notices within 5 s; for admins",
 )
-async def revoke_token(here: Here, token_id: str) -> Response:
+async def revoke_token(here: Here, token_id: Annotated[str, Path(description="tok_...")]) -> Response:
     wanted = token_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     record = await asyncio.to_thread(here.store.access.revoke_token, wanted)
     here.authenticator.forget(record.id)

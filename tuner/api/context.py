@@ -1,4 +1,4 @@
-"""The parts of the service that the routes work with."""
+"""What the routes share."""
 
 from __future__ import annotations
 

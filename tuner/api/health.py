@@ -12,7 +12,7 @@ from tuner.api.context import Here
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", response_model=schemas.Health, summary="Whether this process answers")
+@router.get("/healthz", response_model=schemas.Health, summary="Say that this process answers.")
 async def healthz() -> Response:
     """Answer as long as the process can."""
     return answer(schemas.Health(status="ok"))
@@ -21,8 +21,8 @@ async def healthz() -> Response:
 @router.get(
     "/readyz",
     response_model=schemas.Health,
-    responses={503: {"model": schemas.Health, "description": "not ready; problems says why"}},
-    summary="Whether the database takes writes, has its tables, and the driver answers",
+    responses={503: {"model": schemas.Health, "description": "it is not ready; problems says why"}},
+    summary="Say whether the database takes writes, is up to date, and the driver answers.",
 )
 async def readyz(here: Here) -> Response:
     """Answer 200 if the service can do its work, and 503 with the reasons if it cannot."""

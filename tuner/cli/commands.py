@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from tuner.errors import TunerError
+from tuner.experiments.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed hyperparameter tuning.")
@@ -164,6 +166,24 @@ def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner t
     from tuner.cli.access import revoked
 
     print(printable(revoked(_settings(), token)))
+
+
+def _command(verb: Verb, about: str) -> Callable[[str], None]:
+    def command(name: str) -> None:
+        from tuner.cli.verbs import ask
+
+        print(printable(ask(_settings(), verb, name)))
+
+    command.__annotations__["name"] = Annotated[str, typer.Argument(metavar=about.upper(), help=_HELP[about])]
+    return command
+
+
+_HELP = {"experiment": "exp_..., or its name", "trial": "trl_..."}
+
+for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
+    if _verb.name != "resume":  # `resume` above also waits for the end
+        _about = "trial" if _verb.name in TRIAL_VERBS else "experiment"
+        app.command(name=_verb.name, help=_verb.summary)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 FailureKind = Literal["user", "system", "placement", "spec"]
+Command = Literal["pause", "resume", "cancel", "stop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ class Commanded(Event):
     """A user wants something. `trial` is None where the whole experiment is meant."""
 
     KIND = "commanded"
-    command: Literal["pause", "resume", "cancel", "stop"]
+    command: Command
     trial: int | None = None
     reason: str = ""
 

@@ -109,7 +109,7 @@ def _summary(record: ExperimentRecord) -> ExperimentSummary:
 def _records(store: Store, name: str | None, state: str | None) -> Iterator[ExperimentRecord]:
     token: str | None = None
     while True:
-        page = store.list_experiments(name=name, state=state, page_size=PAGE, page_token=token)
+        page = store.experiments.page(name=name, state=state, page_size=PAGE, page_token=token)
         yield from page.items
         token = page.next_token
         if token is None:

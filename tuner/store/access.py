@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time as clock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.store.connect import translated
+from tuner.store.database import Database
+from tuner.store.database import at as time_of
 from tuner.store.tables import audit, token
 
 PREFIX = "tnr_"
@@ -81,8 +82,8 @@ class AuditRecord:
 class Access:
     """Tokens and the audit trail of one database. Every method may be called from any thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def create_token(
         self, name: str, role: Role, *, lifetime_s: float | None = None, now: float | None = None
@@ -102,7 +103,7 @@ class Access:
             raise SpecError(f"expected 1 to 100 printable characters, got {name!r}", "/name")
         if lifetime_s is not None and not lifetime_s > 0:
             raise SpecError(f"expected a time above 0, got {lifetime_s:g} seconds", "/expires")
-        at = clock.time() if now is None else now
+        at = time_of(now)
         secret = PREFIX + secrets.token_urlsafe(32)
         row = {
             "public_id": f"tok_{secrets.token_hex(8)}",
@@ -118,13 +119,13 @@ class Access:
 
     def tokens(self) -> list[TokenRecord]:
         """Return all tokens, newest first, revoked and expired ones included."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             return [_token(row) for row in connection.execute(select(token).order_by(token.c.id.desc()))]
 
     def token_of(self, secret: str, *, now: float | None = None) -> TokenRecord | None:
         """Return the valid token that has this secret, and note its use. None if there is none."""
-        at = clock.time() if now is None else now
-        with self._read() as connection:
+        at = time_of(now)
+        with self._database.read() as connection:
             row = connection.execute(select(token).where(token.c.hash == _hash(secret))).one_or_none()
         if row is None or not (found := _token(row)).is_valid(at):
             return None
@@ -135,7 +136,7 @@ class Access:
 
     def revoke_token(self, token_id: str, *, now: float | None = None) -> TokenRecord:
         """Revoke a token; one that is revoked stays as it is. Raise NotFound if there is none with this id."""
-        at = clock.time() if now is None else now
+        at = time_of(now)
         with self._write() as connection:
             open_one = (token.c.public_id == token_id) & token.c.revoked_at.is_(None)
             connection.execute(update(token).where(open_one).values(revoked_at=at))
@@ -146,7 +147,7 @@ class Access:
 
     def has_admin(self, *, now: float | None = None) -> bool:
         """Return whether there is a valid token of an admin."""
-        at = clock.time() if now is None else now
+        at = time_of(now)
         return any(each.role is Role.ADMIN and each.is_valid(at) for each in self.tokens())
 
     def note(self, record: AuditRecord) -> None:
@@ -163,20 +164,15 @@ class Access:
         query = select(audit).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.id < before)
-        with self._read() as connection:
+        with self._database.read() as connection:
             return [
                 (row.id, AuditRecord(**{name: getattr(row, name) for name in AuditRecord.__slots__}))
                 for row in connection.execute(query)
             ]
 
     @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with translated(self._engine.dialect.name), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with translated(self._engine.dialect.name), self._engine.begin() as connection:
+        with translated(self._database.backend), self._database.engine.begin() as connection:
             yield connection
 
 
