@@ -110,7 +110,9 @@ def _end(home: Path, patience_s: float) -> bool:
         _, stubborn = psutil.wait_procs(processes, timeout=patience_s)
     else:
         stubborn = processes
-    while stubborn:
+    for _ in range(5):
+        if not stubborn:
+            break
         for process in stubborn:
             with contextlib.suppress(psutil.Error):
                 process.kill()
