@@ -249,7 +249,7 @@ def test_a_name_that_ray_made_up_is_none() -> None:
     ("thing", "instead"),
     [
         (lambda: ray.tune.Tuner(train), r"tuner.run\(trainable, param_space, tune_config=..., run_config=...\)"),
-        (lambda: __import__("optuna").create_study(), "hand the objective over"),
+        (lambda: __import__("optuna").create_study(), "pass the objective"),
     ],
     ids=["tuner", "study"],
 )
@@ -367,5 +367,5 @@ def test_an_objective_draws_its_own_parameters() -> None:
     assert run(objective, search_alg="random")["search_alg"].search.TYPE == "random"
     mine = DefineByRunSearch("gp")
     assert run(objective, search_alg=mine)["search_alg"] is mine
-    with pytest.raises(SpecError, match="one by one"):
+    with pytest.raises(SpecError, match="one at a time"):
         run(objective, search_alg="cmaes")

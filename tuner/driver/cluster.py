@@ -80,6 +80,11 @@ def remove_orphans() -> int:
     return removed
 
 
+def living_nodes() -> set[str]:
+    """Return Ray's ids of the nodes that are alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
 def capacity(scaling: Scaling) -> int | None:
     """Return how many worker groups of this kind the cluster holds at once, at least one; None if the groups ask for nothing."""
     bundle = scaling.bundle()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -34,9 +34,9 @@ class CodeRecord:
     """A trainable that travels by value, and what it needs to be unpickled elsewhere."""
 
     hash: str
-    blob: bytes | None = None  # cloudpickle; None where the spec's entrypoint is imported
-    space_blob: bytes | None = None  # cloudpickle of choices that are no JSON values
-    parts_blob: bytes | None = None  # cloudpickle of a scheduler, searcher or stopper that JSON cannot say
+    blob: bytes | None = None  # cloudpickle; None if the spec's entrypoint is imported
+    space_blob: bytes | None = None  # cloudpickle of choices that JSON cannot express
+    parts_blob: bytes | None = None  # cloudpickle of a scheduler, searcher or stopper that JSON cannot express
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     sys_path: Sequence[str] = ()
@@ -87,7 +87,7 @@ class ExperimentRecord:
         )
 
     def abandoned(self, now: float) -> bool:
-        """Return True if a script created this experiment and is gone, so that it goes on only when somebody says so."""
+        """Return True if the script that created this experiment is gone, so that it continues only on request."""
         if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
             return False
         return self.driver_epoch > 0 or now - self.created_at >= NEW_S
@@ -100,7 +100,7 @@ NEW_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an experiment has got: what somebody who follows it asks several times a second."""
+    """How far an experiment is. A caller that follows it asks for this several times a second."""
 
     last_event_seq: int
     state: ExperimentState
@@ -200,7 +200,7 @@ class CheckpointRecord:
     uri: str
     bytes: int
     state: str  # uploading | ready | deleted
-    node: str | None  # Ray's id of the node that wrote it to a path; None where it lies at a URI
+    node: str | None  # Ray's id of the node that wrote it to a path; None if it is at a URI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamItem:
-    """One log entry for the event stream. `event` is its kind; a decision's is "decision"."""
+    """One log entry for the event stream. `event` is its kind; the kind of every decision is "decision"."""
 
     seq: int
     event: str
@@ -234,7 +234,7 @@ class CurveSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One trial's curve; it breaks between segments."""
+    """The curve of one trial, with a break between segments."""
 
     trial: int
     state: str
@@ -244,28 +244,60 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The curves of some trials. Of every `width` reports the lowest and the highest are there; 1 is every report."""
+    """The curves of some trials. Of every `width` reports they have the lowest and the highest; 1 means every report."""
 
     width: int
     curves: Sequence[Curve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogChunk:
-    """A piece of what one rank wrote. `chunk_no`, from 0 per (segment, rank, stream), makes a repeat harmless."""
+class LogQuery:
+    """Which logs of a trial are wanted, and what of each.
+
+    offset: what follows this byte of the log; else the end of the log. tail: at most so many lines, the last ones. search:
+    only lines that contain this text, in any case of letters. limit: at most so many bytes.
+    """
+
+    rank: int | None = None
+    segment: int | None = None
+    offset: int | None = None
+    tail: int | None = None
+    search: str | None = None
+    limit: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLog:
+    """What one rank printed in one segment: bytes `start` to `end` of its log, as text.
+
+    To read on, ask again with `end` as the offset. left_out: how many bytes between `start` and `end` are not kept, which a
+    line in the text says. complete: the rank prints no more, and the text goes up to its last word.
+    """
 
     trial: int
     segment: int
     rank: int
-    stream: str
-    chunk_no: int
-    time: float
     text: str
+    start: int
+    end: int
+    left_out: int
+    complete: bool
+    time: float  # when the newest part was written, in seconds since the epoch
+
+
+class OpenLog(NamedTuple):
+    """A rank whose log has no end in the database, and the node that it ran on."""
+
+    trial: int
+    segment: int  # ordinal within the trial
+    segment_id: str
+    rank: int
+    node: str  # Ray's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSample:
-    """What one rank used at one moment. `sample_no`, from 1 per (segment, rank), makes a repeat harmless."""
+    """What one rank used at one moment. `sample_no` counts from 1 per (segment, rank), so a repeat is harmless."""
 
     trial: int
     segment: int
@@ -274,7 +306,7 @@ class UsageSample:
     time: float
     cpu_s: float  # CPU time used since the segment's start, child processes included
     rss_bytes: int
-    gpu_bytes: int | None = None  # allocated; None where no GPU is in use, as the next two
+    gpu_bytes: int | None = None  # allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
     gpu_percent: float | None = None  # of the time that its GPUs were busy
 
