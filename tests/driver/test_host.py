@@ -19,6 +19,7 @@ import pytest
 from tests.store.examples import a_spec
 from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
+from tuner.domain.segments import Outcome, SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
@@ -37,12 +38,12 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     driven: list[weakref.ref[Driven]] = []
     trials: list[Any] = []
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
         if not driven:
             driven.append(weakref.ref(self))
-        trials.append(number)
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None, ""
+        trials.append(segment.trial)
+        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
     monkeypatch.setattr(Driven, "run", run)
@@ -66,8 +67,8 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 ) -> None:
     answers: list[Any] = []
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         for numbers, age in (
             ([2], 0.0),
             ([1, 2], 0.0),
@@ -77,8 +78,8 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             ([4], -3600.0),
         ):
             messages = [ReportMsg(report_no=n, metrics={"accuracy": n / 100}, time=9e9, age=age) for n in numbers]
-            answers.append(await self.report(number, ordinal, 0, messages))
-        return "returned", None, ""
+            answers.append(await self.report(segment, 0, messages))
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
     monkeypatch.setattr(Driven, "run", run)
@@ -101,11 +102,11 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host without a cluster: each trial starts, and ends at once."""
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None, ""
+    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
-    async def interrupt(self: Driven, number: int, ordinal: int, why: str) -> None:
+    async def interrupt(self: Driven, segment: SegmentRef, why: str) -> None:
         pass
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
@@ -171,11 +172,11 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
 async def test_no_decision_stays_pending_once_an_experiment_has_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, Any, str]:
-        if ordinal == 1:  # it never starts
-            return "failed", Failure(kind="system", message="the node went away"), ""
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None, ""
+    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
+        if segment.ordinal == 1:  # it never starts
+            return Outcome(kind="failed", failure=Failure(kind="system", message="the node went away"))
+        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(Driven, "run", run)
     made = host.store.create_experiment(a_spec(**SMALL))
@@ -249,15 +250,15 @@ class Reporting:
         self.reports: dict[str, int] = {}
         reports = self.reports
 
-        async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-            await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
+            await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
             for count in range(1, most + 1):
-                reports[f"{self.record.name} {number}"] = count
+                reports[f"{self.record.name} {segment.trial}"] = count
                 message = ReportMsg(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), wait=True)
-                verdict = await self.report(number, ordinal, 0, [message])
+                verdict = await self.report(segment, 0, [message])
                 if verdict is None or verdict.action != "continue":
-                    return "left", None, ""
-            return "returned", None, ""
+                    return Outcome(kind="left")
+            return Outcome(kind="returned")
 
         monkeypatch.setattr(Driven, "run", run)
 

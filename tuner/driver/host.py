@@ -27,7 +27,6 @@ from tuner.domain.events import (
     Commanded,
     Drawn,
     Event,
-    Failure,
     Noted,
     Reported,
     SegmentStarted,
@@ -35,6 +34,7 @@ from tuner.domain.events import (
 )
 from tuner.domain.events import CheckpointSaved as Saved
 from tuner.domain.keys import keyed_seed, segment_id, trial_id
+from tuner.domain.segments import Leave, Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
@@ -55,7 +55,7 @@ from tuner.trials.checkpoints import checkpoints, objects, transfer
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager
-from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend
 from tuner.trials.messages.report_socket import Address, Exchange
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Driven:
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
         self.loop = ExperimentLoop(self.core, self, self)
-        self._heard: dict[tuple[int, int], _Heard] = {}
+        self._heard: dict[SegmentRef, _Heard] = {}
 
     def _code_ref(self, code: CodeRecord | None) -> CodeRef:
         spec = self.record.spec
@@ -141,8 +141,8 @@ class Driven:
         """Where the experiment's checkpoints lie."""
         return join(self.record.spec.checkpoint.storage or self.host.settings.storage, self.record.public_id)
 
-    def segment_name(self, number: int, ordinal: int) -> str:
-        return segment_id(self.record.public_id, number, ordinal)
+    def segment_name(self, segment: SegmentRef) -> str:
+        return segment_id(self.record.public_id, *segment)
 
     # -- Journal ---------------------------------------------------------------------------------------------------------
 
@@ -151,21 +151,17 @@ class Driven:
 
     # -- Groups ----------------------------------------------------------------------------------------------------------
 
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
-        launch = self._launch(number, ordinal, milestone)
-        self.host.segments[launch.segment_id] = (self, number, ordinal, launch.start_iteration)
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        launch = self._launch(segment, milestone)
+        self.host.segments[launch.segment_id] = (self, segment, launch.start_iteration)
         try:
-            outcome = await self.host.groups.run(launch, inbox=self)
+            return await self.host.groups.run(launch, inbox=self)
         finally:
             self.host.segments.pop(launch.segment_id, None)
-            self._heard.pop((number, ordinal), None)
-        return outcome.kind, outcome.failure, outcome.warning
+            self._heard.pop(segment, None)
 
-    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
-        await self.host.groups.interrupt(self.segment_name(number, ordinal), why)
-
-    async def kill(self, number: int, ordinal: int, why: str) -> None:
-        await self.host.groups.kill(self.segment_name(number, ordinal), why)
+    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+        await self.host.groups.interrupt(self.segment_name(segment), why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
@@ -183,17 +179,16 @@ class Driven:
         """Let go of the process that calls the user's stop functions."""
         await self._judge.close()
 
-    def _launch(self, number: int, ordinal: int, milestone: int | None) -> Launch:
+    def _launch(self, ref: SegmentRef, milestone: int | None) -> Launch:
         spec, settings = self.record.spec, self.host.settings
-        trial = self.core.trials[number]
-        segment = trial.segments[ordinal - 1]
+        segment = self.core.trials[ref.trial].segments[ref.ordinal - 1]
         experiment = self.record.public_id
         return Launch(
             experiment_id=experiment,
-            trial_id=trial_id(experiment, number),
-            segment_id=self.segment_name(number, ordinal),
-            trial_number=number,
-            segment=ordinal,
+            trial_id=trial_id(experiment, ref.trial),
+            segment_id=self.segment_name(ref),
+            trial_number=ref.trial,
+            segment=ref.ordinal,
             params=segment.params,
             seed=spec.seed,
             start_iteration=segment.start_iteration,
@@ -217,58 +212,50 @@ class Driven:
     # -- Inbox of the groups ---------------------------------------------------------------------------------------------
 
     def waiting(self, segment_id: str, reason: str) -> None:
-        _, number, ordinal, _ = self.host.segments[segment_id]
-        self.loop.put(Waiting(time=time.time(), trial=number, segment=ordinal, reason=reason))
+        _, segment, _ = self.host.segments[segment_id]
+        self.loop.put(Waiting(time=time.time(), trial=segment.trial, segment=segment.ordinal, reason=reason))
 
     def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
-        _, number, ordinal, _ = self.host.segments[segment_id]
+        _, segment, _ = self.host.segments[segment_id]
         self.loop.put(
             SegmentStarted(
                 time=time.time(),
-                trial=number,
-                segment=ordinal,
+                trial=segment.trial,
+                segment=segment.ordinal,
                 placement=placement,
                 startup_s=startup_s,
                 warm=warm,
             )
         )
 
-    async def report(self, number: int, ordinal: int, start: int, reports: list[ReportMsg]) -> Verdict | Resend | None:
-        heard = self._heard.setdefault((number, ordinal), _Heard())
+    async def report(self, segment: SegmentRef, start: int, reports: list[ReportMsg]) -> Verdict | Resend | None:
+        heard = self._heard.setdefault(segment, _Heard())
         if heard.misses_before(reports):
             return Resend(after=heard.report_no)
         times = heard.take(reports, time.time())
         events = [
             Reported(
                 time=at,
-                trial=number,
-                segment=ordinal,
+                trial=segment.trial,
+                segment=segment.ordinal,
                 report_no=message.report_no,
                 iteration=start + message.report_no,
                 metrics=message.metrics,
                 checkpoint=message.checkpoint,
                 waits=message.wait,
+                offer=message.offer,
                 step=message.step,
             )
             for message, at in zip(reports, times, strict=True)
         ]
-        waits = bool(reports) and reports[-1].wait
-        verdict = await self.loop.report(events, waits, reports[-1].offer if waits else None)
-        if verdict is None:
-            return None
-        return Verdict(
-            action=verdict.action,
-            next_milestone=verdict.next_milestone,
-            save_checkpoint=verdict.save_checkpoint,
-            reason=verdict.reason,
-        )
+        return await self.loop.report(events)
 
     # -- what training code asks for -------------------------------------------------------------------------------------
 
-    async def draw(self, number: int, ordinal: int, name: str, distribution: str) -> Any:
+    async def draw(self, segment: SegmentRef, name: str, distribution: str) -> Any:
         """The value of a parameter that a running trial has come to; committed before it is known to anybody."""
         async with self._drawing:
-            trial = self.core.trials[number]
+            trial = self.core.trials[segment.trial]
             draw = getattr(self.core.searcher, "draw", None)
             if draw is None:
                 raise SpecError(
@@ -277,14 +264,16 @@ class Driven:
                     f"/space/{name}",
                 )
             async with self.loop.deciding:  # the trials do not change meanwhile
-                value, state = draw(number, name, distribution, self.core.trials)
+                value, state = draw(segment.trial, name, distribution, self.core.trials)
             if name not in trial.params:
-                event = Drawn(time=time.time(), trial=number, segment=ordinal, name=name, value=value, state=state)
+                event = Drawn(
+                    time=time.time(), trial=segment.trial, segment=segment.ordinal, name=name, value=value, state=state
+                )
                 await self.loop.put(event)
             return value
 
-    async def note(self, number: int, ordinal: int, notes: dict[str, Any]) -> None:
-        await self.loop.put(Noted(time=time.time(), trial=number, segment=ordinal, notes=notes))
+    async def note(self, segment: SegmentRef, notes: dict[str, Any]) -> None:
+        await self.loop.put(Noted(time=time.time(), trial=segment.trial, segment=segment.ordinal, notes=notes))
 
     async def end(self, number: int, reason: str) -> None:
         await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
@@ -303,7 +292,7 @@ class Host:
         self.settings, self.name = settings, name
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
-        self.segments: dict[str, tuple[Driven, int, int, int]] = {}
+        self.segments: dict[str, tuple[Driven, SegmentRef, int]] = {}
         self.driven: dict[int, Driven] = {}
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
@@ -411,37 +400,39 @@ class Host:
         found = self.segments.get(segment_id)
         if found is None:
             return None
-        driven, number, ordinal, start = found
-        return await driven.report(number, ordinal, start, reports)
+        driven, segment, start = found
+        return await driven.report(segment, start, reports)
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
         """A checkpoint of a segment has come into being, or its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
-            driven, number, ordinal, _ = found
-            await driven.loop.put(Saved(time=time.time(), trial=number, segment=ordinal, checkpoint=info))
+            driven, segment, _ = found
+            await driven.loop.put(
+                Saved(time=time.time(), trial=segment.trial, segment=segment.ordinal, checkpoint=info)
+            )
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
         """From any rank: the value of a parameter that its training code has come to; equal for all ranks."""
-        driven, number, ordinal, _ = self._segment(segment_id)
-        return await driven.draw(number, ordinal, name, distribution)
+        driven, segment, _ = self._segment(segment_id)
+        return await driven.draw(segment, name, distribution)
 
     async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
         """From rank 0: something to be kept with the trial for people to read."""
-        driven, number, ordinal, _ = self._segment(segment_id)
-        await driven.note(number, ordinal, notes)
+        driven, segment, _ = self._segment(segment_id)
+        await driven.note(segment, notes)
 
     async def end(self, segment_id: str, reason: str) -> None:
         """From rank 0: the trial stops itself."""
-        driven, number, _, _ = self._segment(segment_id)
-        await driven.end(number, reason)
+        driven, segment, _ = self._segment(segment_id)
+        await driven.end(segment.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
         """From any rank: a reference, in a list, to an object that came with the training code."""
         driven, *_ = self._segment(segment_id)
         return [await driven.object(stored)]
 
-    def _segment(self, segment_id: str) -> tuple[Driven, int, int, int]:
+    def _segment(self, segment_id: str) -> tuple[Driven, SegmentRef, int]:
         found = self.segments.get(segment_id)
         if found is None:
             raise Conflict(f"{segment_id} is over")
@@ -453,7 +444,7 @@ class Host:
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
-        return {name: Place(driven.record.id, *which) for name, (driven, *which, _) in self.segments.items()}
+        return {name: Place(driven.record.id, *segment) for name, (driven, segment, _) in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
         """What this host is doing, for readiness checks and benchmarks."""

@@ -11,18 +11,18 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.keys import keyed_random
+from tuner.domain.segments import Leave, Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
-from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, Verdict, suggested
-from tuner.driver.core import Core
-from tuner.driver.fold import Outcome
+from tuner.driver.core import Core, Effects
+from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.errors import LostLease
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Searcher, Suggestion
@@ -64,14 +64,11 @@ class Journal(Protocol):
 class Groups(Protocol):
     """Where segments run."""
 
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
-        """Run the newest segment of a trial to its end: (outcome, failure, warning), see `SegmentEnded`."""
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        """Run a segment to its end. milestone: the first report at which its ranks wait."""
 
-    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
+    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
         """Make its ranks ask for a verdict soon."""
-
-    async def kill(self, number: int, ordinal: int, why: str) -> None:
-        """End it at once."""
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         """Remove a checkpoint's files; one that is gone is no error."""
@@ -88,7 +85,7 @@ class _Item:
     event: Event
     done: asyncio.Future[Verdict | None]
     command: int | None = None
-    segment: tuple[int, int, int | None] | None = None  # whose verdict is asked for
+    segment: SegmentRef | None = None  # whose verdict is asked for
 
 
 class ExperimentLoop:
@@ -100,7 +97,7 @@ class ExperimentLoop:
         self._early: list[_Item] | None = []  # what came before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
-        self._launched: dict[tuple[int, int], int] = {}  # segment -> decision that it carries out
+        self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
         self.deciding = asyncio.Lock()  # held while a thread changes the core; only where it runs the user's code
@@ -109,10 +106,9 @@ class ExperimentLoop:
     # ------------------------------------------------------------------------------------------------ in
 
     def put(
-        self, event: Event, *, command: int | None = None, segment: tuple[int, int, int | None] | None = None
+        self, event: Event, *, command: int | None = None, segment: SegmentRef | None = None
     ) -> asyncio.Future[Verdict | None]:
-        """Queue an event; the future is done when it is committed, with the verdict on `segment` as of then: the
-        arguments of `Core.verdict`.
+        """Queue an event. The future is done when it is committed, with the verdict on `segment` as of then.
 
         What comes before `run` waits until DriverStarted has been handled, so that nothing is decided for a state that
         is about to change, and the time without a driver is never counted.
@@ -128,11 +124,8 @@ class ExperimentLoop:
             self._inbox.put_nowait(item)
         return done
 
-    async def report(self, events: list[e.Reported], wait: bool, offer: int | None = None) -> Verdict | None:
-        """Commit reports of one segment, in order; with `wait` the verdict after the last of them.
-
-        offer: the report_no of the next report that a checkpoint may be had at, as far as its ranks can tell.
-        """
+    async def report(self, events: list[e.Reported]) -> Verdict | None:
+        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them."""
         if not events:
             return None
         last = events[-1]
@@ -142,7 +135,7 @@ class ExperimentLoop:
                 self.put(found)
             if event is not last:
                 self.put(event)
-        return await self.put(last, segment=(last.trial, last.segment, offer) if wait else None)
+        return await self.put(last, segment=last.ref if last.waits else None)
 
     async def _judged(self, events: list[e.Reported]) -> dict[int, e.StopJudged]:
         """Ask the user's stop functions about reports of one segment, which have not been folded yet; by report_no.
@@ -234,37 +227,54 @@ class ExperimentLoop:
         async with self.deciding:
             return await asyncio.to_thread(function, *args)
 
-    def _fold(self, items: list[_Item]) -> Outcome:
-        out = Outcome()
+    def _fold(self, items: list[_Item]) -> Effects:
+        out = Effects()
         for item in items:
             out.absorb(self.core.handle(item.event))
         return out
 
     def _answers(
         self, items: list[_Item], actions: list[Action]
-    ) -> tuple[list[Verdict | None], dict[tuple[int, int], int | None]]:
+    ) -> tuple[list[Verdict | None], dict[SegmentRef, int | None]]:
         """The verdicts that were asked for, and the first milestones of the segments that are to be launched."""
-        verdicts = [self.core.verdict(*item.segment) if item.segment is not None else None for item in items]
-        launches = [action for action in actions if isinstance(action, Launch)]
-        return verdicts, {(a.trial, a.segment): self.core.first_milestone(a.trial) for a in launches}
+        verdicts = [self.core.verdict(item.segment) if item.segment is not None else None for item in items]
+        launches = [action for action in actions if isinstance(action, RunSegment)]
+        return verdicts, {a.segment: self.core.first_milestone(a.segment) for a in launches}
 
-    def _batch(self, out: Outcome, items: list[_Item], commands: list[int]) -> Batch:
+    def _batch(self, out: Effects, items: list[_Item], commands: list[int]) -> Batch:
         core = self.core
         carried_out: list[int] = []
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
                 case e.SegmentStarted() | e.Reported():  # the word of a start goes another way and may be later
-                    carried_out += self._carried_out(entry.trial, entry.segment)
-                case d.Start():
+                    carried_out += self._carried_out(entry.ref)
+                case d.Start():  # until its segment has started
                     pass
                 case d.Resume() | d.Retry() | d.Exploit():
                     superseded[entry.trial] = seq
                 case d.Pause() | d.Stop() | d.Complete() | d.Fail() | d.Cancel():
                     superseded[entry.trial] = seq
                     carried_out.append(seq)
-                case d.Decision():
+                case d.Finish() | d.Note():
                     carried_out.append(seq)
+                case (
+                    e.DriverStarted()
+                    | e.Waiting()
+                    | e.StopJudged()
+                    | e.CheckpointSaved()
+                    | e.CheckpointDeleted()
+                    | e.SegmentEnded()
+                    | e.Suggested()
+                    | e.Drawn()
+                    | e.Noted()
+                    | e.ModelFitted()
+                    | e.Commanded()
+                    | e.BudgetSpent()
+                ):
+                    pass
+                case _:
+                    assert_never(entry)
         return Batch(
             log=out.log,
             trials=[core.trials[n] for n in out.touched],
@@ -275,8 +285,8 @@ class ExperimentLoop:
             commands=commands,
         )
 
-    def _carried_out(self, trial: int, segment: int) -> list[int]:
-        seq = self._launched.pop((trial, segment), 0)
+    def _carried_out(self, segment: SegmentRef) -> list[int]:
+        seq = self._launched.pop(segment, 0)
         return [seq] if seq else []
 
     async def _commit(self, batch: Batch) -> None:
@@ -311,14 +321,13 @@ class ExperimentLoop:
 
     # ------------------------------------------------------------------------------------------------ actions
 
-    def _act(self, action: Action, milestones: Mapping[tuple[int, int], int | None]) -> None:
+    def _act(self, action: Action, milestones: Mapping[SegmentRef, int | None]) -> None:
         match action:
-            case Launch():
-                key = action.trial, action.segment
-                self._launched[key] = action.decision_seq
-                self._track(self._run_segment(*key, milestones[key]))
+            case RunSegment():
+                self._launched[action.segment] = action.decision_seq
+                self._track(self._run_segment(action.segment, milestones[action.segment]))
             case Interrupt():
-                self._track(self.groups.interrupt(action.trial, action.segment, action.why))
+                self._track(self.groups.interrupt(action.segment, action.why))
             case Fit():
                 self._track(self._fit(action.payload))
             case Ask():
@@ -327,23 +336,25 @@ class ExperimentLoop:
                 deletion = self._track(self._delete(action))
                 self._deletions.add(deletion)
                 deletion.add_done_callback(self._deletions.discard)
+            case _:
+                assert_never(action)
 
-    async def _run_segment(self, number: int, ordinal: int, milestone: int | None) -> None:
+    async def _run_segment(self, segment: SegmentRef, milestone: int | None) -> None:
         try:
-            outcome, failure, warning = await self.groups.run(number, ordinal, milestone)
+            outcome = await self.groups.run(segment, milestone)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            log.exception("trial %s could not be run", number)
-            outcome, warning = "failed", ""
+            log.exception("%s could not be run", segment)
             failure = Failure(kind="system", cause="driver", message=f"{type(error).__name__}: {error}")
+            outcome = Outcome(kind="failed", failure=failure)
         event = e.SegmentEnded(
             time=time.time(),
-            trial=number,
-            segment=ordinal,
-            outcome=outcome,  # type: ignore[arg-type]
-            failure=failure,
-            warning=warning,
+            trial=segment.trial,
+            segment=segment.ordinal,
+            outcome=outcome.kind,
+            failure=outcome.failure,
+            warning=outcome.warning,
         )
         self.put(event)
 
@@ -384,11 +395,11 @@ class ExperimentLoop:
         budget = self.core.spec.limits.time_budget_s
         if budget is None:
             return
-        spent, last = self.core.running_s, time.monotonic()
+        spent, last = self.core.experiment.running_s, time.monotonic()
         while spent < budget:
             await asyncio.sleep(min(budget - spent, BUDGET_S))
             now = time.monotonic()
-            if self.core.counts_time:
+            if self.core.experiment.counts_time:
                 spent += now - last
             last = now
         if not self.core.ended:

@@ -18,7 +18,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, assert_never
 
 from tuner.domain import events as e
 from tuner.domain.batch import Entry
@@ -26,11 +26,12 @@ from tuner.domain.decisions import Decision, Note
 from tuner.domain.events import Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Spec
 from tuner.domain.keys import checkpoint_id, segment_id
+from tuner.domain.segments import SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
-from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, suggested
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
+from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.errors import Mistakes, SpecError
 from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
@@ -210,7 +211,7 @@ def stopper_part(stop: Any) -> Stopper | None:
 class _Run:
     """A segment that runs: its generator and the step it is about to report."""
 
-    segment: int
+    segment: SegmentRef
     steps: Iterator[Step]
     step: Step | None = None
     reports: int = 0
@@ -237,14 +238,14 @@ class _Shell:
         budget = core.spec.limits.time_budget_s
         while self.heap and not core.ended:
             time, _, what = heapq.heappop(self.heap)
-            if budget is not None and time > self.startup_s + budget and core.finishing is None:
+            if budget is not None and time > self.startup_s + budget and core.experiment.finishing is None:
                 self.now = self.startup_s + budget  # the budget counts from the start of the first trial
                 self.feed(e.BudgetSpent(time=self.now, seconds=budget))
                 continue
             self.now = time
             what()
         best = core.best_trial()
-        mark = core.standing.of(best) if best else None
+        mark = core.experiment.standing.of(best) if best else None
         return Simulation(
             history=self.history,
             trials=list(core.trials),
@@ -252,10 +253,10 @@ class _Shell:
             best_trial=best,
             best_value=mark.value if mark else None,
             best_config=self.config(best, best.params_at(mark)) if best and mark else None,
-            best_finished=core.standing.best_finished(core.trials),
+            best_finished=core.experiment.standing.best_finished(core.trials),
             state=core.state,
             seconds=self.now,
-            error=core.error,
+            error=core.experiment.error,
             log=self.log,
         )
 
@@ -273,10 +274,10 @@ class _Shell:
 
     def act(self, action: Action) -> None:
         match action:
-            case Launch(trial=number, segment=ordinal):
-                self.at(self.startup_s, lambda: self.start(number, ordinal))
-            case Interrupt(trial=number, segment=ordinal):
-                self.at(0.0, lambda: self.leave(number, ordinal))
+            case RunSegment(segment=segment):
+                self.at(self.startup_s, lambda: self.start(segment))
+            case Interrupt(segment=segment):
+                self.at(0.0, lambda: self.leave(segment))
             case Fit(payload=payload):
                 result = self.core.scheduler.fit(payload)
                 self.at(FIT_DELAY_S, lambda: self.feed(e.ModelFitted(time=self.now, payload=result)))
@@ -285,57 +286,61 @@ class _Shell:
             case DeleteCheckpoint(trial=number, info=info):
                 self.saved.pop(info.id, None)
                 self.at(0.0, lambda: self.feed(e.CheckpointDeleted(time=self.now, trial=number, checkpoint=info.id)))
+            case _:
+                assert_never(action)
 
     def ask(self, number: int) -> None:
         suggestion = self.core.searcher.suggest(number, self.core.trials)
         self.feed(suggested(self.now, number, suggestion))
 
-    def start(self, number: int, ordinal: int) -> None:
-        trial = self.core.trials[number]
-        segment = trial.segment
-        if segment is None or segment.ordinal != ordinal or not segment.open:
+    def start(self, ref: SegmentRef) -> None:
+        segment = self.core.experiment.segment(ref)
+        if segment is None:
             return
         if segment.leaving:
-            self.leave(number, ordinal)
+            self.leave(ref)
             return
+        trial = self.core.trials[ref.trial]
         checkpoint = self.saved[segment.source.id] if segment.source else None
         try:
             steps = iter(self.evaluate(self.config(trial), checkpoint))
         except Exception as error:
-            self.fail(number, ordinal, error)
+            self.fail(ref, error)
             return
-        run = self.runs[number] = _Run(ordinal, steps, base=segment.start_iteration)
-        self.core.first_milestone(number)
+        run = self.runs[ref.trial] = _Run(ref, steps, base=segment.start_iteration)
+        self.core.first_milestone(ref)
         self.feed(
-            e.SegmentStarted(time=self.now, trial=number, segment=ordinal, startup_s=self.startup_s, warm=ordinal > 1)
+            e.SegmentStarted(
+                time=self.now, trial=ref.trial, segment=ref.ordinal, startup_s=self.startup_s, warm=ref.ordinal > 1
+            )
         )
-        self.advance(number, run)
+        self.advance(run)
 
-    def advance(self, number: int, run: _Run) -> None:
+    def advance(self, run: _Run) -> None:
         """Draw the next step; it is reported when its seconds have passed."""
         try:
             run.step = next(run.steps, None)
         except Exception as error:
-            self.fail(number, run.segment, error)
+            self.fail(run.segment, error)
             return
         if run.step is not None and not isinstance(run.step, Step):
             raise TypeError(f"evaluate has to yield tuner.Step(metrics=..., seconds=...), not {run.step!r}")
         if run.step is not None and not run.step.seconds >= 0:
             raise ValueError(f"a step takes 0 seconds or more, not {run.step.seconds!r}")
         if run.step is None:
-            self.end(number, run.segment, "returned")
+            self.end(run.segment, "returned")
         else:
-            self.at(max(0.0, run.step.seconds), lambda: self.report(number, run))
+            self.at(max(0.0, run.step.seconds), lambda: self.report(run))
 
-    def report(self, number: int, run: _Run) -> None:
-        step = run.step
+    def report(self, run: _Run) -> None:
+        step, (number, ordinal) = run.step, run.segment
         if self.runs.get(number) is not run or step is None:
             return
         run.reports += 1
         iteration = run.base + run.reports
         info = None
         if step.checkpoint is not None:
-            name = checkpoint_id(segment_id("sim", number, run.segment), run.reports)
+            name = checkpoint_id(segment_id("sim", number, ordinal), run.reports)
             self.saved[name] = step.checkpoint
             info = e.CheckpointInfo(id=name, uri=f"virtual:{name}", step=iteration)
         self.history.append((self.now, number, iteration, step.metrics))
@@ -343,30 +348,32 @@ class _Shell:
             e.Reported(
                 time=self.now,
                 trial=number,
-                segment=run.segment,
+                segment=ordinal,
                 report_no=run.reports,
                 iteration=iteration,
                 metrics=step.metrics,
                 checkpoint=info,
             )
         )
-        if self.core.verdict(number, run.segment).action == "continue":
-            self.advance(number, run)
+        if self.core.verdict(run.segment).action == "continue":
+            self.advance(run)
         else:
-            self.end(number, run.segment, "left")
+            self.end(run.segment, "left")
 
-    def leave(self, number: int, ordinal: int) -> None:
-        segment = self.core.trials[number].segment
-        if segment is not None and segment.ordinal == ordinal and segment.open:
-            self.end(number, ordinal, "left")
+    def leave(self, segment: SegmentRef) -> None:
+        if self.core.experiment.segment(segment) is not None:
+            self.end(segment, "left")
 
-    def fail(self, number: int, ordinal: int, error: Exception) -> None:
+    def fail(self, segment: SegmentRef, error: Exception) -> None:
         trace = "".join(traceback.format_exception(error))
         message = f"{type(error).__name__}: {error}"
         failure = Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
-        self.end(number, ordinal, "failed", failure)
+        self.end(segment, "failed", failure)
 
-    def end(self, number: int, ordinal: int, outcome: Any, failure: Failure | None = None) -> None:
+    def end(
+        self, segment: SegmentRef, outcome: Literal["returned", "left", "failed"], failure: Failure | None = None
+    ) -> None:
+        number, ordinal = segment
         run = self.runs.pop(number, None)
         if run is not None and (close := getattr(run.steps, "close", None)) is not None:
             close()

@@ -10,9 +10,9 @@ from typing import Any
 
 from tuner.domain.events import DriverStarted
 from tuner.domain.experiment import Spec
-from tuner.driver.actions import Ask, suggested
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.driver.core.actions import Ask, suggested
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 

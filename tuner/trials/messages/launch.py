@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
-
-Action = Literal["continue", "stop", "pause", "exploit"]
+from tuner.domain.segments import CheckpointInfo
+from tuner.domain.segments import Outcome as Outcome
+from tuner.domain.segments import Verdict as Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,30 +58,10 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The answer to a milestone report. `next_milestone` counts reports within the segment; None: never again."""
-
-    action: Action = "continue"
-    next_milestone: int | None = None
-    save_checkpoint: bool = False
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
     """The answer to a batch that leaves reports out: nothing of it was taken; send again what follows report `after`."""
 
     after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a segment ended. `left`: the function followed a verdict other than continue."""
-
-    kind: Literal["returned", "left", "failed"]
-    failure: Failure | None = None
-    reports: int = 0
-    warning: str = ""  # what looks like a mistake although nothing failed of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import VerdictAction
 from tuner.trials.messages.channel import Link, PeerLost
-from tuner.trials.messages.launch import Action, ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -176,5 +177,5 @@ def _report(
     )
 
 
-def _verdict(action: Action, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:
+def _verdict(action: VerdictAction, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:
     return Verdict(action=action, next_milestone=next_milestone, save_checkpoint=save_checkpoint, reason=reason)
