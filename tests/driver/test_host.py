@@ -19,7 +19,7 @@ import pytest
 from tests.store.examples import a_spec
 from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
-from tuner.domain.segments import Outcome, SegmentRef
+from tuner.domain.segments import Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
@@ -28,7 +28,7 @@ from tuner.experiments import usecases
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints import objects
-from tuner.trials.messages.launch import ReportMsg, Resend
+from tuner.trials.messages.launch import Resend
 from tuner.usercode.pickling import dumps
 
 
@@ -77,7 +77,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             ([3, 4, 6], 0.0),
             ([4], -3600.0),
         ):
-            messages = [ReportMsg(report_no=n, metrics={"accuracy": n / 100}, time=9e9, age=age) for n in numbers]
+            messages = [Report(report_no=n, metrics={"accuracy": n / 100}, time=9e9, age=age) for n in numbers]
             answers.append(await self.report(segment, 0, messages))
         return Outcome(kind="returned")
 
@@ -254,7 +254,7 @@ class Reporting:
             await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
             for count in range(1, most + 1):
                 reports[f"{self.record.name} {segment.trial}"] = count
-                message = ReportMsg(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), wait=True)
+                message = Report(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), waits=True)
                 verdict = await self.report(segment, 0, [message])
                 if verdict is None or verdict.action != "continue":
                     return Outcome(kind="left")

@@ -15,23 +15,21 @@ from typing import Any, ClassVar, Literal, get_args
 
 from tuner.domain.segments import CheckpointInfo as CheckpointInfo
 from tuner.domain.segments import Failure as Failure
-from tuner.domain.segments import SegmentRef
+from tuner.domain.segments import Report, SegmentRef
 
 Command = Literal["pause", "resume", "cancel", "stop"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    KIND: ClassVar[str] = "event"
-    time: float  # seconds since the epoch; virtual seconds in a simulation
+class _AsJson:
+    __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON; `from_json` reads them."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SegmentEvent(_Event):
+class _OfSegment:
+    __slots__ = ()
     trial: int
     segment: int  # ordinal
 
@@ -39,6 +37,18 @@ class _SegmentEvent(_Event):
     def ref(self) -> SegmentRef:
         """Return the name of the segment that it is about."""
         return SegmentRef(self.trial, self.segment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event(_AsJson):
+    KIND: ClassVar[str] = "event"
+    time: float  # seconds since the epoch; virtual seconds in a simulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SegmentEvent(_Event, _OfSegment):
+    trial: int
+    segment: int  # ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +79,31 @@ class SegmentStarted(_SegmentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported(_SegmentEvent):
-    """One report of the whole group. `iteration` = the segment's start + report_no.
+class Reported(Report, _AsJson, _OfSegment):
+    """A report that the driver has taken in and dated. `iteration` is the segment's start + report_no.
 
-    waits: the ranks wait for the verdict at this report, so the trial can be paused or stopped here. offer: the report_no at
-    which the ranks expect to be able to save a checkpoint next; None if they do not know. Neither is stored.
+    `waits`, `offer` and `age` matter only while the ranks are alive; they are not stored.
     """
 
-    KIND = "reported"
-    report_no: int  # 1-based within the segment
+    KIND: ClassVar[str] = "reported"
+    trial: int
+    segment: int  # ordinal
     iteration: int
-    metrics: Mapping[str, float]
-    checkpoint: CheckpointInfo | None = None
     waits: bool = field(default=True, compare=False)
-    offer: int | None = field(default=None, compare=False)
-    step: int | None = None  # the training code's own count
+
+    @classmethod
+    def of(cls, report: Report, ref: SegmentRef, start_iteration: int, time: float) -> Reported:
+        """Return the event that this report becomes. time: when it was made, by the driver's clock."""
+        return cls(
+            time=time,
+            trial=ref.trial,
+            segment=ref.ordinal,
+            iteration=start_iteration + report.report_no,
+            **{name: getattr(report, name) for name in _COPIED},
+        )
+
+
+_COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,26 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One report of a segment's ranks: the same object from the training session to the driver, where it becomes `Reported`.
+
+    time: when it was made, by the monotonic clock of its rank. waits: the ranks wait for the verdict at this report, so the
+    trial can be paused or stopped here. offer: the report_no at which the ranks expect to be able to save a checkpoint next;
+    None if they do not know. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
+    dates the report by its own clock and the age.
+    """
+
+    report_no: int  # 1-based within the segment
+    metrics: Mapping[str, float]
+    time: float
+    step: int | None = None  # the training code's own count
+    checkpoint: CheckpointInfo | None = None
+    waits: bool = field(default=False, compare=False)
+    offer: int | None = field(default=None, compare=False)
+    age: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the ranks of a segment do after a report at which they waited."""
 

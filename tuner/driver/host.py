@@ -34,7 +34,7 @@ from tuner.domain.events import (
 )
 from tuner.domain.events import CheckpointSaved as Saved
 from tuner.domain.keys import keyed_seed, segment_id, trial_id
-from tuner.domain.segments import Leave, Outcome, SegmentRef, Verdict
+from tuner.domain.segments import Leave, Outcome, Report, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
@@ -55,7 +55,7 @@ from tuner.trials.checkpoints import checkpoints, objects, transfer
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager
-from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend
+from tuner.trials.messages.launch import CodeRef, Launch, Resend
 from tuner.trials.messages.report_socket import Address, Exchange
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class _Heard:
     report_no: int = 0  # the newest one
     time: float = 0.0  # when that one was made
 
-    def misses_before(self, reports: Sequence[ReportMsg]) -> bool:
+    def misses_before(self, reports: Sequence[Report]) -> bool:
         """Whether a report is missing between what has come before and the end of this batch."""
         newest = self.report_no
         for report in reports:
@@ -85,7 +85,7 @@ class _Heard:
             newest = max(newest, report.report_no)
         return False
 
-    def take(self, reports: Sequence[ReportMsg], now: float) -> list[float]:
+    def take(self, reports: Sequence[Report], now: float) -> list[float]:
         """When each of the reports was made, by the clock of this process: never ahead of it, and never backwards."""
         times = []
         for report in reports:
@@ -228,26 +228,12 @@ class Driven:
             )
         )
 
-    async def report(self, segment: SegmentRef, start: int, reports: list[ReportMsg]) -> Verdict | Resend | None:
+    async def report(self, segment: SegmentRef, start: int, reports: list[Report]) -> Verdict | Resend | None:
         heard = self._heard.setdefault(segment, _Heard())
         if heard.misses_before(reports):
             return Resend(after=heard.report_no)
         times = heard.take(reports, time.time())
-        events = [
-            Reported(
-                time=at,
-                trial=segment.trial,
-                segment=segment.ordinal,
-                report_no=message.report_no,
-                iteration=start + message.report_no,
-                metrics=message.metrics,
-                checkpoint=message.checkpoint,
-                waits=message.wait,
-                offer=message.offer,
-                step=message.step,
-            )
-            for message, at in zip(reports, times, strict=True)
-        ]
+        events = [Reported.of(report, segment, start, at) for report, at in zip(reports, times, strict=True)]
         return await self.loop.report(events)
 
     # -- what training code asks for -------------------------------------------------------------------------------------
@@ -395,7 +381,7 @@ class Host:
         if self._poked is not None:
             self._poked.set()
 
-    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
+    async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         """From rank 0 of a segment."""
         found = self.segments.get(segment_id)
         if found is None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import logging
+import operator
 import pickle
 import secrets
 import socket
@@ -18,10 +20,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.domain.events import CheckpointInfo
-from tuner.domain.segments import VerdictAction
+from tuner.domain.segments import Report, Verdict, VerdictAction
 from tuner.trials.messages.channel import Link, PeerLost
-from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Resend
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _GREETING_S = 10.0
 _CONNECT_S = 5.0
 
 Answer = Verdict | Resend | None
-Take = Callable[[str, list[ReportMsg]], Awaitable[Answer]]
+Take = Callable[[str, list[Report]], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Exchange:
             self._lines.discard(task)
             writer.close()
 
-    async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | int | None]:
+    async def _answer(self, segment_id: str, reports: list[Report]) -> tuple[bool, tuple[Any, ...] | int | None]:
         """(True, the parts of the answer), or (False, None) after an error, which the call of the actor will tell."""
         try:
             verdict = await self._take(segment_id, reports)
@@ -99,11 +100,11 @@ class Exchange:
 class Line:
     """Rank 0's end: one connection a process, from its first report on. `call` is the way by the actor."""
 
-    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
+    def __init__(self, address: Address | None, call: Callable[[str, list[Report]], Answer]) -> None:
         self._address, self._call = address, call
         self._link: Link | None = None
 
-    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
+    def send(self, segment_id: str, reports: list[Report]) -> Answer:
         """Deliver and wait for the answer. One sender at a time."""
         if (link := self._connected()) is not None:
             try:
@@ -142,39 +143,12 @@ class Line:
 # Plain tuples go over the line: a frozen dataclass with slots takes ten times as long to unpickle.
 
 
-def _parts(report: ReportMsg) -> tuple[Any, ...]:
-    return (
-        report.report_no,
-        dict(report.metrics),
-        report.time,
-        report.step,
-        report.checkpoint,
-        report.wait,
-        report.offer,
-        report.age,
-    )
+_FIELDS = tuple(f.name for f in dataclasses.fields(Report))
+_parts: Callable[[Report], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
 
 
-def _report(
-    report_no: int,
-    metrics: dict[str, float],
-    time: float,
-    step: int | None,
-    checkpoint: CheckpointInfo | None,
-    wait: bool,
-    offer: int | None,
-    age: float,
-) -> ReportMsg:
-    return ReportMsg(
-        report_no=report_no,
-        metrics=metrics,
-        time=time,
-        step=step,
-        checkpoint=checkpoint,
-        wait=wait,
-        offer=offer,
-        age=age,
-    )
+def _report(*parts: Any) -> Report:
+    return Report(**dict(zip(_FIELDS, parts, strict=True)))
 
 
 def _verdict(action: VerdictAction, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:

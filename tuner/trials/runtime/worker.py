@@ -22,6 +22,7 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
@@ -29,7 +30,7 @@ from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import Hub, PeerLost, Spoke
-from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
 from tuner.trials.messages.report_socket import Address, Line
 from tuner.trials.messages.rpc import ask
@@ -440,7 +441,7 @@ class Rank:
         segment.overstay.daemon = True
         segment.overstay.start()
 
-    def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
+    def _report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
         return answer  # the outbox repeats it
 
@@ -478,7 +479,7 @@ class _Sender:
         self._line = line
         self._segment = segment_id
 
-    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+    def send(self, messages: list[Report]) -> Verdict | Resend | None:
         return self._line.send(self._segment, messages)
 
 
