@@ -21,8 +21,10 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
 from tuner.domain.segments import Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
+from tuner.driver import driven as driven_module
 from tuner.driver import host as module
-from tuner.driver.host import Driven, Host
+from tuner.driver.driven import Driven, RayGroups
+from tuner.driver.host import Host
 from tuner.driver.judge import Judge
 from tuner.experiments import usecases
 from tuner.settings import Settings
@@ -35,18 +37,18 @@ from tuner.usercode.pickling import dumps
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driven: list[weakref.ref[Driven]] = []
+    driven: list[weakref.ref[RayGroups]] = []
     trials: list[Any] = []
 
-    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if not driven:
             driven.append(weakref.ref(self))
         trials.append(segment.trial)
-        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.create_experiment(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
     gc.collect()
@@ -67,8 +69,8 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 ) -> None:
     answers: list[Any] = []
 
-    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
-        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         for numbers, age in (
             ([2], 0.0),
             ([1, 2], 0.0),
@@ -78,11 +80,11 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             ([4], -3600.0),
         ):
             messages = [Report(report_no=n, metrics={"accuracy": n / 100}, time=9e9, age=age) for n in numbers]
-            answers.append(await self.report(segment, 0, messages))
+            answers.append(await self.inbound.report(segment, 0, messages))
         return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.create_experiment(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
@@ -102,16 +104,16 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host without a cluster: each trial starts, and ends at once."""
 
-    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
-        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    async def interrupt(self: Driven, segment: SegmentRef, why: str) -> None:
+    async def interrupt(self: RayGroups, segment: SegmentRef, why: str) -> None:
         pass
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(Driven, "run", run)
-    monkeypatch.setattr(Driven, "interrupt", interrupt)
+    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(RayGroups, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     yield host
     host.store.close()
@@ -172,13 +174,13 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
 async def test_no_decision_stays_pending_once_an_experiment_has_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if segment.ordinal == 1:  # it never starts
             return Outcome(kind="failed", failure=Failure(kind="system", message="the node went away"))
-        await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         return Outcome(kind="returned")
 
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     made = host.store.create_experiment(a_spec(**SMALL))
     host._begin(made)
     await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
@@ -250,17 +252,17 @@ class Reporting:
         self.reports: dict[str, int] = {}
         reports = self.reports
 
-        async def run(self: Driven, segment: SegmentRef, milestone: int | None) -> Outcome:
-            await self.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+            await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
             for count in range(1, most + 1):
                 reports[f"{self.record.name} {segment.trial}"] = count
                 message = Report(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), waits=True)
-                verdict = await self.report(segment, 0, [message])
+                verdict = await self.inbound.report(segment, 0, [message])
                 if verdict is None or verdict.action != "continue":
                     return Outcome(kind="left")
             return Outcome(kind="returned")
 
-        monkeypatch.setattr(Driven, "run", run)
+        monkeypatch.setattr(RayGroups, "run", run)
 
 
 def stopping(name: str) -> dict[str, Any]:
@@ -319,7 +321,7 @@ async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
     host: Host, monkeypatch: pytest.MonkeyPatch, function: str, says: str
 ) -> None:
     Reporting(monkeypatch)
-    monkeypatch.setattr(module, "Judge", functools.partial(Judge, call_s=0.3))
+    monkeypatch.setattr(driven_module, "Judge", functools.partial(Judge, call_s=0.3))
     made = host.store.create_experiment(a_spec(**stopping(function)))
     host._begin(made)
     assert await ended(host, made) is ExperimentState.FAILED

@@ -13,49 +13,31 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.domain.batch import Batch
-from tuner.domain.events import (
-    CheckpointInfo,
-    Commanded,
-    Drawn,
-    Event,
-    Noted,
-    Reported,
-    SegmentStarted,
-    Waiting,
-)
-from tuner.domain.events import CheckpointSaved as Saved
-from tuner.domain.keys import keyed_seed, segment_id, trial_id
-from tuner.domain.segments import Leave, Outcome, Report, SegmentRef, Verdict
+from tuner.domain.events import Commanded, Event
+from tuner.domain.keys import keyed_seed
+from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
-from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
-from tuner.driver.core import Core
-from tuner.driver.judge import Judge
-from tuner.driver.loop import ExperimentLoop
+from tuner.driver.driven import Driven, Running
 from tuner.driver.owners import owner_is_dead, owner_name
-from tuner.driver.parts import load_parts
 from tuner.driver.usage import Place, UsageKeeper
-from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.experiments.usecases import how_to_go_on
-from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.settings import Settings
-from tuner.space import Space
 from tuner.store import Store
-from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials.checkpoints import checkpoints, objects, transfer
+from tuner.store.records import ExperimentRecord
+from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager
-from tuner.trials.messages.launch import CodeRef, Launch, Resend
+from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, Exchange
 
 log = logging.getLogger(__name__)
@@ -69,208 +51,6 @@ CRASHES, PROGRESS = 3, 20
 """An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What has come of one segment's reports."""
-
-    report_no: int = 0  # the newest one
-    time: float = 0.0  # when that one was made
-
-    def misses_before(self, reports: Sequence[Report]) -> bool:
-        """Whether a report is missing between what has come before and the end of this batch."""
-        newest = self.report_no
-        for report in reports:
-            if report.report_no > newest + 1:
-                return True
-            newest = max(newest, report.report_no)
-        return False
-
-    def take(self, reports: Sequence[Report], now: float) -> list[float]:
-        """When each of the reports was made, by the clock of this process: never ahead of it, and never backwards."""
-        times = []
-        for report in reports:
-            self.report_no = max(self.report_no, report.report_no)
-            self.time = min(now, max(self.time, now - max(0.0, report.age)))
-            times.append(self.time)
-        return times
-
-
-class Driven:
-    """One experiment on this host: the ports of its loop, filled with Ray and the store."""
-
-    def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
-        self.host, self.record, self.epoch = host, record, epoch
-        spec = record.spec
-        code = host.store.get_code(spec.code) if spec.code else None
-        self.space = Space.from_json(spec.space, code.space_blob if code else None)
-        with functions_by_name():  # what the user wrote runs in the judge's process
-            self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
-        stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
-        for stopper in stoppers:
-            stopper.outside = True
-        self._judge = Judge(
-            [sealed(stopper.function) for stopper in stoppers],
-            sys_path=code.sys_path if code else (),
-            working_dir=code.working_dir if code else None,
-            environ=spec.runtime_env.get("env_vars"),
-        )
-        for seq, entry in host.store.load(record.id):
-            self.core.fold(seq, entry)
-        self.code = self._code_ref(code)
-        self._drawing = asyncio.Lock()
-        self._objects: dict[Stored, Any] = {}
-        self.loop = ExperimentLoop(self.core, self, self)
-        self._heard: dict[SegmentRef, _Heard] = {}
-
-    def _code_ref(self, code: CodeRecord | None) -> CodeRef:
-        spec = self.record.spec
-        if code is None:
-            assert spec.entrypoint is not None
-            return CodeRef(hash=f"entrypoint:{spec.entrypoint}", entrypoint=spec.entrypoint)
-        blob = ray.put(code.blob) if code.blob else None
-        return CodeRef(
-            hash=code.hash,
-            entrypoint=spec.entrypoint,
-            blob=blob,
-            sys_path=tuple(code.sys_path),
-            working_dir=code.working_dir or None,
-        )
-
-    @property
-    def storage(self) -> str:
-        """Where the experiment's checkpoints lie."""
-        return join(self.record.spec.checkpoint.storage or self.host.settings.storage, self.record.public_id)
-
-    def segment_name(self, segment: SegmentRef) -> str:
-        return segment_id(self.record.public_id, *segment)
-
-    # -- Journal ---------------------------------------------------------------------------------------------------------
-
-    async def commit(self, batch: Batch) -> None:
-        await self.host.write(self.host.store.commit, self.record.id, self.epoch, batch, time.time())
-
-    # -- Groups ----------------------------------------------------------------------------------------------------------
-
-    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
-        launch = self._launch(segment, milestone)
-        self.host.segments[launch.segment_id] = (self, segment, launch.start_iteration)
-        try:
-            return await self.host.groups.run(launch, inbox=self)
-        finally:
-            self.host.segments.pop(launch.segment_id, None)
-            self._heard.pop(segment, None)
-
-    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
-        await self.host.groups.interrupt(self.segment_name(segment), why)
-
-    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
-            await asyncio.to_thread(checkpoints.delete, info.uri)
-        else:
-            await transfer.delete(info.uri, info.node)
-
-    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await ray.remote(num_cpus=0)(function).remote(*args)
-
-    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        return await self._judge.ask(number, metrics)
-
-    async def close(self) -> None:
-        """Let go of the process that calls the user's stop functions."""
-        await self._judge.close()
-
-    def _launch(self, ref: SegmentRef, milestone: int | None) -> Launch:
-        spec, settings = self.record.spec, self.host.settings
-        segment = self.core.trials[ref.trial].segments[ref.ordinal - 1]
-        experiment = self.record.public_id
-        return Launch(
-            experiment_id=experiment,
-            trial_id=trial_id(experiment, ref.trial),
-            segment_id=self.segment_name(ref),
-            trial_number=ref.trial,
-            segment=ref.ordinal,
-            params=segment.params,
-            seed=spec.seed,
-            start_iteration=segment.start_iteration,
-            checkpoint=segment.source,
-            code=self.code,
-            space=spec.space,
-            space_blob=self.space.blob(),
-            scaling=spec.scaling,
-            limits=spec.limits,
-            checkpoint_policy=spec.checkpoint,
-            storage=self.storage,
-            durable=settings.durability == "FULL",
-            log_dir=str(settings.home / "logs" / experiment),
-            first_milestone=milestone,
-            checkpoint_every=spec.checkpoint.frequency,
-            milestone_checkpoints=self.core.scheduler.SAVES_AT_MILESTONES,
-            metric=spec.objective.metric,
-            runtime_env=spec.runtime_env,
-        )
-
-    # -- Inbox of the groups ---------------------------------------------------------------------------------------------
-
-    def waiting(self, segment_id: str, reason: str) -> None:
-        _, segment, _ = self.host.segments[segment_id]
-        self.loop.put(Waiting(time=time.time(), trial=segment.trial, segment=segment.ordinal, reason=reason))
-
-    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
-        _, segment, _ = self.host.segments[segment_id]
-        self.loop.put(
-            SegmentStarted(
-                time=time.time(),
-                trial=segment.trial,
-                segment=segment.ordinal,
-                placement=placement,
-                startup_s=startup_s,
-                warm=warm,
-            )
-        )
-
-    async def report(self, segment: SegmentRef, start: int, reports: list[Report]) -> Verdict | Resend | None:
-        heard = self._heard.setdefault(segment, _Heard())
-        if heard.misses_before(reports):
-            return Resend(after=heard.report_no)
-        times = heard.take(reports, time.time())
-        events = [Reported.of(report, segment, start, at) for report, at in zip(reports, times, strict=True)]
-        return await self.loop.report(events)
-
-    # -- what training code asks for -------------------------------------------------------------------------------------
-
-    async def draw(self, segment: SegmentRef, name: str, distribution: str) -> Any:
-        """The value of a parameter that a running trial has come to; committed before it is known to anybody."""
-        async with self._drawing:
-            trial = self.core.trials[segment.trial]
-            draw = getattr(self.core.searcher, "draw", None)
-            if draw is None:
-                raise SpecError(
-                    f"the training code asks for {name}, which the space does not have: search_alg='define_by_run' draws such "
-                    "parameters",
-                    f"/space/{name}",
-                )
-            async with self.loop.deciding:  # the trials do not change meanwhile
-                value, state = draw(segment.trial, name, distribution, self.core.trials)
-            if name not in trial.params:
-                event = Drawn(
-                    time=time.time(), trial=segment.trial, segment=segment.ordinal, name=name, value=value, state=state
-                )
-                await self.loop.put(event)
-            return value
-
-    async def note(self, segment: SegmentRef, notes: dict[str, Any]) -> None:
-        await self.loop.put(Noted(time=time.time(), trial=segment.trial, segment=segment.ordinal, notes=notes))
-
-    async def end(self, number: int, reason: str) -> None:
-        await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
-
-    async def object(self, stored: Stored) -> Any:
-        """A reference to an object that came with the training code: read once, kept while the experiment is driven."""
-        if stored not in self._objects:
-            self._objects[stored] = ray.put(await asyncio.to_thread(stored.load))
-        return self._objects[stored]
-
-
 class Host:
     """Everything async: one event loop, one writer to the database."""
 
@@ -278,7 +58,7 @@ class Host:
         self.settings, self.name = settings, name
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
-        self.segments: dict[str, tuple[Driven, SegmentRef, int]] = {}
+        self.segments: dict[str, Running] = {}
         self.driven: dict[int, Driven] = {}
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
@@ -386,39 +166,34 @@ class Host:
         found = self.segments.get(segment_id)
         if found is None:
             return None
-        driven, segment, start = found
-        return await driven.report(segment, start, reports)
+        return await found.inbound.report(found.ref, found.start_iteration, reports)
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
         """A checkpoint of a segment has come into being, or its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
-            driven, segment, _ = found
-            await driven.loop.put(
-                Saved(time=time.time(), trial=segment.trial, segment=segment.ordinal, checkpoint=info)
-            )
+            await found.inbound.checkpoint(found.ref, info)
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
         """From any rank: the value of a parameter that its training code has come to; equal for all ranks."""
-        driven, segment, _ = self._segment(segment_id)
-        return await driven.draw(segment, name, distribution)
+        found = self._segment(segment_id)
+        return await found.inbound.draw(found.ref, name, distribution)
 
     async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
         """From rank 0: something to be kept with the trial for people to read."""
-        driven, segment, _ = self._segment(segment_id)
-        await driven.note(segment, notes)
+        found = self._segment(segment_id)
+        await found.inbound.note(found.ref, notes)
 
     async def end(self, segment_id: str, reason: str) -> None:
         """From rank 0: the trial stops itself."""
-        driven, segment, _ = self._segment(segment_id)
-        await driven.end(segment.trial, reason)
+        found = self._segment(segment_id)
+        await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
         """From any rank: a reference, in a list, to an object that came with the training code."""
-        driven, *_ = self._segment(segment_id)
-        return [await driven.object(stored)]
+        return [await self._segment(segment_id).inbound.object(stored)]
 
-    def _segment(self, segment_id: str) -> tuple[Driven, SegmentRef, int]:
+    def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
         if found is None:
             raise Conflict(f"{segment_id} is over")
@@ -430,7 +205,7 @@ class Host:
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
-        return {name: Place(driven.record.id, *segment) for name, (driven, segment, _) in self.segments.items()}
+        return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
         """What this host is doing, for readiness checks and benchmarks."""
@@ -497,7 +272,7 @@ class Host:
             except Exception as error:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
-                await asyncio.to_thread(checkpoints.sweep, driven.storage)
+                await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
@@ -523,7 +298,6 @@ class Host:
                 await self.write(store.release, record.id, epoch)
             if driven is not None:
                 await driven.close()
-                del driven.loop  # which knows it as well: the two would keep all trials until the next full collection
 
     async def _sweep_objects(self, storage: str) -> None:
         """Delete objects of `with_parameters` that no experiment needs any more."""
@@ -548,7 +322,7 @@ class Host:
         return ExperimentState.FAILED
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
-        mine = [name for name, (driven, *_) in self.segments.items() if driven.record.id == record.id]
+        mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
             *(self.groups.kill(name, "its driver let go of it") for name in mine), return_exceptions=True
         )

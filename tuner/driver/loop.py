@@ -9,20 +9,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
-from tuner.domain.batch import Batch, Entry
-from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.batch import Batch
+from tuner.domain.events import Event, Failure
 from tuner.domain.keys import keyed_random
-from tuner.domain.segments import Leave, Outcome, SegmentRef, Verdict
+from tuner.domain.segments import Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
 from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
+from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Searcher, Suggestion
@@ -49,35 +50,6 @@ BUDGET_S = 0.25
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Waits before a heavy searcher that failed is asked again; after that a point is drawn at random."""
-
-
-class Journal(Protocol):
-    """Where batches are made durable. One writer: this loop."""
-
-    async def commit(self, batch: Batch) -> None:
-        """Write the batch whole or not at all, without blocking the event loop. LostLease if another driver has taken over.
-
-        The core changes nothing until this returns, so the batch may be read from another thread.
-        """
-
-
-class Groups(Protocol):
-    """Where segments run."""
-
-    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
-        """Run a segment to its end. milestone: the first report at which its ranks wait."""
-
-    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
-        """Make its ranks ask for a verdict soon."""
-
-    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Remove a checkpoint's files; one that is gone is no error."""
-
-    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a pure function in a process of its own."""
-
-    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Call the user's stop functions in a process of their own: the `answers` of StopJudged."""
 
 
 @dataclass(slots=True)
@@ -124,7 +96,7 @@ class ExperimentLoop:
             self._inbox.put_nowait(item)
         return done
 
-    async def report(self, events: list[e.Reported]) -> Verdict | None:
+    async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
         """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them."""
         if not events:
             return None
@@ -137,7 +109,7 @@ class ExperimentLoop:
                 self.put(event)
         return await self.put(last, segment=last.ref if last.waits else None)
 
-    async def _judged(self, events: list[e.Reported]) -> dict[int, e.StopJudged]:
+    async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
         """Ask the user's stop functions about reports of one segment, which have not been folded yet; by report_no.
 
         Only this trial waits for the answer. What none of the functions ends is left out.
@@ -451,6 +423,3 @@ _ADAPTERS = ("tuner.schedulers.from_ray", "tuner.search.ray_searcher")
 
 def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
     return searcher.suggest(number, trials)
-
-
-__all__ = ["BATCH", "Entry", "ExperimentLoop", "Groups", "Journal"]

@@ -15,29 +15,33 @@ from __future__ import annotations
 import heapq
 import itertools
 import traceback
+import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from typing import Any, TypeVar, assert_never
 
 from tuner.domain import events as e
-from tuner.domain.batch import Entry
+from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Decision, Note
-from tuner.domain.events import Event, Failure
+from tuner.domain.events import Event
 from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Spec
 from tuner.domain.keys import checkpoint_id, segment_id
-from tuner.domain.segments import SegmentRef
+from tuner.domain.segments import CheckpointInfo, Failure, Leave, Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
+from tuner.driver.ports import Inbound
 from tuner.errors import Mistakes, SpecError
 from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 from tuner.space import Space
+
+T = TypeVar("T")
 
 FIT_DELAY_S = 1e-3
 """Virtual seconds from the request for a model fit to its result."""
@@ -148,7 +152,7 @@ def simulate(
             max_failures=max_failures,
         ),
     )
-    done = _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
+    done = _simulation(virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s))
     for warning in done.warnings:
         warnings.warn(warning, UserWarning, stacklevel=3)  # above `keywords_explained`
     return done
@@ -207,176 +211,301 @@ def stopper_part(stop: Any) -> Stopper | None:
     return from_argument(stop)
 
 
-@dataclass(slots=True)
-class _Run:
-    """A segment that runs: its generator and the step it is about to report."""
-
-    segment: SegmentRef
-    steps: Iterator[Step]
-    step: Step | None = None
-    reports: int = 0
-    base: int = 0
+class _Interrupted(BaseException):
+    """Thrown into a simulated segment that is to leave."""
 
 
-class _Shell:
-    """A heap of events by virtual time, ties in the order in which they were scheduled."""
+class _Clock:
+    """Virtual time: coroutines wait for it by `sleep`. Those that wake at the same time do so in the order of their sleeping."""
 
-    def __init__(self, core: Core, space: Space, evaluate: Evaluate, startup_s: float) -> None:
-        self.core, self.space, self.evaluate, self.startup_s = core, space, evaluate, startup_s
-        self.heap: list[tuple[float, int, Callable[[], None]]] = []
-        self.order = itertools.count()
+    def __init__(self) -> None:
         self.now = 0.0
-        self.runs: dict[int, _Run] = {}
-        self.saved: dict[str, Any] = {}
-        self.history: list[tuple[float, int, int, Mapping[str, float]]] = []
-        self.log: list[Entry] = []
-        self.configs: dict[int, dict[str, Any]] = {}
+        self._heap: list[tuple[float, int, Coroutine[float, None, Any]]] = []
+        self._order = itertools.count()
+        self._due: dict[int, int] = {}  # id of a sleeping coroutine -> its place in the order
 
-    def run(self) -> Simulation:
-        core = self.core
-        self.feed(e.DriverStarted(time=0.0, epoch=1))
-        budget = core.spec.limits.time_budget_s
-        while self.heap and not core.ended:
-            time, _, what = heapq.heappop(self.heap)
-            if budget is not None and time > self.startup_s + budget and core.experiment.finishing is None:
-                self.now = self.startup_s + budget  # the budget counts from the start of the first trial
-                self.feed(e.BudgetSpent(time=self.now, seconds=budget))
-                continue
-            self.now = time
-            what()
-        best = core.best_trial()
-        mark = core.experiment.standing.of(best) if best else None
-        return Simulation(
-            history=self.history,
-            trials=list(core.trials),
-            configs=[self.config(t) for t in core.trials],
-            best_trial=best,
-            best_value=mark.value if mark else None,
-            best_config=self.config(best, best.params_at(mark)) if best and mark else None,
-            best_finished=core.experiment.standing.best_finished(core.trials),
-            state=core.state,
-            seconds=self.now,
-            error=core.experiment.error,
-            log=self.log,
-        )
+    def __bool__(self) -> bool:
+        """Whether anybody sleeps."""
+        return bool(self._heap)
+
+    @property
+    def next(self) -> float:
+        """Return the time of the next waking."""
+        return self._heap[0][0]
+
+    @types.coroutine
+    def sleep(self, delay: float) -> Generator[float, None, None]:
+        """Return after so many virtual seconds."""
+        yield delay
+
+    def spawn(self, work: Coroutine[float, None, Any]) -> None:
+        """Run a coroutine until it sleeps for the first time."""
+        self._run(work)
+
+    def tick(self) -> None:
+        """Go on to the next waking, and run the coroutine that wakes."""
+        self.now, order, work = heapq.heappop(self._heap)
+        if self._due.get(id(work)) == order:
+            self._run(work)
+
+    def throw(self, work: Coroutine[float, None, Any], error: BaseException) -> None:
+        """Wake a sleeping coroutine at once, with an exception."""
+        self._run(work, error)
+
+    def _run(self, work: Coroutine[float, None, Any], error: BaseException | None = None) -> None:
+        self._due.pop(id(work), None)
+        try:
+            delay = work.send(None) if error is None else work.throw(error)
+        except StopIteration:
+            return
+        order = next(self._order)
+        self._due[id(work)] = order
+        heapq.heappush(self._heap, (self.now + delay, order, work))
+
+    def close(self) -> None:
+        """End everything that still sleeps."""
+        for _, _, work in self._heap:
+            work.close()
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns that never sleeps."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise RuntimeError("it sleeps")
+
+
+class MemoryJournal:
+    """A journal that keeps the log in memory."""
+
+    def __init__(self) -> None:
+        self.log: list[Entry] = []
+
+    async def commit(self, batch: Batch) -> None:
+        self.log += batch.log
+
+
+class SimulatedGroups:
+    """Worker groups of virtual time: a segment is a generator of steps."""
+
+    def __init__(self, clock: _Clock, core: Core, space: Space, evaluate: Evaluate, startup_s: float) -> None:
+        self._clock, self._core, self._space, self._evaluate, self.startup_s = clock, core, space, evaluate, startup_s
+        self.inbound: Inbound
+        self.history: list[tuple[float, int, int, Mapping[str, float]]] = []
+        self._saved: dict[str, Any] = {}
+        self._running: dict[SegmentRef, Coroutine[float, None, Any]] = {}
+
+    def launch(self, segment: SegmentRef, work: Coroutine[float, None, None]) -> None:
+        """Start the coroutine that awaits `run`; an interrupt ends it."""
+        self._running[segment] = work
+        self._clock.spawn(work)
+
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        """Run a segment to its end. It waits for a verdict at every report, whatever its milestone."""
+        try:
+            await self._clock.sleep(self.startup_s)
+            return await self._train(segment)
+        except _Interrupted:
+            return Outcome(kind="left")
+        finally:
+            self._running.pop(segment, None)
+
+    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+        await self._clock.sleep(0.0)
+        if (work := self._running.get(segment)) is not None:
+            self._clock.throw(work, _Interrupted())
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        self._saved.pop(info.id, None)
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return []  # stop functions are called in this process
 
     def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return self.space.config(trial.params if params is None else params, self.core.spec.seed, trial.number)
+        """Return the configuration of a trial as `evaluate` gets it."""
+        return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.number)
 
-    def at(self, delay: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self.heap, (self.now + delay, next(self.order), what))
+    async def _train(self, ref: SegmentRef) -> Outcome:
+        trial = self._core.trials[ref.trial]
+        segment = trial.segments[ref.ordinal - 1]
+        if segment.leaving:
+            return Outcome(kind="left")
+        checkpoint = self._saved[segment.source.id] if segment.source else None
+        try:
+            steps = iter(self._evaluate(self.config(trial), checkpoint))
+        except Exception as error:
+            return _failed(error)
+        number, ordinal, base = *ref, segment.start_iteration
+        warm = ordinal > 1
+        self.inbound.put(
+            e.SegmentStarted(time=self._clock.now, trial=number, segment=ordinal, startup_s=self.startup_s, warm=warm)
+        )
+        try:
+            return await self._report_steps(ref, base, steps)
+        finally:
+            if (close := getattr(steps, "close", None)) is not None:
+                close()
 
-    def feed(self, event: Event) -> None:
+    async def _report_steps(self, ref: SegmentRef, base: int, steps: Iterator[Step]) -> Outcome:
+        for report_no in itertools.count(1):
+            try:
+                step = next(steps, None)
+            except Exception as error:
+                return _failed(error)
+            if step is None:
+                break
+            if not isinstance(step, Step):
+                raise TypeError(f"evaluate has to yield tuner.Step(metrics=..., seconds=...), not {step!r}")
+            if not step.seconds >= 0:
+                raise ValueError(f"a step takes 0 seconds or more, not {step.seconds!r}")
+            await self._clock.sleep(step.seconds)
+            verdict = await self.inbound.report([self._reported(ref, base, report_no, step)])
+            if verdict is None or verdict.action != "continue":
+                return Outcome(kind="left")
+        if report_no == 1 and not base:
+            failure = Failure(kind="user", cause="no_report", message="it ended without a report")
+            return Outcome(kind="failed", failure=failure)
+        return Outcome(kind="returned")
+
+    def _reported(self, ref: SegmentRef, base: int, report_no: int, step: Step) -> e.Reported:
+        iteration, info = base + report_no, None
+        if step.checkpoint is not None:
+            name = checkpoint_id(segment_id("sim", *ref), report_no)
+            self._saved[name] = step.checkpoint
+            info = CheckpointInfo(id=name, uri=f"virtual:{name}", step=iteration)
+        self.history.append((self._clock.now, ref.trial, iteration, step.metrics))
+        return e.Reported(
+            time=self._clock.now,
+            trial=ref.trial,
+            segment=ref.ordinal,
+            report_no=report_no,
+            iteration=iteration,
+            metrics=step.metrics,
+            checkpoint=info,
+        )
+
+
+def _failed(error: Exception) -> Outcome:
+    trace = "".join(traceback.format_exception(error))
+    message = f"{type(error).__name__}: {error}"
+    return Outcome(
+        kind="failed", failure=Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
+    )
+
+
+class _Committed:
+    """What `put` returns in virtual time, where everything is done when it returns."""
+
+    def __init__(self, verdict: Verdict | None = None) -> None:
+        self._verdict = verdict
+
+    def __await__(self) -> Generator[Any, None, Verdict | None]:
+        yield from ()
+        return self._verdict
+
+
+class VirtualLoop:
+    """The shell of virtual time."""
+
+    def __init__(self, core: Core, clock: _Clock, journal: MemoryJournal, groups: SimulatedGroups) -> None:
+        self.core, self.clock, self.journal, self.groups = core, clock, journal, groups
+        groups.inbound = self
+
+    def put(self, event: Event) -> _Committed:
         out = self.core.handle(event)
-        self.log += out.log
+        _at_once(self.journal.commit(Batch(log=out.log)))
         for action in out.actions:
-            self.act(action)
+            self._act(action)
+        return _Committed()
 
-    def act(self, action: Action) -> None:
+    async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
+        for event in events:
+            self.put(event)
+        return self.core.verdict(events[-1].ref) if events and events[-1].waits else None
+
+    def run(self) -> None:
+        """Drive the experiment until it has ended, or nothing can happen any more."""
+        core, clock = self.core, self.clock
+        self.put(e.DriverStarted(time=0.0, epoch=1))
+        budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
+        while clock and not core.ended:
+            if budget is not None and clock.next > startup + budget and core.experiment.finishing is None:
+                clock.now = startup + budget  # the budget counts from the start of the first trial
+                self.put(e.BudgetSpent(time=clock.now, seconds=budget))
+            else:
+                clock.tick()
+        clock.close()
+
+    def _act(self, action: Action) -> None:
         match action:
             case RunSegment(segment=segment):
-                self.at(self.startup_s, lambda: self.start(segment))
-            case Interrupt(segment=segment):
-                self.at(0.0, lambda: self.leave(segment))
+                self.groups.launch(segment, self._run_segment(segment))
+            case Interrupt(segment=segment, why=why):
+                self.clock.spawn(self.groups.interrupt(segment, why))
             case Fit(payload=payload):
-                result = self.core.scheduler.fit(payload)
-                self.at(FIT_DELAY_S, lambda: self.feed(e.ModelFitted(time=self.now, payload=result)))
+                self.clock.spawn(self._fit(payload))
             case Ask(number=number):
-                self.at(0.0, lambda: self.ask(number))
+                self.clock.spawn(self._ask(number))
             case DeleteCheckpoint(trial=number, info=info):
-                self.saved.pop(info.id, None)
-                self.at(0.0, lambda: self.feed(e.CheckpointDeleted(time=self.now, trial=number, checkpoint=info.id)))
+                self.clock.spawn(self._delete(number, info))
             case _:
                 assert_never(action)
 
-    def ask(self, number: int) -> None:
-        suggestion = self.core.searcher.suggest(number, self.core.trials)
-        self.feed(suggested(self.now, number, suggestion))
-
-    def start(self, ref: SegmentRef) -> None:
-        segment = self.core.experiment.segment(ref)
-        if segment is None:
-            return
-        if segment.leaving:
-            self.leave(ref)
-            return
-        trial = self.core.trials[ref.trial]
-        checkpoint = self.saved[segment.source.id] if segment.source else None
-        try:
-            steps = iter(self.evaluate(self.config(trial), checkpoint))
-        except Exception as error:
-            self.fail(ref, error)
-            return
-        run = self.runs[ref.trial] = _Run(ref, steps, base=segment.start_iteration)
-        self.core.first_milestone(ref)
-        self.feed(
-            e.SegmentStarted(
-                time=self.now, trial=ref.trial, segment=ref.ordinal, startup_s=self.startup_s, warm=ref.ordinal > 1
+    async def _run_segment(self, segment: SegmentRef) -> None:
+        outcome = await self.groups.run(segment, self.core.first_milestone(segment))
+        self.put(
+            e.SegmentEnded(
+                time=self.clock.now,
+                trial=segment.trial,
+                segment=segment.ordinal,
+                outcome=outcome.kind,
+                failure=outcome.failure,
             )
         )
-        self.advance(run)
 
-    def advance(self, run: _Run) -> None:
-        """Draw the next step; it is reported when its seconds have passed."""
-        try:
-            run.step = next(run.steps, None)
-        except Exception as error:
-            self.fail(run.segment, error)
-            return
-        if run.step is not None and not isinstance(run.step, Step):
-            raise TypeError(f"evaluate has to yield tuner.Step(metrics=..., seconds=...), not {run.step!r}")
-        if run.step is not None and not run.step.seconds >= 0:
-            raise ValueError(f"a step takes 0 seconds or more, not {run.step.seconds!r}")
-        if run.step is None:
-            self.end(run.segment, "returned")
-        else:
-            self.at(max(0.0, run.step.seconds), lambda: self.report(run))
+    async def _fit(self, payload: Mapping[str, Any]) -> None:
+        result = await self.groups.offload(self.core.scheduler.fit, payload)
+        await self.clock.sleep(FIT_DELAY_S)
+        self.put(e.ModelFitted(time=self.clock.now, payload=result))
 
-    def report(self, run: _Run) -> None:
-        step, (number, ordinal) = run.step, run.segment
-        if self.runs.get(number) is not run or step is None:
-            return
-        run.reports += 1
-        iteration = run.base + run.reports
-        info = None
-        if step.checkpoint is not None:
-            name = checkpoint_id(segment_id("sim", number, ordinal), run.reports)
-            self.saved[name] = step.checkpoint
-            info = e.CheckpointInfo(id=name, uri=f"virtual:{name}", step=iteration)
-        self.history.append((self.now, number, iteration, step.metrics))
-        self.feed(
-            e.Reported(
-                time=self.now,
-                trial=number,
-                segment=ordinal,
-                report_no=run.reports,
-                iteration=iteration,
-                metrics=step.metrics,
-                checkpoint=info,
-            )
-        )
-        if self.core.verdict(run.segment).action == "continue":
-            self.advance(run)
-        else:
-            self.end(run.segment, "left")
+    async def _ask(self, number: int) -> None:
+        await self.clock.sleep(0.0)
+        suggestion = await self.groups.offload(self.core.searcher.suggest, number, self.core.trials)
+        self.put(suggested(self.clock.now, number, suggestion))
 
-    def leave(self, segment: SegmentRef) -> None:
-        if self.core.experiment.segment(segment) is not None:
-            self.end(segment, "left")
+    async def _delete(self, number: int, info: CheckpointInfo) -> None:
+        await self.groups.delete_checkpoint(info)
+        await self.clock.sleep(0.0)
+        self.put(e.CheckpointDeleted(time=self.clock.now, trial=number, checkpoint=info.id))
 
-    def fail(self, segment: SegmentRef, error: Exception) -> None:
-        trace = "".join(traceback.format_exception(error))
-        message = f"{type(error).__name__}: {error}"
-        failure = Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
-        self.end(segment, "failed", failure)
 
-    def end(
-        self, segment: SegmentRef, outcome: Literal["returned", "left", "failed"], failure: Failure | None = None
-    ) -> None:
-        number, ordinal = segment
-        run = self.runs.pop(number, None)
-        if run is not None and (close := getattr(run.steps, "close", None)) is not None:
-            close()
-        if outcome == "returned" and run is not None and not run.reports and not run.base:
-            outcome, failure = "failed", Failure(kind="user", cause="no_report", message="it ended without a report")
-        self.feed(e.SegmentEnded(time=self.now, trial=number, segment=ordinal, outcome=outcome, failure=failure))
+def virtual_loop(core: Core, space: Space, evaluate: Evaluate, startup_s: float = 0.0) -> VirtualLoop:
+    """Return the shell that runs this core in virtual time."""
+    clock = _Clock()
+    return VirtualLoop(core, clock, MemoryJournal(), SimulatedGroups(clock, core, space, evaluate, startup_s))
+
+
+def _simulation(loop: VirtualLoop) -> Simulation:
+    """Run a loop to its end, and return what it did."""
+    loop.run()
+    core, config = loop.core, loop.groups.config
+    best = core.best_trial()
+    mark = core.experiment.standing.of(best) if best else None
+    return Simulation(
+        history=loop.groups.history,
+        trials=list(core.trials),
+        configs=[config(trial) for trial in core.trials],
+        best_trial=best,
+        best_value=mark.value if mark else None,
+        best_config=config(best, best.params_at(mark)) if best and mark else None,
+        best_finished=core.experiment.standing.best_finished(core.trials),
+        state=core.state,
+        seconds=loop.clock.now,
+        error=core.experiment.error,
+        log=loop.journal.log,
+    )
