@@ -53,11 +53,11 @@ class _SegmentEvent(_Event, _OfSegment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Event):
-    """A driver has taken the experiment over: whatever ran before is gone."""
+    """A driver has taken the experiment over. Whatever ran before is gone."""
 
     KIND = "driver_started"
     epoch: int
-    slots: int | None = None  # how many trials the cluster holds at once, where the spec does not say
+    slots: int | None = None  # how many trials the cluster holds at once, for when the spec does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """The user's stop functions have looked at a report that is about to come; left out if all of them let the trial go on.
+    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial go on.
 
     answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
@@ -120,7 +120,7 @@ class StopJudged(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(_SegmentEvent):
-    """A checkpoint came after its report: written on demand, or uploaded by now."""
+    """A checkpoint has come after its report: it was written on demand, or its upload is done."""
 
     KIND = "checkpoint_saved"
     checkpoint: CheckpointInfo
@@ -135,10 +135,7 @@ class CheckpointDeleted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnded(_SegmentEvent):
-    """The group is free again. `outcome`: returned (the function came to its end), left (it followed a verdict), failed.
-
-    warning: what looks like a mistake in the training code although nothing failed of it; empty where there is nothing.
-    """
+    """A segment has ended and its worker group is free; see `tuner.domain.segments.Outcome`."""
 
     KIND = "segment_ended"
     outcome: Literal["returned", "left", "failed"]
@@ -148,7 +145,7 @@ class SegmentEnded(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggested(_Event):
-    """A searcher that runs beside the driver has proposed the configuration of trial `number`."""
+    """A searcher that runs in another process has proposed the configuration of trial `number`."""
 
     KIND = "suggested"
     number: int
@@ -159,17 +156,19 @@ class Suggested(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn(_SegmentEvent):
-    """A running trial has come to a parameter that nobody knew of before, and was given this value (define-by-run)."""
+    """A running trial has come to a parameter that was unknown before, and was given this value (define-by-run)."""
 
     KIND = "drawn"
     name: str
     value: Any  # as JSON
-    state: Mapping[str, Any] = field(default_factory=dict)  # the searcher's; goes over what it has with the trial
+    state: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the searcher's own; it updates what is stored with the trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted(_SegmentEvent):
-    """The training code has left a note with its trial, for people to read: user attributes."""
+    """The training code has set user attributes of its trial, for people to read."""
 
     KIND = "noted"
     notes: Mapping[str, Any]
@@ -177,7 +176,7 @@ class Noted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFitted(_Event):
-    """A fit that a scheduler had asked for has come back; the payload is the scheduler's own."""
+    """A model fit that a scheduler had asked for is done. The payload is the scheduler's own; it is empty if the fit failed."""
 
     KIND = "model_fitted"
     payload: Mapping[str, Any]
@@ -185,7 +184,7 @@ class ModelFitted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded(_Event):
-    """A user wants something. `trial` is None where the whole experiment is meant."""
+    """A user has given a command. `trial` is None if it is about the whole experiment."""
 
     KIND = "commanded"
     command: Command
@@ -195,7 +194,7 @@ class Commanded(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent(_Event):
-    """`limits.time_budget_s` of running time is used up."""
+    """The running time of `limits.time_budget_s` is used up."""
 
     KIND = "budget_spent"
     seconds: float

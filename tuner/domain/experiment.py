@@ -1,4 +1,4 @@
-"""What an experiment asks for, as plain data. Checked and filled in by `tuner.experiments.spec`; stored as JSON."""
+"""What an experiment asks for, as plain data. `tuner.experiments.spec` checks it and fills it in; it is stored as JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Objective:
     mode: Mode
 
     def score(self, value: float) -> float:
-        """`value` turned so that higher is better."""
+        """Return the value, negated if lower is better, so that a higher score is always better."""
         return value if self.mode == "max" else -value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What one trial's worker group is made of."""
+    """The worker group of a trial: how many ranks, with which resources, and where."""
 
     num_workers: int = 1
     use_gpu: bool = False
@@ -37,7 +37,7 @@ class Scaling:
     )
 
     def bundle(self) -> dict[str, float]:
-        """Resources of one rank: one CPU unless told otherwise, one GPU when `use_gpu` says so."""
+        """Return the resources of one rank: one CPU unless the spec says otherwise, and one GPU if `use_gpu` is set."""
         bundle = {"CPU": 1.0, **({"GPU": 1.0} if self.use_gpu else {}), **self.resources_per_worker}
         return {name: amount for name, amount in bundle.items() if amount > 0}
 
@@ -70,7 +70,7 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One experiment, whole. JSON in and out by `to_json` and `from_json`."""
+    """The whole of what an experiment asks for. `to_json` and `from_json` convert it."""
 
     name: str
     space: Mapping[str, Any]  # JSON form, see tuner.space
@@ -98,7 +98,7 @@ class Spec:
 
     @property
     def method(self) -> str:
-        """How it searches, in a few words: ``tpe + asha``, ``freeze_thaw (auto)``."""
+        """Return how it searches, in a few words, such as ``tpe + asha`` or ``freeze_thaw (auto)``."""
         names: dict[str, list[str]] = {}
         for part, asked in (("search", self.search), ("scheduler", self.scheduler)):
             if (found := self.resolved.get(part, asked)) is not None:
@@ -108,7 +108,7 @@ class Spec:
 
     @property
     def objective(self) -> Objective:
-        """The first objective: the one that schedulers look at."""
+        """Return the first objective, which is the one that schedulers look at."""
         return self.objectives[0]
 
     def to_json(self) -> dict[str, Any]:

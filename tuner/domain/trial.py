@@ -1,4 +1,4 @@
-"""A trial as the core sees it, and the population of all trials of one experiment."""
+"""A trial and its segments as the core knows them, and the population of all trials of an experiment."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Trial:
 
     @property
     def best_mark(self) -> Mark | None:
-        """The best report within the constraints; the best of all reports if none is, or if there are no constraints."""
+        """Return the best report within the constraints, or the best of all reports if none is or there are no constraints."""
         if self.feasible_best is not None or self.best_value is None:
             return self.feasible_best
         return Mark(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
@@ -156,9 +156,9 @@ class Trial:
 
 
 class Population:
-    """All trials by number, with the few views that are asked for at every event kept incrementally.
+    """All trials by number, and by state.
 
-    Schedulers and searchers read it; only the core writes, and only through `add` and `move`.
+    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class Population:
         return iter(self._trials.values())
 
     def in_state(self, state: TrialState) -> list[int]:
-        """Numbers of the trials in this state, in the order in which they came into it."""
+        """Return the numbers of the trials in this state, in the order in which they came into it."""
         return list(self._by_state[state])
 
     def count(self, state: TrialState) -> int:

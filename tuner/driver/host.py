@@ -1,7 +1,7 @@
-"""The driver host: a Ray actor that takes no CPU of the cluster and drives many experiments as asyncio tasks.
+"""The driver host: a Ray actor that reserves no CPU and drives many experiments as asyncio tasks.
 
-Ranks and placement groups belong to it: when it dies, Ray removes them, and whoever starts a host again continues every
-experiment from what its database holds.
+Ranks and placement groups belong to it. If it dies, Ray removes them, and the next host continues every experiment from what
+the database holds.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ T = TypeVar("T")
 
 POLL_S = 0.5
 AGAIN_S = 5.0
-"""How long an experiment whose driver crashed is left alone before it is taken up again."""
+"""Seconds before an experiment whose driver crashed is taken up again."""
 CRASHES, PROGRESS = 3, 20
-"""An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
+"""An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
 
 class Host:
-    """Everything async: one event loop, one writer to the database."""
+    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings, self.name = settings, name
@@ -68,7 +68,7 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
-        self._news: list[str] = []  # what the log of the service is to say
+        self._news: list[str] = []  # lines for the log of the service
         self._offered: set[int] = set()
         self._groups: GroupManager | None = None
         self._exchange = Exchange(self.report)
@@ -76,10 +76,10 @@ class Host:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
-        """Write to the database in the one thread that does, so that a slow or locked database never blocks the event loop.
+        """Write to the database in the writer thread, so that a slow or locked database never blocks the event loop.
 
-        Writes are done in the order in which they were asked for. One that was begun is finished and waited for even if
-        the caller is cancelled: what the caller writes next, such as the release of a lease, comes after it.
+        Writes are done in the order of the calls. If the caller is cancelled, a write that has begun is still finished and
+        waited for, so that the caller's next write, such as the release of a lease, comes after it.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
         try:
@@ -91,7 +91,7 @@ class Host:
 
     @property
     def node(self) -> str:
-        """Ray's id of the node that it runs on."""
+        """Return Ray's id of the node that it runs on."""
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
@@ -134,7 +134,11 @@ class Host:
         return self.owner
 
     async def drive(self, public_id: str) -> str:
-        """Drive this experiment until it has ended or is paused; its state then. Conflict while a living driver has it."""
+        """Drive this experiment until it has ended or is paused, and return its state.
+
+        Raises:
+            Conflict: another driver, which is alive, has it.
+        """
         await self.start()
         while True:
             record = await asyncio.to_thread(self.store.get_experiment, public_id)
@@ -147,50 +151,50 @@ class Host:
                 return str(state)
 
     async def _is_to_go_on(self, experiment: int) -> bool:
-        """Whether somebody has asked for a resume after the loop of a paused experiment took its last command."""
+        """Return whether a resume was asked for after the loop of a paused experiment took its last command."""
         commands = await asyncio.to_thread(self.store.pending_commands, [experiment])
         return any(command.command == "resume" and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """What this host has taken up, and what it has not, since the last call: lines for the log of the service."""
+        """Return lines for the log of the service: what this host has taken up since the last call, and what it has not."""
         told, self._news = self._news, []
         return told
 
     async def poke(self) -> None:
-        """There is a new command or a new experiment."""
+        """Look for new commands and experiments now."""
         if self._poked is not None:
             self._poked.set()
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
-        """From rank 0 of a segment."""
+        """Take reports from rank 0 of a segment; see `Driver.report`."""
         found = self.segments.get(segment_id)
         if found is None:
             return None
         return await found.inbound.report(found.ref, found.start_iteration, reports)
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """A checkpoint of a segment has come into being, or its upload is done."""
+        """Take in that a checkpoint of a segment has been written, or that its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
-        """From any rank: the value of a parameter that its training code has come to; equal for all ranks."""
+        """Return the value of a parameter that a rank's training code has come to. It is equal for all ranks."""
         found = self._segment(segment_id)
         return await found.inbound.draw(found.ref, name, distribution)
 
     async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
-        """From rank 0: something to be kept with the trial for people to read."""
+        """Keep notes from rank 0 with the trial, for people to read."""
         found = self._segment(segment_id)
         await found.inbound.note(found.ref, notes)
 
     async def end(self, segment_id: str, reason: str) -> None:
-        """From rank 0: the trial stops itself."""
+        """Stop the trial, because rank 0 asks for it."""
         found = self._segment(segment_id)
         await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """From any rank: a reference, in a list, to an object that came with the training code."""
+        """Return a reference, in a list, to an object that came with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
     def _segment(self, segment_id: str) -> Running:
@@ -200,7 +204,7 @@ class Host:
         return found
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """rank -> its Python stack ("stack") and what it uses now (see `process_stats.usage`), of a segment that runs."""
+        """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
         stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.figures(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
@@ -208,7 +212,7 @@ class Host:
         return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
-        """What this host is doing, for readiness checks and benchmarks."""
+        """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
             "pid": os.getpid(),
@@ -218,7 +222,7 @@ class Host:
         }
 
     async def rest(self, keep_groups: bool) -> None:
-        """Nothing is to be done until the next `start`: let go of the database and of idle worker groups.
+        """Release the database and idle worker groups until the next `start`.
 
         keep_groups: groups without GPUs stay until they have been idle for long.
         """
@@ -230,7 +234,7 @@ class Host:
         self.store.close()
 
     async def close(self) -> None:
-        """Let go of everything; experiments stay as they are and can be taken over at once."""
+        """Release everything. Experiments stay as they are, and another host can take them over at once."""
         await self._end_tasks([*self._background, *self.tasks.values()])
         if self._groups is not None:
             await self._groups.close()
@@ -300,21 +304,21 @@ class Host:
                 await driven.close()
 
     async def _sweep_objects(self, storage: str) -> None:
-        """Delete objects of `with_parameters` that no experiment needs any more."""
+        """Delete the objects of `with_parameters` that no experiment needs any more."""
         try:
             await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.unfinished_code)
         except Exception:  # they stay until the next time
             log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
-        """Whether the driver of this experiment has now died CRASHES times without getting any further."""
+        """Count a crash. Return whether the driver of this experiment has crashed CRASHES times without making progress."""
         reached, times = self._crashes.get(record.id, (-1, 0))
         times = 1 if seq > reached + PROGRESS else times + 1
         self._crashes[record.id] = (max(seq, reached), times)
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """It cannot be driven: say why where people will look."""
+        """Fail an experiment that cannot be driven, with the reason where people will look."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
@@ -396,7 +400,7 @@ def _commanded(command: Any) -> Event:
 
 
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """The actor. A shared one outlives its creator and is found again by the same name, which is that of its database."""
+    """Start the actor and return its handle. A shared one outlives its creator, and has a name that follows from its database."""
     name = f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}" + ("" if shared else f"-{secrets.token_hex(6)}")
     options: dict[str, Any] = {
         "num_cpus": 0,

@@ -1,6 +1,7 @@
-"""The thin shell round the core: an inbox, a commit, and then the actions. Knows neither Ray nor SQL, only the two ports below.
+"""The shell of real time: it takes events from its inbox, has them committed, and carries out the actions.
 
-Nothing is answered and nothing is done before the batch that decided it is committed.
+It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Nothing is answered and nothing is done before the batch
+that decided it is committed.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH = 500
-"""Events folded into one transaction at most."""
+"""The most events that one transaction takes."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 3.0, 10.0, 10.0, 10.0)
 """Waits between attempts to commit while the database is out of reach; nothing is answered meanwhile."""
 
 
 DELETIONS_S = 30.0
-"""How long the end of an experiment waits for deletions of checkpoints."""
+"""Seconds that the end of an experiment waits for deletions of checkpoints."""
 
 LOOK_S = 0.05
-"""How often it looks meanwhile whether something else has come in."""
+"""Seconds between two looks at the inbox meanwhile."""
 
 BUDGET_S = 0.25
-"""How often the time budget is looked at, at least."""
+"""The longest time between two looks at the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Waits before a heavy searcher that failed is asked again; after that a point is drawn at random."""
@@ -72,7 +73,9 @@ class ExperimentLoop:
         self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
-        self.deciding = asyncio.Lock()  # held while a thread changes the core; only where it runs the user's code
+        self.deciding = (
+            asyncio.Lock()
+        )  # held while a thread changes the core, which happens only if the core calls the user's code
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
     # ------------------------------------------------------------------------------------------------ in
@@ -82,8 +85,8 @@ class ExperimentLoop:
     ) -> asyncio.Future[Verdict | None]:
         """Queue an event. The future is done when it is committed, with the verdict on `segment` as of then.
 
-        What comes before `run` waits until DriverStarted has been handled, so that nothing is decided for a state that
-        is about to change, and the time without a driver is never counted.
+        Events that come before `run` wait until DriverStarted has been handled. So nothing is decided in a state that is about
+        to change, and time without a driver never counts.
         """
         done = asyncio.get_running_loop().create_future()
         item = _Item(event, done, command, segment)
@@ -110,9 +113,9 @@ class ExperimentLoop:
         return await self.put(last, segment=last.ref if last.waits else None)
 
     async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
-        """Ask the user's stop functions about reports of one segment, which have not been folded yet; by report_no.
+        """Ask the user's stop functions about reports that the core has not seen yet. Return the answers by report_no.
 
-        Only this trial waits for the answer. What none of the functions ends is left out.
+        Only this trial waits for them. Reports at which no function ends the trial are left out.
         """
         trials = self.core.trials
         found: dict[int, e.StopJudged] = {}
@@ -139,8 +142,10 @@ class ExperimentLoop:
     # ------------------------------------------------------------------------------------------------ the loop
 
     async def run(self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None) -> ExperimentState:
-        """Take the experiment over under this epoch, with the commands that wait for it, and drive it until it has ended or
-        is paused.
+        """Take the experiment over and drive it until it has ended or is paused. Return its state.
+
+        epoch: of this driver; every commit checks it. slots: how many trials the cluster holds at once. commands: those that
+        were waiting, by their id.
         """
         self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
         self._track(self._watch_budget())
@@ -155,7 +160,7 @@ class ExperimentLoop:
             await self._wind_up()
 
     def _open_inbox(self, started: e.DriverStarted, commands: Mapping[int, Event]) -> None:
-        """Let DriverStarted in first, then the commands that were waiting, then what has come meanwhile."""
+        """Take DriverStarted first, then the commands that were waiting, then the events that have come meanwhile."""
         early, self._early = self._early or [], None
         self.put(started)
         for command, event in commands.items():
@@ -164,10 +169,10 @@ class ExperimentLoop:
             self._inbox.put_nowait(item)
 
     async def _take(self) -> list[_Item]:
-        """Wait for the next events and return them; an empty list once the experiment has ended or is paused.
+        """Wait for the next events and return them. Return an empty list once the experiment has ended or is paused.
 
-        Deletions of files that are under way at the end are waited for, as long as one is done every `DELETIONS_S`. A
-        command that comes meanwhile is taken like any other: a resume makes the experiment go on.
+        At the end, this waits for deletions of files, as long as one finishes every `DELETIONS_S`. A command that comes
+        meanwhile is taken like any other; a resume makes the experiment go on.
         """
         until: float | None = None
         while self._inbox.empty() and self._over():
@@ -193,7 +198,7 @@ class ExperimentLoop:
             self._act(action, milestones)
 
     async def _decide(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that may call the scheduler; in a thread if that is, or calls, code of the user's."""
+        """Call a function that may call the scheduler: in a thread if the scheduler is, or calls, the user's own code."""
         if not self._foreign:
             return function(*args)
         async with self.deciding:
@@ -208,7 +213,7 @@ class ExperimentLoop:
     def _answers(
         self, items: list[_Item], actions: list[Action]
     ) -> tuple[list[Verdict | None], dict[SegmentRef, int | None]]:
-        """The verdicts that were asked for, and the first milestones of the segments that are to be launched."""
+        """Return the verdicts that were asked for, and the first milestones of the segments that are to run."""
         verdicts = [self.core.verdict(item.segment) if item.segment is not None else None for item in items]
         launches = [action for action in actions if isinstance(action, RunSegment)]
         return verdicts, {a.segment: self.core.first_milestone(a.segment) for a in launches}
@@ -391,9 +396,9 @@ class ExperimentLoop:
 
 
 def runs_user_code(core: Core) -> bool:
-    """Whether the core may call code of the user's, which may take any time: a scheduler, a searcher or a stopper of their own.
+    """Return whether the core may call the user's own scheduler, searcher or stopper, which may take any time.
 
-    Functions of `stop` do not count: the shell asks those before the core sees a report.
+    Functions of `stop` do not count, because the shell asks those before the core sees a report.
     """
     scheduler, stopper = core.scheduler, core.stopper
     mutations = getattr(scheduler, "mutations", {})
@@ -418,7 +423,7 @@ def _is_ours(part: object, where: str) -> bool:
 
 
 _ADAPTERS = ("tuner.schedulers.from_ray", "tuner.search.ray_searcher")
-"""Ours, but what they call is the user's."""
+"""Modules of the project that call the user's code."""
 
 
 def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:

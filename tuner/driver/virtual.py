@@ -1,4 +1,4 @@
-"""The core in virtual time: the same decisions as on a cluster, without one, bit for bit repeatable.
+"""Run searches in virtual time: the same decisions as on a cluster, without one, and repeatable bit for bit.
 
 def evaluate(config, checkpoint):
     step = checkpoint or 0
@@ -51,8 +51,8 @@ FIT_DELAY_S = 1e-3
 class Step:
     """One report of a simulated trial.
 
-    seconds: virtual time since the report before (or since the start). checkpoint: any object that `evaluate` can go on from;
-    None where this report comes without.
+    seconds: virtual time since the previous report, or since the start. checkpoint: any object that `evaluate` can go on from;
+    None if this report has no checkpoint.
     """
 
     metrics: Mapping[str, float]
@@ -68,7 +68,7 @@ class Simulation:
     """What a simulated search did.
 
     best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
-    trial whose last value is the best among those trained to their end. error: also says why there is no best trial.
+    trial with the best last value among those trained to their end. error: what went wrong, or why there is no best trial.
     history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
     log: every event and decision, as a driver would have committed them.
     """
@@ -91,7 +91,7 @@ class Simulation:
 
     @property
     def warnings(self) -> list[str]:
-        """What looks like a mistake of the user's: what `tuner.run` would print as warnings."""
+        """Return what `tuner.run` would print as warnings: likely mistakes in the user's code or settings."""
         return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
 
 
@@ -118,13 +118,13 @@ def simulate(
 ) -> Simulation:
     """Run a search in virtual time.
 
-    evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` a report.
-    checkpoint is None at the beginning, else the object of the step that it continues from. startup_s: virtual seconds that
-    every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which everything
-    is stopped. budget: how many full trainings' worth the default search may spend, all trials together.
+    evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` per report.
+    checkpoint is None at the beginning, otherwise the object of the step that it continues from. startup_s: virtual seconds
+    that every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which
+    everything is stopped. budget: how many full trainings' worth the default search may spend, all trials together.
 
-    An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option. What
-    `tuner.run` would print as a warning is a UserWarning here, and in the result's `warnings`.
+    An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises SpecError. What
+    `tuner.run` would print as a warning is a UserWarning here, and is in the result's `warnings`.
     """
     mistakes = Mistakes()
     with mistakes:
@@ -159,7 +159,7 @@ def simulate(
 
 
 def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
-    """One objective or several, checked."""
+    """Check the metrics and their modes, and return the objectives."""
     metrics = [metric] if isinstance(metric, str) else list(metric)
     modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode)
     if not metrics or len(modes) != len(metrics):
@@ -174,7 +174,7 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
 
 
 def scheduler_part(scheduler: Any) -> Scheduler | None:
-    """What a Python caller means by `scheduler`; None and "auto" are left to `assemble`."""
+    """Return the scheduler that a Python caller means; None for None and "auto", which `assemble` resolves."""
     if scheduler is None or scheduler == "auto":
         return None
     from tuner.schedulers import from_argument
@@ -183,7 +183,7 @@ def scheduler_part(scheduler: Any) -> Scheduler | None:
 
 
 def searcher_part(search_alg: Any) -> Searcher | None:
-    """What a Python caller means by `search_alg`; None and "auto" are left to `assemble`."""
+    """Return the searcher that a Python caller means; None for None and "auto", which `assemble` resolves."""
     if search_alg is None or search_alg == "auto":
         return None
     from tuner.search import from_argument
@@ -192,7 +192,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: Mistakes) -> Parts:
-    """What a Python caller means by these three; what is wrong with each is added to `mistakes`."""
+    """Return the parts that a Python caller means. What is wrong with them is added to `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)
