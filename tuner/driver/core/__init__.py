@@ -11,4 +11,4 @@ apart from `set_milestone`. `Decider` (in `decider`) reads the state and returns
 """
 
 from tuner.driver.core.core import Core as Core
-from tuner.driver.core.core import Effects as Effects
+from tuner.driver.core.state import Effects as Effects

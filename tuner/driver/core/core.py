@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
-from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
 from tuner.domain.segments import SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population, Trial
-from tuner.driver.core.actions import Action, Ask, Fit
+from tuner.driver.core.actions import Ask, Fit
 from tuner.driver.core.decider import Decider
-from tuner.driver.core.state import Change, State
+from tuner.driver.core.state import Effects, State
 from tuner.schedulers.base import Fact, Scheduler
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -26,19 +25,8 @@ from tuner.search.base import Searcher
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Effects:
-    """What handling events leads to: entries and rows to commit (`log`, `touched`) and, after that, things to do (`actions`)."""
-
-    log: list[Entry] = field(default_factory=list)
-    touched: dict[int, None] = field(default_factory=dict)
-    actions: list[Action] = field(default_factory=list)
-
-    def absorb(self, other: Effects) -> None:
-        """Add what a later event led to."""
-        self.log += other.log
-        self.touched |= other.touched
-        self.actions += other.actions
+_OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted)
+"""Events that mean nothing once their segment is over. News of a checkpoint may come later than that."""
 
 
 class Core:
@@ -90,16 +78,16 @@ class Core:
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
         """Take in an entry that was committed before. Decide nothing and do nothing."""
-        self.experiment.apply(seq, entry)
+        self.experiment.apply(seq, entry, Effects())
 
     def handle(self, event: Event) -> Effects:
         """Take in a new event and decide. An event that came before, or that comes from a segment that is over, is ignored."""
         effects = self._effects = Effects()
         if self._is_stale(event):
             return effects
-        change = self._apply(event)
-        facts = deque(change.facts)
-        for decision in self.decider.after_event(event, change.missed):
+        missed = len(self.experiment.missed)
+        facts = deque(self._apply(event))
+        for decision in self.decider.after_event(event, self.experiment.missed[missed:]):
             facts.extend(self._take(decision))
         while facts:
             for decision in self.decider.after_fact(facts.popleft()):
@@ -130,7 +118,7 @@ class Core:
 
     def _take(self, decision: Decision) -> list[Fact]:
         """Log a decision made just now, and let it take effect. Return the facts that follow from it."""
-        return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision).facts
+        return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision)
 
     def _pinned(self, decision: d.Exploit) -> Decision:
         """Name the donor's checkpoint in an exploit; or pause the trial until the donor has one."""
@@ -140,18 +128,15 @@ class Core:
         reason = f"waits for the checkpoint of trial {decision.donor}, which it is to go on from: {decision.reason}"
         return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())
 
-    def _apply(self, entry: Event | Decision) -> Change:
-        """Log an entry, and let it take effect on the state."""
+    def _apply(self, entry: Event | Decision) -> list[Fact]:
+        """Log an entry, and let it take effect on the state. Return the facts that follow from it."""
         seq = self.experiment.seq + 1
         self._effects.log.append((seq, entry))
-        change = self.experiment.apply(seq, entry)
-        self._effects.touched |= change.touched
-        self._effects.actions += change.actions
-        return change
+        return self.experiment.apply(seq, entry, self._effects)
 
     def _is_stale(self, event: Event) -> bool:
         """Whether an event is about a segment that is over, or is a report out of turn."""
-        if not isinstance(event, e.Waiting | e.SegmentStarted | e.Reported | e.SegmentEnded | e.Drawn | e.Noted):
+        if not isinstance(event, _OF_OPEN_SEGMENTS):
             return False
         segment = self.experiment.segment(event.ref)
         if segment is None:

@@ -168,12 +168,15 @@ class Decider:
 
     def next_steps(self, event: Event) -> Iterator[Decision | Question]:
         """Yield what there is to do once an event and its facts are dealt with."""
-        yield from self._end_waiting()
+        if self.experiment.exploits:
+            yield from self._end_waiting()
         if isinstance(event, e.Reported) and event.waits:
             yield from self._obey(self.trials[event.trial])
-        yield from self._ask_stopper()
+        if self.stopper is not None and self.experiment.finishing is None:
+            yield from self._ask_stopper(self.stopper)
         yield from self._use_slots()
-        yield from self._request_fit()
+        if not self._fitting:
+            yield from self._request_fit()
 
     def _end_waiting(self) -> Iterable[Decision]:
         """Let trials exploit whose donor's checkpoint is ready by now, and let those go on that wait for one in vain.
@@ -201,13 +204,9 @@ class Decider:
             reason = f"paused by a user at iteration {trial.iteration}"
             yield d.Pause(trial=trial.number, reason=reason, held=True)
 
-    def _ask_stopper(self) -> Iterator[Decision]:
+    def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the search if `stop` says so."""
-        if (
-            self.stopper is not None
-            and self.experiment.finishing is None
-            and (why := self.stopper.finished(self.trials))
-        ):
+        if why := stopper.finished(self.trials):
             yield from stop_all(self.experiment, why)
             yield d.Finish(reason=why)
 
@@ -316,10 +315,10 @@ class Decider:
             yield d.Stop(trial=number, reason=f"the search is over: {reason}")
 
     def _request_fit(self) -> Iterator[Question]:
-        """Ask for a model fit if the scheduler wants one and none is under way."""
+        """Ask for a model fit if the scheduler wants one."""
         experiment = self.experiment
         runs = experiment.state is _X.RUNNING and experiment.finishing is None
-        if self._fitting or not runs or experiment.now < self._fit_again:
+        if not runs or experiment.now < self._fit_again:
             return
         payload = self.scheduler.fit_request(self.trials)
         if payload is not None:

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
+from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
@@ -40,17 +41,18 @@ _S, _X = TrialState, ExperimentState
 
 
 @dataclass(slots=True)
-class Change:
-    """What applying one entry led to.
+class Effects:
+    """What handling events leads to: entries and rows to commit (`log`, `touched`) and, after that, things to do (`actions`)."""
 
-    facts: what the scheduler may have to decide about. actions: what to do after the commit; a fold drops them. touched: the
-    trials whose rows have changed. missed: metrics that `stop` looks at and that a report lacked for the first time.
-    """
-
-    facts: list[Fact] = field(default_factory=list)
-    actions: list[Action] = field(default_factory=list)
+    log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
-    missed: tuple[str, ...] = ()
+    actions: list[Action] = field(default_factory=list)
+
+    def absorb(self, other: Effects) -> None:
+        """Add what a later event led to."""
+        self.log += other.log
+        self.touched |= other.touched
+        self.actions += other.actions
 
 
 class State:
@@ -84,7 +86,7 @@ class State:
         self.missed: tuple[str, ...] = ()  # those of them that a report has lacked, in the order of the notes about it
         self.warned_ends = 0  # how many segments ended with a warning
         self._slots: int | None = None
-        self._change = Change()
+        self._effects = Effects()
 
     # -- what can be read ------------------------------------------------------------------------------------------------
 
@@ -105,10 +107,11 @@ class State:
 
     def segment(self, ref: SegmentRef) -> Segment | None:
         """Return this segment if it is open, which only the newest of a trial can be; else None."""
-        if ref.trial not in self.trials:
+        number, ordinal = ref
+        if number not in self.trials:
             return None
-        segment = self.trials[ref.trial].segment
-        return segment if segment is not None and segment.ordinal == ref.ordinal and segment.open else None
+        segment = self.trials[number].segment
+        return segment if segment is not None and segment.ordinal == ordinal and segment.open else None
 
     def summary(self) -> dict[str, object]:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
@@ -118,27 +121,34 @@ class State:
 
     # -- what changes it -------------------------------------------------------------------------------------------------
 
-    def apply(self, seq: int, entry: Event | Decision) -> Change:
-        """Let a log entry take effect. The entry and its event_seq are what will be, or was, committed."""
-        change = self._change = Change()
+    def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
+        """Let a log entry take effect; return what the scheduler may have to decide about.
+
+        seq, entry: what will be, or was, committed. effects: takes the trials that change and the actions that follow; a fold
+        has no use for them.
+        """
+        self._effects = effects
         self.seq = max(self.seq, seq)
         if isinstance(entry, Event):
             self._tick(entry)
-            change.facts = self._apply_event(entry)
+            facts = self._apply_event(entry)
+            self._record(facts)
         else:
-            change.facts = self._apply_decision(seq, entry)
-        for fact in change.facts:
-            self.scheduler.record(fact, self.trials)
-            if self.stopper is not None:
-                self.stopper.record(fact, self.trials)
-        if isinstance(entry, Decision):
+            facts = self._apply_decision(seq, entry)
+            self._record(facts)
             self.scheduler.enacted(entry, self.trials)
         self._open_ready()
         self._settle()
         for number, info in self.checkpoints.take_decided():
             self._touch(number)
-            change.actions.append(DeleteCheckpoint(number, info))
-        return change
+            self._act(DeleteCheckpoint(number, info))
+        return facts
+
+    def _record(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.scheduler.record(fact, self.trials)
+            if self.stopper is not None:
+                self.stopper.record(fact, self.trials)
 
     def set_milestone(
         self, ref: SegmentRef, report_no: int | None, decide_at: float | None, asked: bool = False
@@ -158,9 +168,11 @@ class State:
             segment.decided_at = segment.report_no if asked else segment.decided_at
 
     def _tick(self, event: Event) -> None:
-        if not isinstance(event, e.DriverStarted) and self.counts_time:
-            self.running_s += max(0.0, event.time - self.now)
-        self.begun = self.begun or isinstance(event, e.SegmentStarted | e.Reported)
+        if self.begun:
+            if self.counts_time and not isinstance(event, e.DriverStarted):
+                self.running_s += max(0.0, event.time - self.now)
+        else:
+            self.begun = isinstance(event, e.SegmentStarted | e.Reported)
         self.now = max(self.now, event.time)
 
     def _apply_event(self, event: Event) -> list[Fact]:
@@ -209,8 +221,7 @@ class State:
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         if self.unseen:
             self.unseen -= event.metrics.keys()
-            self._change.missed = tuple(sorted(self.unseen.difference(self.missed)))
-            self.missed += self._change.missed
+            self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
@@ -451,7 +462,7 @@ class State:
             self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])
 
     def _touch(self, number: int) -> Trial:
-        self._change.touched[number] = None
+        self._effects.touched[number] = None
         return self.trials[number]
 
     def _interrupt(self, action: Interrupt | None) -> None:
@@ -459,4 +470,4 @@ class State:
             self._act(action)
 
     def _act(self, action: Action) -> None:
-        self._change.actions.append(action)
+        self._effects.actions.append(action)
