@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast fuzz lint format bench clean
+.PHONY: help setup web demo serve test test-fast fuzz lint format generate bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,10 @@ lint: $(VENV)/.installed  ## ruff, mypy, import-linter
 format: $(VENV)/.installed  ## let ruff format and fix
 	$(BIN)/ruff check --fix -q . || true
 	$(BIN)/ruff format .
+
+generate: setup  ## the files that follow from others: docs/api_reference.md, web/src/api/schema.ts
+	$(BIN)/python -m tuner.api.reference
+	$(BIN)/python web/build.py types
 
 bench: setup  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m benchmarks

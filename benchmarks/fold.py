@@ -42,13 +42,13 @@ def new_core(spec: Spec) -> Core:
 
 def write(store: Store, spec: Spec, reports: int) -> int:
     """Store an experiment whose trials run and have reported so often in all; its id."""
-    made = store.create_experiment(spec, now=0.0)
-    epoch = store.claim(made.id, "benchmark", 1e9, 0.0)
+    made = store.experiments.create(spec, now=0.0)
+    epoch = store.drivers.claim(made.id, "benchmark", 1e9, 0.0)
     core = new_core(spec)
     log = core.handle(e.DriverStarted(time=0.0, epoch=epoch)).log
     for number in range(TRIALS):
         log += core.handle(e.SegmentStarted(time=0.0, trial=number, segment=1)).log
-    store.commit(made.id, epoch, Batch(log=log, trials=list(core.trials), state=core.state), 0.0)
+    store.drivers.commit(made.id, epoch, Batch(log=log, trials=list(core.trials), state=core.state), 0.0)
     rows: list[Entry] = []
     for index in range(reports):
         number, count = index % TRIALS, index // TRIALS + 1
@@ -62,7 +62,7 @@ def write(store: Store, spec: Spec, reports: int) -> int:
             )
         )
         if len(rows) == BATCH:
-            store.commit(made.id, epoch, Batch(log=rows), float(count))
+            store.drivers.commit(made.id, epoch, Batch(log=rows), float(count))
             rows = []
     return made.id
 
@@ -75,7 +75,7 @@ def main() -> None:
         experiment = write(store, spec, reports)
         core, entries = new_core(spec), 0
         begin = time.perf_counter()
-        for seq, entry in store.load(experiment):
+        for seq, entry in store.drivers.load(experiment):
             core.fold(seq, entry)
             entries += 1
         seconds = time.perf_counter() - begin

@@ -33,7 +33,7 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Complete, Start
 from tuner.domain.events import Reported, SegmentStarted
 from tuner.domain.experiment import Objective, Spec
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.store import ExperimentRecord, Store
 
@@ -50,8 +50,8 @@ class Writer:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         spec = Spec(name=name, space=SPACE, objectives=(Objective("accuracy", "max"),), entrypoint="module:train")
-        self.record = store.create_experiment(spec)
-        self.epoch = store.claim(self.record.id, "benchmark", 1e6, time.time())
+        self.record = store.experiments.create(spec)
+        self.epoch = store.drivers.claim(self.record.id, "benchmark", 1e6, time.time())
         self.seq = 0
         self.random = random.Random(name)
         self.commit([], [], ExperimentState.RUNNING)
@@ -60,7 +60,7 @@ class Writer:
         log: list[Entry] = [(self.seq + n, entry) for n, entry in enumerate(what, 1)]
         self.seq += len(what)
         summary = {"counts": counts} if counts else {}
-        self.store.commit(
+        self.store.drivers.commit(
             self.record.id, self.epoch, Batch(log=log, trials=trials, state=state, summary=summary), time.time()
         )
 
@@ -93,13 +93,13 @@ class Writer:
 
     def end(self, trial: Trial) -> Complete:
         trial.state, trial.reason, trial.ended_at = TrialState.COMPLETED, "reached max_t", time.time()
-        trial.segments[0].ended_at, trial.segments[0].outcome = time.time(), "returned"
+        trial.segments[0].ended_at, trial.segments[0].state = time.time(), SegmentState.RETURNED
         return Complete(reason=trial.reason, trial=trial.number)
 
 
 def make(store: Store, name: str, trials: int, reports: int) -> ExperimentRecord:
     """An experiment whose trials have all ended; that of an earlier run if it is there."""
-    if found := store.experiments_named(name):
+    if found := store.experiments.named(name):
         return found[0]
     writer = Writer(store, name)
     at_once = max(1, min(trials, 5000 // reports))
@@ -114,7 +114,7 @@ def make(store: Store, name: str, trials: int, reports: int) -> ExperimentRecord
             writer.commit([r for t in batch for r in writer.reports(t, min(2500, reports - begin))], batch)
         writer.commit([writer.end(trial) for trial in batch], batch)
     writer.commit([], [], ExperimentState.COMPLETED, completed=trials)
-    return store.get_experiment(writer.record.public_id)
+    return store.experiments.get(writer.record.public_id)
 
 
 def serve(url: str, home: str, listening: socket.socket) -> None:

@@ -33,15 +33,15 @@ class Load:
     def __init__(self, store: Store) -> None:
         self.store = store
         spec = Spec(name="benchmark", space={}, objectives=(Objective("accuracy", "max"),), entrypoint="module:train")
-        self.experiment = store.create_experiment(spec).id
-        self.epoch = store.claim(self.experiment, "benchmark", 3600, time.time())
+        self.experiment = store.experiments.create(spec).id
+        self.epoch = store.drivers.claim(self.experiment, "benchmark", 3600, time.time())
         self.trials = [Trial(number, {"lr": 0.1}, TrialState.RUNNING) for number in range(TRIALS)]
         for trial in self.trials:
             trial.segments.append(Segment(1, "start", trial.params, 0, None))
         starts = [
             (1 + trial.number, Start(reason="a worker group is free", number=trial.number)) for trial in self.trials
         ]
-        store.commit(self.experiment, self.epoch, Batch(log=starts, trials=self.trials), time.time())
+        store.drivers.commit(self.experiment, self.epoch, Batch(log=starts, trials=self.trials), time.time())
         self.seq = TRIALS
 
     def commit(self, reports_each: int, trials: int = TRIALS) -> None:
@@ -53,7 +53,7 @@ class Load:
                 trial.iteration += 1
                 trial.last = dict(METRICS)
                 log.append((self.seq, self._report(trial)))
-        self.store.commit(self.experiment, self.epoch, Batch(log=log, trials=self.trials[:trials]), time.time())
+        self.store.drivers.commit(self.experiment, self.epoch, Batch(log=log, trials=self.trials[:trials]), time.time())
 
     def _report(self, trial: Trial) -> Reported:
         number = trial.iteration
@@ -84,7 +84,7 @@ def points_per_second(load: Load, seconds: float, reports_each: int) -> tuple[fl
 def read_back(load: Load) -> float:
     """Reports a second that a restarting driver reads."""
     begin = time.perf_counter()
-    entries = sum(1 for _ in load.store.load(load.experiment))
+    entries = sum(1 for _ in load.store.drivers.load(load.experiment))
     return entries / (time.perf_counter() - begin)
 
 

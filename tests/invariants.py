@@ -23,11 +23,11 @@ from tuner.store.records import ExperimentRecord
 
 def check_all(store: Store, known: set[str]) -> None:
     """Check every experiment that is not among the `known` ones, and add those that have ended to them."""
-    with store._engine.connect() as connection:
+    with store._database.engine.connect() as connection:
         names = [row[0] for row in connection.execute(text("SELECT public_id FROM experiment"))]
     for name in names:
         if name not in known:
-            record = store.get_experiment(name)
+            record = store.experiments.get(name)
             if not record.state.ended and record.state is not ExperimentState.PAUSED:
                 continue  # its driver may write on
             problems = list(broken(store, record))
@@ -38,7 +38,7 @@ def check_all(store: Store, known: set[str]) -> None:
 
 def broken(store: Store, record: ExperimentRecord) -> Iterator[str]:
     """Yield what is wrong with the rows and the log of an experiment, in words."""
-    log = list(store.load(record.id))
+    log = list(store.drivers.load(record.id))
     if log and isinstance(log[0][1], e.Event) and log[0][1].time < time.time() - 86_400:
         return  # a test has written it by hand, with times of long ago
     if [seq for seq, _ in log] != list(range(1, len(log) + 1)):
@@ -67,8 +67,8 @@ def _reports(log: list[Any], record: ExperimentRecord) -> Iterator[str]:
 
 def _segments(store: Store, record: ExperimentRecord) -> Iterator[str]:
     """A trial has one segment at a time, and each starts from a checkpoint that was there, at its iteration."""
-    checkpoints = {c.public_id: c for c in store.checkpoints(record.id)}
-    for trial, segments in store.segments(record.id).items():
+    checkpoints = {c.public_id: c for c in store.trials.checkpoints(record.id)}
+    for trial, segments in store.trials.segments(record.id).items():
         if [segment.ordinal for segment in segments] != list(range(1, len(segments) + 1)):
             yield f"trial {trial} has segments {[segment.ordinal for segment in segments]}"
         for before in segments[:-1]:
@@ -89,7 +89,7 @@ def _segments(store: Store, record: ExperimentRecord) -> Iterator[str]:
 
 def _leftovers(store: Store, record: ExperimentRecord) -> Iterator[str]:
     """An experiment that has ended has nothing open."""
-    with store._engine.connect() as connection:
+    with store._database.engine.connect() as connection:
         where = {"id": record.id}
         for what, query in (
             ("trials that have not ended", "SELECT count(*) FROM trial WHERE experiment_id = :id AND ended_at IS NULL"),
@@ -105,7 +105,7 @@ def _leftovers(store: Store, record: ExperimentRecord) -> Iterator[str]:
 
 def _rows(store: Store, record: ExperimentRecord, log: list[Any]) -> Iterator[str]:
     """The rows say what the log says."""
-    code = store.get_code(record.spec.code) if record.spec.code else None
+    code = store.code.get(record.spec.code) if record.spec.code else None
     if code is not None and code.parts_blob:
         return  # its scheduler is code of a test
     try:
@@ -116,7 +116,7 @@ def _rows(store: Store, record: ExperimentRecord, log: list[Any]) -> Iterator[st
         core.fold(seq, entry)
     if log and core.state.ended and core.state is not record.state:
         yield f"its state is {record.state}, the log says {core.state}"
-    rows = {row.number: row for row in store.newest_trials(record.id, 1_000_000)}
+    rows = {row.number: row for row in store.trials.newest(record.id, 1_000_000)}
     if rows.keys() != {trial.number for trial in core.trials}:
         yield f"it has the rows of trials {sorted(rows)}, the log has {len(core.trials)}"
         return

@@ -9,7 +9,7 @@ import pytest
 
 import tuner
 from tuner import schedulers, search
-from tuner.experiments.spec import _SECTIONS
+from tuner.experiments.spec import OPTIONS
 from tuner.names import ELSEWHERE, did_you_mean, keywords_explained, printable
 
 OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
@@ -91,8 +91,8 @@ def test_every_name_of_ours_in_the_table_is_one_that_somebody_takes() -> None:
         taken |= set(module._WHERE)
         for name in module._PUBLIC:
             taken |= set(inspect.signature(getattr(module, name)).parameters)
-    for path, model in _SECTIONS.items():
-        taken |= {f"{path}.{field}" if path else field for field in model.model_fields}
+    for section, options in OPTIONS.items():
+        taken |= {f"{section}.{option}" if section else option for option in options}
     assert {ours for known in ELSEWHERE.values() for ours in known} <= taken
     assert not [name for name, known in ELSEWHERE.items() if name in known or name != name.lower()]
 

@@ -246,8 +246,8 @@ def test_pause_and_resume_over_http(service: Service) -> None:
 def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it(service: Service) -> None:
     posted = service.post({**SLOW, "space": {**SLOW["space"], "steps": {"type": "const", "value": 2}}})
     with Store.open(service.database_url) as store:
-        spec = store.get_experiment(posted["id"]).spec
-        left = store.create_experiment(spec, source="python", now=time.time() - 3600).public_id
+        spec = store.experiments.get(posted["id"]).spec
+        left = store.experiments.create(spec, source="python", now=time.time() - 3600).public_id
     assert service.ended(posted["id"])["state"] == "completed"
     until("the offer", lambda: f"`tuner resume {left}`" in service.output)
     assert f"{posted['id']} (slow) is taken up: it was given to this service" in service.output

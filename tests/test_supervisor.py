@@ -90,7 +90,7 @@ def test_the_service_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
 def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = sqlite_store.create_experiment(a_spec())
+    made = sqlite_store.experiments.create(a_spec())
     hosts: list[int] = []
 
     @contextmanager

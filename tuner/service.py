@@ -7,6 +7,7 @@ restarting the API disturbs no training; `tuner serve --stop` ends them too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -32,7 +33,7 @@ LOOK_S = 10.0
 
 
 def serve(settings: Settings, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM. SpecError if the address is not loopback or the port is taken.
+    """Serve until SIGINT or SIGTERM. SpecError if the port is taken, or tokens are needed and no admin has one.
 
     adopt: take up what scripts have left behind as well, not only what was given to a service.
     """
@@ -44,19 +45,25 @@ def serve(settings: Settings, adopt: bool = False) -> None:
     from tuner.api.server import Server
     from tuner.driver.cluster import connect, start_head
 
-    _check_address(settings)
+    settings = _secured(settings)
     listening = _listen(settings.host, settings.port)
     port = listening.getsockname()[1]
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
+        _check_tokens(settings, store)
         connect(settings.ray_address or start_head(settings.home))
         with Supervisor(settings, adopt) as supervisor:
             created = create_app(settings, store, supervisor.poke, supervisor.problem, supervisor.look)
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
+            if settings.auth != "on":
+                print(
+                    "It asks for no token: every user of this machine can run code by it. --auth asks for one.",
+                    flush=True,
+                )
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
         print(
@@ -142,8 +149,7 @@ class Page:
     """The API and the web page without a driver, in a thread: to look at what a script is doing."""
 
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
-        self.settings = settings or Settings.from_env()
-        _check_address(self.settings)
+        self.settings = _secured(settings or Settings.from_env())
         self._socket = _listen_somewhere(self.settings.host, self.settings.port if port is None else port)
         self.url = f"http://localhost:{self._socket.getsockname()[1]}"
         self._server: uvicorn.Server | None = None
@@ -157,6 +163,7 @@ class Page:
         self.settings.home.mkdir(parents=True, exist_ok=True)
         self._store = Store.open(self.settings.database_url, synchronous=self.settings.durability)
         self._store.migrate()
+        _check_tokens(self.settings, self._store)
         created = create_app(self.settings, self._store)
         server = self._server = Server(created, log_level="warning", grace_s=2)
         self._thread = threading.Thread(target=server.run, kwargs={"sockets": [self._socket]}, name="page", daemon=True)
@@ -184,14 +191,25 @@ class Page:
             self._store.close()
 
 
-def _check_address(settings: Settings) -> None:
-    """An entrypoint is code that the service runs, so until there are tokens nobody from outside may reach it."""
+def _secured(settings: Settings) -> Settings:
+    """Return the settings with tokens needed, if the address is not loopback: an entrypoint is code that the service runs."""
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(settings.host, None)}
     except OSError as error:
-        raise SpecError(f"{settings.host!r} is no address of this machine: {error}", "/host") from error
-    if not all(address.is_loopback for address in addresses):
-        raise SpecError(f"{settings.host} is not loopback; the service runs code for whoever reaches it", "/host")
+        raise SpecError(f"{settings.host!r} is not an address of this machine: {error}", "/host") from error
+    if all(address.is_loopback for address in addresses):
+        return settings
+    return dataclasses.replace(settings, auth="on")
+
+
+def _check_tokens(settings: Settings, store: Store) -> None:
+    """Raise SpecError if tokens are needed and nobody has one that may create others."""
+    if settings.auth == "on" and not store.access.has_admin():
+        raise SpecError(
+            f"serving on {settings.host} with tokens needs one of an admin, and there is none; "
+            "create it with `tuner token create NAME --role admin`",
+            "/auth",
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

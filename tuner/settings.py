@@ -39,6 +39,11 @@ class Settings:
     allowed_hosts: tuple[str, ...] = _setting(
         "TUNER_ALLOWED_HOSTS", "names besides loopback that the Host header may have, separated by commas", default=()
     )
+    auth: Literal["auto", "on"] = _setting(
+        "TUNER_AUTH",
+        "on: every call of the API needs a token; auto: only if the address that is bound is not loopback",
+        default="auto",
+    )
     lease_s: float = _setting("TUNER_LEASE_S", "a driver that is silent for this long may be replaced", default=30.0)
     usage_every_s: float = _setting(
         "TUNER_USAGE_EVERY_S",
@@ -115,6 +120,12 @@ def _one_of(*names: str) -> Any:
     return read
 
 
+def _auth(text: str) -> str:
+    if text.lower() not in ("auto", "on"):
+        raise ValueError(f"expected auto or on, got {text!r}")
+    return text.lower()
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in text.split(",") if name.strip())
 
@@ -123,6 +134,7 @@ _READERS: Mapping[str, Any] = {
     "home": Path,
     "durability": _one_of("NORMAL", "FULL"),
     "port": _port,
+    "auth": _auth,
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "usage_every_s": _seconds_or_none,

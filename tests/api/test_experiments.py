@@ -18,7 +18,7 @@ from tests.api.conftest import Poked
 from tests.driver.bench import Bench
 from tests.driver.core.test_standing import CONSTRAINED
 from tests.driver.stored import stored
-from tests.store.examples import T0, a_report, a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tests.web.searches import bred
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
@@ -54,11 +54,11 @@ async def test_creating_answers_with_the_experiment_and_where_it_is(
     assert datetime.fromisoformat(made["created_at"]).utcoffset().total_seconds() == 0  # type: ignore[union-attr]
     assert (await client.get(response.headers["location"])).json() == made
 
-    stored = sqlite_store.get_experiment(made["id"])
+    stored = sqlite_store.experiments.get(made["id"])
     assert stored.code_hash is not None
     assert stored.source == "api"
-    assert sqlite_store.get_code(stored.code_hash).sys_path
-    assert [e.public_id for e in sqlite_store.claimable(T0)] == [made["id"]]
+    assert sqlite_store.code.get(stored.code_hash).sys_path
+    assert [e.public_id for e in sqlite_store.drivers.claimable(T0)] == [made["id"]]
 
 
 async def test_what_auto_was_resolved_to_stands_beside_what_was_asked_for(
@@ -82,6 +82,27 @@ async def test_what_auto_was_resolved_to_stands_beside_what_was_asked_for(
     assert first["method"] == "freeze_thaw (auto)"
     both = {**given, "num_samples": 50}
     assert (await client.post("/api/v1/experiments", json=both)).json()["method"] == "gp + fifo (auto)"
+
+
+async def test_a_replay_gets_the_first_answer_though_the_file_is_gone_and_the_experiment_has_run(
+    client: httpx.AsyncClient, sqlite_store: Store, spec: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "soon_gone.py"
+    file.write_text("def train(config): ...")
+    spec = {**spec, "entrypoint": "soon_gone:train", "runtime_env": {"working_dir": str(tmp_path)}}
+    key = {"Idempotency-Key": "replayed"}
+    first = await client.post(API, json=spec, headers=key)
+    file.unlink()
+    made = sqlite_store.experiments.get(first.json()["id"])
+    epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
+    batch = Batch(log=[], trials=[a_trial()], state=ExperimentState.RUNNING, summary={"counts": {"running": 1}})
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+
+    again = await client.post(API, json=spec, headers=key)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert (again.headers["ETag"], again.headers["Location"]) == (first.headers["ETag"], first.headers["Location"])
+    other = await client.post(API, json={**spec, "seed": 2}, headers=key)
+    assert other.status_code == 409
 
 
 async def test_the_same_idempotency_key_answers_the_same(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
@@ -108,7 +129,7 @@ async def test_every_mistake_is_named_at_once(
     assert "did you mean max_t?" in messages["/scheduler/max_T"]
     assert "did you mean search?" in messages["/search_alg"]
     assert "scheduler.max_T" in problem["detail"]
-    assert (sqlite_store.list_experiments().items, poked.count) == ((), 0)
+    assert (sqlite_store.experiments.page().items, poked.count) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +160,7 @@ async def test_a_body_that_is_no_object_is_refused(client: httpx.AsyncClient, bo
 
 
 async def test_the_list_is_newest_first_in_pages(client: httpx.AsyncClient, sqlite_store: Store) -> None:
-    made = [sqlite_store.create_experiment(a_spec(f"n{n}")).public_id for n in range(3)]
+    made = [sqlite_store.experiments.create(a_spec(f"n{n}")).public_id for n in range(3)]
     first = (await client.get(API, params={"page_size": 2})).json()
     second = (await client.get(API, params={"page_size": 2, "page_token": first["next_page_token"]})).json()
     assert [e["id"] for e in first["items"] + second["items"]] == made[::-1]
@@ -164,7 +185,7 @@ async def test_the_list_is_newest_first_in_pages(client: httpx.AsyncClient, sqli
 async def test_a_wrong_query_points_at_the_parameter(
     client: httpx.AsyncClient, sqlite_store: Store, path: str, pointer: str
 ) -> None:
-    made = sqlite_store.create_experiment(a_spec())
+    made = sqlite_store.experiments.create(a_spec())
     response = await client.get(API + path.format(id=made.public_id))
     assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
     assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
@@ -197,7 +218,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
         (8, Stop(reason="stopped at iteration 2", trial=0)),
     ]
     counts = {"running": 1, "stopped": 1}
-    sqlite_store.commit(
+    sqlite_store.drivers.commit(
         made.id, epoch, Batch(log=log, trials=trials, carried_out=[8], summary={"best": best, "counts": counts}), T0 + 3
     )
 
@@ -249,7 +270,7 @@ async def test_decisions_can_be_filtered_by_kind_and_by_words_of_the_reason(
 ) -> None:
     made, epoch, trials = begin(sqlite_store, 2)
     log = [(6, Stop(reason="below the cut", trial=0)), (7, Finish(reason="all done"))]
-    sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
 
     async def found(**params: Any) -> list[int]:
         answer = await client.get(f"{API}/{made.public_id}/decisions", params=params)
@@ -295,7 +316,7 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(client: httpx.Asy
     first = await client.get(url)
     again = await client.get(url, headers={"If-None-Match": f'"x", W/{first.headers["etag"]}'})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
-    sqlite_store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
     changed = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
     assert (changed.status_code, changed.json()["last_event_seq"]) == (200, 4)
 
@@ -303,7 +324,7 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(client: httpx.Asy
 async def test_curves_at_the_resolution_of_a_screen(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, epoch, trials = begin(sqlite_store)
     log = [(3 + n, a_report(0, n, accuracy=n % 7 + (50.0 if n == 777 else 0.0))) for n in range(1, 2001)]
-    sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
     url = f"{API}/{made.public_id}/curves"
     [series] = (await client.get(url, params={"points": 100})).json()["series"]
     assert len(series["segments"][0]["x"]) <= 100
@@ -323,10 +344,10 @@ async def test_curves_that_the_client_has_are_not_even_read(
     url = f"{API}/{made.public_id}/curves"
     first = await client.get(url)
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_store, "curves", None)
+        patch.setattr(sqlite_store.metrics, "curves", None)
         again = await client.get(url, headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
-    sqlite_store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
     assert (await client.get(url, headers={"If-None-Match": first.headers["etag"]})).status_code == 200
     other = await client.get(url, params={"points": 10}, headers={"If-None-Match": first.headers["etag"]})
     assert other.status_code == 200
@@ -338,7 +359,7 @@ async def test_of_many_trials_the_best_curves_come(client: httpx.AsyncClient, sq
         trial.best_value = value
     log = [(10 + n, a_report(n, 1)) for n in range(4)]
     batch = Batch(log=log, trials=trials, summary={"counts": {"running": 4}})
-    sqlite_store.commit(made.id, epoch, batch, T0)
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
     url = f"{API}/{made.public_id}/curves"
     found = (await client.get(url, params={"limit": 2})).json()
     assert ([s["number"] for s in found["series"]], found["left_out"]) == ([1, 3], 2)
@@ -350,7 +371,7 @@ async def test_trials_come_sorted_and_filtered(client: httpx.AsyncClient, sqlite
     made, epoch, trials = begin(sqlite_store, 5)
     for trial, value in zip(trials, (0.3, 0.1, 0.5, None, 0.2), strict=True):
         trial.best_value = value
-    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
     url = f"{API}/{made.public_id}/trials"
     first = (await client.get(url, params={"sort": "-best_value", "page_size": 3})).json()
     assert ([t["number"] for t in first["items"]], first["total"]) == ([2, 0, 4], 5)
@@ -372,33 +393,33 @@ class TestCommands:
         for action in ("pause", "resume", "cancel", "cancel"):
             response = await client.post(f"{API}/{made.public_id}/{action}")
             assert (response.status_code, response.json()["id"]) == (202, made.public_id)
-        assert [c.command for c in sqlite_store.pending_commands([made.id])] == ["pause", "resume", "cancel"]
+        assert [c.command for c in sqlite_store.commands.pending([made.id])] == ["pause", "resume", "cancel"]
         assert poked.count == 4
 
     async def test_what_is_so_already_is_not_asked_for(self, client: httpx.AsyncClient, sqlite_store: Store) -> None:
         made, epoch, _ = begin(sqlite_store)
-        sqlite_store.renew(made.id, epoch, 60.0, time.time())
+        sqlite_store.drivers.renew(made.id, epoch, 60.0, time.time())
         assert (await client.post(f"{API}/{made.public_id}/resume")).status_code == 202
-        sqlite_store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0)
         assert (await client.post(f"{API}/{made.public_id}/pause")).status_code == 202
-        assert sqlite_store.pending_commands([made.id]) == []
+        assert sqlite_store.commands.pending([made.id]) == []
 
     async def test_an_ended_experiment_stays_ended(self, client: httpx.AsyncClient, sqlite_store: Store) -> None:
         made, epoch, _ = begin(sqlite_store)
-        sqlite_store.commit(
+        sqlite_store.drivers.commit(
             made.id, epoch, Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0
         )
         for action in ("cancel", "pause", "resume"):
             response = await client.post(f"{API}/{made.public_id}/{action}")
             assert (response.status_code, "completed" in response.json()["detail"]) == (409, True)
-        assert sqlite_store.pending_commands([made.id]) == []
+        assert sqlite_store.commands.pending([made.id]) == []
 
 
 async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
     client: httpx.AsyncClient, sqlite_store: Store, poked: Poked
 ) -> None:
-    left = sqlite_store.create_experiment(a_spec(), now=T0)
-    young = sqlite_store.create_experiment(a_spec())
+    left = sqlite_store.experiments.create(a_spec(), now=T0)
+    young = sqlite_store.experiments.create(a_spec())
     shown = (await client.get(f"{API}/{left.public_id}")).json()
     assert (shown["source"], shown["abandoned"]) == ("python", True)
     assert f"`tuner resume {left.public_id}`" in shown["how_to_go_on"]
@@ -408,7 +429,7 @@ async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
     resumed = await client.post(f"{API}/{left.public_id}/resume")
     assert (resumed.status_code, poked.count) == (202, 1)
     assert (resumed.json()["source"], resumed.json()["abandoned"]) == ("adopted", False)
-    assert [command.command for command in sqlite_store.pending_commands([left.id])] == ["resume"]
+    assert [command.command for command in sqlite_store.commands.pending([left.id])] == ["resume"]
 
 
 class TestFunctionsThatASpecNames:

@@ -39,7 +39,7 @@ async def test_other_pages_change_nothing(client: httpx.AsyncClient, sqlite_stor
     made, _, _ = begin(sqlite_store)
     url = f"/api/v1/experiments/{made.public_id}/cancel"
     assert (await client.post(url, headers={"Origin": origin})).status_code == 403
-    assert sqlite_store.pending_commands([made.id]) == []
+    assert sqlite_store.commands.pending([made.id]) == []
     assert (await client.post(url, headers={"Origin": "http://localhost:8000"})).status_code == 202
 
 
@@ -51,7 +51,7 @@ async def test_a_body_must_say_that_it_is_json(
 ) -> None:
     response = await client.post("/api/v1/experiments", content="{}", headers={"Content-Type": kind})
     assert (response.status_code, "application/json" in response.json()["detail"]) == (415, True)
-    assert sqlite_store.list_experiments().items == ()
+    assert sqlite_store.experiments.page().items == ()
 
 
 async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -68,7 +68,7 @@ async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.Asyn
     assert (response.status_code, response.headers["content-type"]) == (413, "application/problem+json")
     assert "larger than" in response.json()["detail"]
     assert sent <= 17, "the rest is not read"
-    assert sqlite_store.list_experiments().items == ()
+    assert sqlite_store.experiments.page().items == ()
 
 
 async def test_a_body_must_be_utf_8(client: httpx.AsyncClient) -> None:

@@ -8,7 +8,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tuner.experiments.spec import SpecModel
+from tuner import search
+from tuner.experiments.spec import SpecModel, parse_spec
+from tuner.schedulers import ASHAScheduler
+from tuner.space.primitives import OPTIONS
 
 
 @pytest.fixture
@@ -21,14 +24,13 @@ def test_every_answer_has_a_type(document: dict[str, Any]) -> None:
         for method, operation in operations.items():
             assert operation["summary"], (path, method)
             for status, response in operation["responses"].items():
-                for kind, content in response["content"].items():
+                assert ("content" in response) == (status not in ("204", "304"))
+                for kind, content in response.get("content", {}).items():
                     if kind == "text/event-stream":
                         continue
                     assert content["schema"]["$ref"], (path, method, status)
-                    assert (kind == "application/problem+json") == (status >= "400" and path != "/readyz"), (
-                        path,
-                        status,
-                    )
+                    error = status >= "400" and (path, status) != ("/readyz", "503")
+                    assert (kind == "application/problem+json") == error, (path, status)
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
@@ -48,6 +50,43 @@ def test_fields_that_are_always_there_are_required(document: dict[str, Any]) -> 
     for name in ("Experiment", "Trial", "TrialDetail", "Segment", "Curves", "Decision", "Counts", "TrialPage"):
         schema = document["components"]["schemas"][name]
         assert set(schema["required"]) == set(schema["properties"]), name
+
+
+def test_every_field_and_parameter_is_described(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        for field, about in schema.get("properties", {}).items():
+            assert about.get("description") or "$ref" in about, (name, field)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for parameter in operation.get("parameters", []):
+                assert parameter.get("description"), (method, path, parameter["name"])
+
+
+def test_operation_ids_are_short_and_unique(document: dict[str, Any]) -> None:
+    found = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(set(found)) == len(found)
+    assert {"experiments_create", "experiments_pause", "trials_get", "trials_stop", "health_readyz"} <= set(found)
+
+
+def test_what_the_guards_answer_is_documented(document: dict[str, Any]) -> None:
+    create = document["paths"]["/api/v1/experiments"]
+    assert {"403", "413", "415", "421"} <= set(create["post"]["responses"])
+    assert {"304", "421"} <= set(create["get"]["responses"])
+    assert "304" not in document["paths"]["/api/v1/experiments/{experiment_id}/events"]["get"]["responses"]
+
+
+def test_the_spec_names_the_options_of_schedulers_searchers_and_parameters(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    asha = next(kind for kind in schemas["Scheduler"]["oneOf"] if kind["title"] == "asha")
+    assert asha["properties"]["type"]["const"] == "asha"
+    assert asha["properties"]["reduction_factor"]["default"] == ASHAScheduler().reduction_factor
+    assert {kind["title"] for kind in schemas["Search"]["oneOf"]} == {"auto", *search._WHERE}
+    assert {kind["title"] for kind in schemas["Parameter"]["anyOf"]} == {*OPTIONS, "constant"}
+
+
+def test_the_example_is_a_spec(document: dict[str, Any]) -> None:
+    (example,) = document["components"]["schemas"]["Spec"]["examples"]
+    assert parse_spec(example).name == "digits"
 
 
 async def test_it_is_where_people_look_for_it(client: httpx.AsyncClient, document: dict[str, Any]) -> None:

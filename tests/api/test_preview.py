@@ -44,7 +44,7 @@ async def test_a_dry_run_says_what_would_be_done(
     assert len(found["configurations"]) == 5
     for one in found["configurations"]:
         assert one["config"] == {"opt": {"lr": one["params"]["opt/lr"]}, "fixed": 3}
-    assert not sqlite_store.list_experiments().items
+    assert not sqlite_store.experiments.page().items
     assert poked.count == 0
 
 
@@ -114,8 +114,8 @@ async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec:
 def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
     """An experiment whose trials have ended: the value is that of x, and y has nothing to do with it."""
     space = {name: {"type": "uniform", "lower": 0, "upper": 1} for name in ("y", "x")}
-    made = store.create_experiment(a_spec(space=space, **fields), now=T0)
-    epoch = store.claim(made.id, "driver", 60.0, T0)
+    made = store.experiments.create(a_spec(space=space, **fields), now=T0)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
     rng = random.Random(1)
     trials, log = [], [(1, DriverStarted(time=T0, epoch=epoch))]
     for number in range(count):
@@ -128,8 +128,8 @@ def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
     running.best_value = 9.0
     log.append((len(log) + 1, Start(reason="a worker group is free", params=running.params, number=count)))  # type: ignore[arg-type]
     batch = Batch(log=log, trials=[*trials, running], state=ExperimentState.RUNNING, summary={"counts": {}})  # type: ignore[arg-type]
-    store.commit(made.id, epoch, batch, T0 + 1)
-    return store.get_experiment(made.public_id)
+    store.drivers.commit(made.id, epoch, batch, T0 + 1)
+    return store.experiments.get(made.public_id)
 
 
 async def test_importance_finds_the_parameter_that_matters(client: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -150,13 +150,13 @@ async def test_importance_is_worked_out_once_until_a_trial_ends(
     with monkeypatch.context() as patch:
         patch.setattr("tuner.search.importance.importance", None)
         assert (await client.get(url)).json() == first
-        epoch = sqlite_store.claim(made.id, "driver", 60.0, T0)
+        epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
         seq = made.last_event_seq + 1
-        sqlite_store.commit(made.id, epoch, Batch(log=[(seq, DriverStarted(time=T0, epoch=epoch))]), T0)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq, DriverStarted(time=T0, epoch=epoch))]), T0)
         assert (await client.get(url)).json() == first, "something happened, but no trial has ended"
     trial = Trial(30, {"x": 0.5, "y": 0.5}, TrialState.COMPLETED, best_value=0.5, last_value=0.5, created_at=T0)
     start = Start(reason="a worker group is free", number=30)
-    sqlite_store.commit(made.id, epoch, Batch(log=[(seq + 1, start)], trials=[trial]), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq + 1, start)], trials=[trial]), T0)
     assert (await client.get(url)).json()["trials"] == 31
 
 

@@ -8,17 +8,13 @@ import pytest
 
 from tuner.api import schemas
 from tuner.domain import decisions, events
-from tuner.domain.states import ExperimentState, TrialState
-from tuner.domain.trial import Cause
+from tuner.domain.states import TrialState
 
 
 @pytest.mark.parametrize(
     ("shown", "known"),
     [
-        (schemas.ExperimentStateName, ExperimentState),
-        (schemas.TrialStateName, TrialState),
         (schemas.DecisionKind, decisions._KINDS),
-        (schemas.Cause, typing.get_args(Cause)),
         (schemas.Failure.model_fields["kind"].annotation, typing.get_args(events.FailureKind)),
         (schemas.Counts.model_fields, TrialState),
     ],

@@ -59,8 +59,8 @@ def test_everything_comes_in_order_and_then_live(server: str, sqlite_store: Stor
             (5, Stop(reason="bad", trial=0)),
             (6, ModelFitted(time=T0, payload={"big": [1]})),
         ]
-        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
-        sqlite_store.commit(
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        sqlite_store.drivers.commit(
             made.id, epoch, Batch(log=[(7, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0
         )
 
@@ -107,7 +107,9 @@ def test_a_reconnect_goes_on_where_it_was(server: str, sqlite_store: Store) -> N
 def test_a_long_log_comes_whole(server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "BATCH", 7)
     made, epoch, trials = begin(sqlite_store)
-    sqlite_store.commit(made.id, epoch, Batch(log=[(3 + n, a_report(0, n)) for n in range(1, 101)], trials=trials), T0)
+    sqlite_store.drivers.commit(
+        made.id, epoch, Batch(log=[(3 + n, a_report(0, n)) for n in range(1, 101)], trials=trials), T0
+    )
     found = take(server, f"/api/v1/experiments/{made.public_id}/events", 104)
     assert [seq for seq, _, _ in found] == [*range(1, 104), 103]
 
@@ -124,11 +126,11 @@ def test_the_log_is_read_once_for_all_clients(
             clients.append(events(stack.enter_context(client.stream("GET", url)).iter_lines()))
         assert {next(client)[1] for client in clients} == {"experiment"}
         reads: list[int] = []
-        read = sqlite_store.events_after
-        monkeypatch.setattr(sqlite_store, "events_after", lambda *args: reads.append(args[1]) or read(*args))
+        read = sqlite_store.log.events_after
+        monkeypatch.setattr(sqlite_store.log, "events_after", lambda *args: reads.append(args[1]) or read(*args))
         for seq in (4, 5):
             batch = Batch(log=[(seq, a_report(0, seq - 3))], trials=trials)
-            sqlite_store.commit(made.id, epoch, batch, T0)
+            sqlite_store.drivers.commit(made.id, epoch, batch, T0)
             assert {next(client)[0] for client in clients} == {seq}
         assert reads == [3, 4]
 
@@ -143,7 +145,7 @@ def test_an_experiment_that_many_reports_were_added_to_is_caught_up_with(
         found = events(response.iter_lines())
         assert next(found)[1] == "experiment"
         log = [(3 + n, a_report(0, n)) for n in range(1, 30)]
-        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         assert [next(found)[0] for _ in log] == [seq for seq, _ in log]
 
 

@@ -30,7 +30,9 @@ async def test_a_failed_trial_says_which_rank_and_why(client: httpx.AsyncClient,
     )
     trial.state, trial.reason = TrialState.FAILED, "gave up"
     trial.segments[0].ended_at, trial.segments[0].state = T0 + 4, SegmentState.FAILED
-    sqlite_store.commit(made.id, epoch, Batch(log=[(4, Fail(reason="gave up", trial=0))], trials=[trial]), T0 + 5)
+    sqlite_store.drivers.commit(
+        made.id, epoch, Batch(log=[(4, Fail(reason="gave up", trial=0))], trials=[trial]), T0 + 5
+    )
     found = (await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}")).json()
     assert (found["state"], found["reason"], found["ended_at"][:10]) == ("failed", "gave up", "2023-11-14")
     assert found["error"] == {
@@ -51,13 +53,13 @@ async def test_stopping_one_trial(client: httpx.AsyncClient, sqlite_store: Store
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/stop"
     for _ in range(2):
         assert (await client.post(url)).status_code == 202
-    assert [(c.command, c.trial) for c in sqlite_store.pending_commands([made.id])] == [("stop", 0)]
+    assert [(c.command, c.trial) for c in sqlite_store.commands.pending([made.id])] == [("stop", 0)]
     assert poked.count == 2
-    [command] = sqlite_store.pending_commands([made.id])
+    [command] = sqlite_store.commands.pending([made.id])
     trial.state = TrialState.STOPPED
-    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial], commands=[command.id]), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial], commands=[command.id]), T0)
     assert (await client.post(url)).json()["state"] == "stopped"
-    assert sqlite_store.pending_commands([made.id]) == []
+    assert sqlite_store.commands.pending([made.id]) == []
 
 
 async def test_logs_come_from_the_files_of_the_ranks(
@@ -82,7 +84,7 @@ async def test_logs_come_from_the_files_of_the_ranks(
 async def test_logs_of_the_database_come_first(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store)
     chunk = LogChunk(trial=0, segment=1, rank=0, stream="stderr", chunk_no=0, time=T0, text="from afar\n")
-    sqlite_store.add_logs(made.id, [chunk])
+    sqlite_store.ranks.add_logs(made.id, [chunk])
     items = (await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs")).json()["items"]
     assert items == [{"segment": 1, "rank": 0, "stream": "stderr", "text": "from afar\n"}]
 
@@ -94,7 +96,7 @@ async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Stor
         for rank in (0, 1)
         for n in (1, 2)
     ]
-    sqlite_store.add_usage(made.id, samples)
+    sqlite_store.ranks.add_usage(made.id, samples)
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/usage"
     assert [(i["segment"], i["rank"]) for i in (await client.get(url)).json()["items"]] == [(1, 0), (1, 1)]
     [item] = (await client.get(url, params={"rank": 1, "segment": 1})).json()["items"]
@@ -129,7 +131,7 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
     ranks.clear()
     assert (await client.get(url)).status_code == 409, "it has ended since"
     trial.state, trial.segments[0].ended_at, trial.segments[0].state = TrialState.STOPPED, T0 + 4, SegmentState.LEFT
-    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
     answer = await client.get(url)
     assert (answer.status_code, len(asked)) == (409, 2)
     assert "is stopped and has no ranks" in answer.json()["detail"]

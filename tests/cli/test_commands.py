@@ -32,12 +32,12 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str)
         Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1", traceback=trace, log_tail="step 7"),
     )
     with Store.open(sqlite_url) as store:
-        record = store.create_experiment(bench.spec)
-        epoch = store.claim(record.id, "test", 60.0, time.time())
+        record = store.experiments.create(bench.spec)
+        epoch = store.drivers.claim(record.id, "test", 60.0, time.time())
         batch = Batch(
             log=bench.log, trials=list(bench.core.trials), state=bench.core.state, summary=bench.core.summary()
         )
-        store.commit(record.id, epoch, batch, time.time())
+        store.drivers.commit(record.id, epoch, batch, time.time())
         return record.public_id
 
 
@@ -98,7 +98,7 @@ def test_no_password_is_printed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("command", ["explain", "schedule", "resume"])
 def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sqlite_url: str, command: str) -> None:
     with Store.open(sqlite_url) as store:
-        other = store.create_experiment(store.get_experiment(experiment).spec).public_id
+        other = store.experiments.create(store.experiments.get(experiment).spec).public_id
     refused = CliRunner().invoke(app, [command, "bench"]).exception
     assert isinstance(refused, Conflict)
     assert str(refused).startswith(f"2 experiments are called 'bench'; say which: {other} (pending, of 20")

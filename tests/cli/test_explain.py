@@ -63,13 +63,13 @@ def search(scheduler: Any, **options: Any) -> tuner.Result:
 
 def decisions(result: tuner.Result) -> list[Any]:
     with Store.open(Settings.from_env().database_url) as store:
-        record = store.get_experiment(result.experiment_id)
-        return list(store.decisions(record.id, page_size=1000).items)[::-1]
+        record = store.experiments.get(result.experiment_id)
+        return list(store.log.decisions(record.id, page_size=1000).items)[::-1]
 
 
 def segments(trial: tuner.sdk.run.Result | Any) -> list[Any]:
     with Store.open(Settings.from_env().database_url) as store:
-        return list(store.get_trial(trial.id).segments)
+        return list(store.trials.get(trial.id).segments)
 
 
 def test_pbt_copies_weights_and_configuration_between_ddp_trials() -> None:

@@ -17,8 +17,8 @@ def stored(bench: Bench, store: Store) -> ExperimentRecord:
     constraints = core.searcher.metric_constraints()
     resolved = {"scheduler": core.scheduler.resolved(), "search": core.searcher.to_json()}
     spec = replace(bench.spec, resolved={**resolved, "constraints": as_option(constraints)})
-    made = store.create_experiment(spec)
-    epoch = store.claim(made.id, "test", 60.0, time.time())
+    made = store.experiments.create(spec)
+    epoch = store.drivers.claim(made.id, "test", 60.0, time.time())
     batch = Batch(log=bench.log, trials=list(core.trials), state=core.state, summary=core.summary())
-    store.commit(made.id, epoch, batch, time.time())
-    return store.get_experiment(made.public_id)
+    store.drivers.commit(made.id, epoch, batch, time.time())
+    return store.experiments.get(made.public_id)

@@ -48,7 +48,7 @@ def test_what_this_machine_can_never_hold_is_said_before_ray_is_started(options:
     with pytest.raises(SpecError, match=rf"scaling: {re.escape(says)}.*this machine alone, with 4 CPUs and 1 GPU$"):
         run(**options)
     with Store.open(Settings.from_env().database_url) as store:
-        assert store.list_experiments().items == (), "nothing waits for a driver"
+        assert store.experiments.page().items == (), "nothing waits for a driver"
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_search_that_never_gets_its_ray_fails_in_one_line(
     assert "\n" not in text
     assert raised.value.__suppress_context__
     with Store.open(sqlite_url) as store:
-        [record] = store.list_experiments().items
+        [record] = store.experiments.page().items
         assert (record.state, record.error) == ("failed", text)
-        assert not store.claimable(time.time() + 10**6)
+        assert not store.drivers.claimable(time.time() + 10**6)
 
 
 def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:

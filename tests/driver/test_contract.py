@@ -23,7 +23,7 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.loop import ExperimentLoop
 from tuner.driver.ports import Groups, Inbound, Journal
-from tuner.driver.virtual import Step, virtual_loop
+from tuner.driver.virtual_loop import Step, virtual_loop
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
@@ -167,7 +167,7 @@ def on_ray(training: Training, options: Mapping[str, Any]) -> list[Entry]:
         **limits,
     )
     with Store.open(Settings().database_url) as store:
-        return list(store.load(store.get_experiment(result.experiment_id).id))
+        return list(store.drivers.load(store.experiments.get(result.experiment_id).id))
 
 
 @pytest.fixture(params=["virtual time", "this process", pytest.param("ray", marks=pytest.mark.ray)])

@@ -26,7 +26,7 @@ from tuner.driver import host as module
 from tuner.driver.driven import Driven, RayGroups
 from tuner.driver.host import Host
 from tuner.driver.judge import Judge
-from tuner.experiments import usecases
+from tuner.experiments import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints import objects
@@ -50,7 +50,7 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
     monkeypatch.setattr(RayGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
-    made = host.store.create_experiment(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
+    made = host.store.experiments.create(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
     gc.collect()
     gc.disable()
     try:
@@ -88,11 +88,11 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
     monkeypatch.setattr(RayGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
-    made = host.store.create_experiment(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
+    made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
         host._begin(made)
         assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
-        reports = [entry for _, entry in host.store.load(made.id) if isinstance(entry, Reported)]
+        reports = [entry for _, entry in host.store.drivers.load(made.id) if isinstance(entry, Reported)]
     finally:
         host.store.close()
     assert answers == [Resend(after=0), None, None, Resend(after=3), Resend(after=3), None]
@@ -125,7 +125,7 @@ SMALL: dict[str, Any] = {"num_samples": 3, "search": {"type": "random"}, "schedu
 
 
 async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlite_url: str) -> None:
-    made = host.store.create_experiment(a_spec(**SMALL))
+    made = host.store.experiments.create(a_spec(**SMALL))
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -153,9 +153,9 @@ async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlit
 async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = host.store.create_experiment(a_spec(**SMALL))
-    old = host.store.claim(made.id, "another", 60.0, time.time())
-    host.store.release(made.id, old)
+    made = host.store.experiments.create(a_spec(**SMALL))
+    old = host.store.drivers.claim(made.id, "another", 60.0, time.time())
+    host.store.drivers.release(made.id, old)
     swept = threading.Event()
     monkeypatch.setattr(module.checkpoints, "sweep", lambda storage: swept.wait(10))
     host._begin(made)
@@ -163,13 +163,13 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     async with asyncio.timeout(10):
         while host._claimed.get(made.id) is None:
             await asyncio.sleep(0.001)
-    command = host.store.add_command(made.id, "cancel", reason="by a test")
+    command = host.store.commands.add(made.id, "cancel", reason="by a test")
     await host._take_commands()
     assert command not in host._seen
     swept.set()
     assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.CANCELLED
-    assert not host.store.pending_commands([made.id])
-    first, *_ = host.store.load(made.id)
+    assert not host.store.commands.pending([made.id])
+    first, *_ = host.store.drivers.load(made.id)
     assert isinstance(first[1], DriverStarted)
 
 
@@ -183,10 +183,10 @@ async def test_no_decision_stays_pending_once_an_experiment_has_ended(
         return Outcome(kind="returned")
 
     monkeypatch.setattr(RayGroups, "run", run)
-    made = host.store.create_experiment(a_spec(**SMALL))
+    made = host.store.experiments.create(a_spec(**SMALL))
     host._begin(made)
     await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
-    states = {(d.kind, d.state) for d in host.store.decisions(made.id, page_size=1000).items}
+    states = {(d.kind, d.state) for d in host.store.log.decisions(made.id, page_size=1000).items}
     assert ("start", "superseded") in states
     assert ("retry", "done") in states
     assert not [state for _, state in states if state == "pending"]
@@ -194,7 +194,7 @@ async def test_no_decision_stays_pending_once_an_experiment_has_ended(
 
 def left_behind(host: Host, source: str = "python", age: float = 3600.0) -> ExperimentRecord:
     """An experiment that has no driver, created by a script or posted to a service."""
-    return host.store.create_experiment(a_spec(**SMALL), source=source, now=time.time() - age)
+    return host.store.experiments.create(a_spec(**SMALL), source=source, now=time.time() - age)
 
 
 async def ended(host: Host, record: ExperimentRecord) -> ExperimentState:
@@ -213,7 +213,7 @@ async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_
     assert young.public_id not in " ".join(news)
     assert await ended(host, posted) is ExperimentState.COMPLETED
     assert await host.news() == []
-    assert [r.state for r in (host.store.get_experiment(x.public_id) for x in (left, young))] == ["pending", "pending"]
+    assert [r.state for r in (host.store.experiments.get(x.public_id) for x in (left, young))] == ["pending", "pending"]
 
 
 async def test_a_service_that_adopts_takes_up_what_scripts_left_behind(host: Host) -> None:
@@ -221,12 +221,12 @@ async def test_a_service_that_adopts_takes_up_what_scripts_left_behind(host: Hos
     left = left_behind(host)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.COMPLETED
-    assert host.store.get_experiment(left.public_id).source == "adopted"
+    assert host.store.experiments.get(left.public_id).source == "adopted"
 
 
 async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on(host: Host) -> None:
     left = left_behind(host)
-    shown = usecases.resume(host.store, left.public_id)
+    shown = verbs.act(host.store, "resume", left.public_id)
     assert (shown.source, shown.abandoned(time.time())) == ("adopted", False)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.COMPLETED
@@ -235,14 +235,14 @@ async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on
 async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Host) -> None:
     """`tuner.resume` whose Ray did not start leaves its command behind."""
     left = left_behind(host)
-    host.store.add_command(left.id, "resume", reason="by a user")
+    host.store.commands.add(left.id, "resume", reason="by a user")
     await host._take_experiments()
     assert not host.tasks
 
 
 async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
     left = left_behind(host)
-    usecases.cancel(host.store, left.public_id)
+    verbs.act(host.store, "cancel", left.public_id)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.CANCELLED
 
@@ -276,16 +276,16 @@ async def test_a_trial_ends_at_the_very_report_that_its_stop_function_ends_it_at
 ) -> None:
     reporting = Reporting(monkeypatch)
     before = set(sys.modules)
-    made = host.store.create_experiment(a_spec(**stopping("at_two")))
+    made = host.store.experiments.create(a_spec(**stopping("at_two")))
     host._begin(made)
     assert await ended(host, made) is ExperimentState.COMPLETED
     assert set(reporting.reports.values()) == {2}
-    for trial in host.store.list_trials(made.id).items:
+    for trial in host.store.trials.page(made.id).items:
         assert (trial.state, trial.reason) == ("completed", "completed at iteration 2: at_two says so")
     assert "tests.driver.stop_functions" not in set(sys.modules) - before
-    log = list(host.store.load(made.id))
+    log = list(host.store.drivers.load(made.id))
     assert len([entry for _, entry in log if isinstance(entry, StopJudged)]) == 3, "only what ends a trial is kept"
-    again = await asyncio.to_thread(Driven, host, host.store.get_experiment(made.public_id), 1)
+    again = await asyncio.to_thread(Driven, host, host.store.experiments.get(made.public_id), 1)
     assert [trial.reason for trial in again.core.trials] == ["completed at iteration 2: at_two says so"] * 3
 
 
@@ -295,8 +295,8 @@ async def test_a_stop_function_that_blocks_delays_no_other_experiment(
     marker = tmp_path / "marker"
     reporting = Reporting(monkeypatch)
     environment = {"env_vars": {"MARKER": str(marker)}}
-    slow = host.store.create_experiment(a_spec("slow", **stopping("waits_for_the_marker"), runtime_env=environment))
-    quick = host.store.create_experiment(a_spec("quick", **SMALL))
+    slow = host.store.experiments.create(a_spec("slow", **stopping("waits_for_the_marker"), runtime_env=environment))
+    quick = host.store.experiments.create(a_spec("quick", **SMALL))
     host._begin(slow)
     async with asyncio.timeout(30):
         while len(reporting.reports) < 2:
@@ -324,10 +324,10 @@ async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
 ) -> None:
     Reporting(monkeypatch)
     monkeypatch.setattr(driven_module, "Judge", functools.partial(Judge, call_s=0.3))
-    made = host.store.create_experiment(a_spec(**stopping(function)))
+    made = host.store.experiments.create(a_spec(**stopping(function)))
     host._begin(made)
     assert await ended(host, made) is ExperimentState.FAILED
-    assert says in str(host.store.get_experiment(made.public_id).error)
+    assert says in str(host.store.experiments.get(made.public_id).error)
 
 
 async def test_objects_of_experiments_that_have_ended_are_deleted(
@@ -337,10 +337,10 @@ async def test_objects_of_experiments_that_have_ended_are_deleted(
     storage, database = host.settings.storage, host.settings.database_url
     kept = [objects.store("a", value, storage, database) for value in (1, 2)]
     codes = [CodeRecord(hash=f"h{number}", blob=dumps(stored)) for number, stored in enumerate(kept)]
-    ends, paused = (host.store.create_experiment(a_spec(**SMALL, entrypoint=None), code=code) for code in codes)
-    epoch = host.store.claim(paused.id, "another", 60.0, time.time())
-    host.store.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
-    host.store.release(paused.id, epoch)
+    ends, paused = (host.store.experiments.create(a_spec(**SMALL, entrypoint=None), code=code) for code in codes)
+    epoch = host.store.drivers.claim(paused.id, "another", 60.0, time.time())
+    host.store.drivers.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
+    host.store.drivers.release(paused.id, epoch)
     monkeypatch.setattr(module.ray, "put", lambda value: None)
     host._begin(ends)
     assert await ended(host, ends) is ExperimentState.COMPLETED

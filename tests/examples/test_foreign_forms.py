@@ -81,7 +81,7 @@ def test_pbt_on_two_ranks(name: str) -> None:
     assert result.state == "completed", result.error
     assert [t.error for t in result.trials] == [None] * 2
     with Store.open(Settings.from_env().database_url) as store:
-        segments = {trial.number: store.get_trial(trial.id).segments for trial in result.trials}
+        segments = {trial.number: store.trials.get(trial.id).segments for trial in result.trials}
     exploits = [segment for trial in segments.values() for segment in trial if segment.cause == "exploit"]
     assert exploits
     assert all(segment.start_iteration > 0 for segment in exploits)

@@ -20,7 +20,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, SegmentEnded
 from tuner.domain.experiment import Objective, Spec
 from tuner.domain.keys import trial_id
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Segment
 from tuner.driver.virtual import Simulation, simulate
 from tuner.errors import NotFound
@@ -44,16 +44,16 @@ def population(store: Store, **options: Any) -> tuple[ExperimentRecord, Simulati
     run = simulate(nested, SPACE, metric="q", mode="max", num_samples=6, scheduler=scheduler, max_t=60, seed=3)
     space = Space.from_python(SPACE).to_json()
     spec = Spec(name="pbt", space=space, objectives=(Objective("q", "max"),), entrypoint="module:train", seed=3)
-    made = store.create_experiment(spec, now=T0)
-    epoch = store.claim(made.id, "driver", 60.0, T0)
+    made = store.experiments.create(spec, now=T0)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
     assert run.best_trial is not None
     saved = run.best_trial.best_checkpoint(spec.objective)
     best = {"trial_number": run.best_trial.number, "value": run.best_value, "iteration": run.best_trial.best_iteration}
     summary = {"best": {**best, "params": run.best_trial.params, "checkpoint_id": saved.id if saved else None}}
-    store.commit(
+    store.drivers.commit(
         made.id, epoch, Batch(log=run.log, trials=run.trials, state=ExperimentState.COMPLETED, summary=summary), T0
     )
-    return store.get_experiment(made.public_id), run, scheduler
+    return store.experiments.get(made.public_id), run, scheduler
 
 
 @pytest.mark.parametrize("synch", [False, True])
@@ -116,7 +116,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
     made, epoch, [trial] = begin(sqlite_store)
     public = trial_id(made.public_id, 0)
     info = CheckpointInfo(id="ckp_1", uri="memory:", step=2)
-    trial.segments[0].open, trial.iteration = False, 2
+    trial.segments[0].state, trial.iteration = SegmentState.LEFT, 2
     trial.segments += [
         Segment(2, "retry", {"lr": 0.01}, 0, None, opened_at=T0),
         Segment(3, "retry", {"lr": 0.01}, 2, info, opened_at=T0),
@@ -126,7 +126,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
         (4, SegmentEnded(time=T0 + 2, trial=0, segment=1, outcome="failed")),
         (5, report.__class__(**{**{n: getattr(report, n) for n in report.__slots__}, "checkpoint": info, "time": T0})),
     ]
-    sqlite_store.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0)
     links = usecases.trial_lineage(sqlite_store, public)
     assert [(link.segment.ordinal, link.segment.cause, link.end_iteration) for link in links] == [
         (2, "retry", 2),
@@ -136,7 +136,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
 
 
 def test_what_has_not_begun_has_none(sqlite_store: Store) -> None:
-    made = sqlite_store.create_experiment(a_spec(), now=T0)
+    made = sqlite_store.experiments.create(a_spec(), now=T0)
     assert usecases.schedule(sqlite_store, made.public_id) == []
     result = Result(sqlite_store, made.public_id)
     assert result.schedule() == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import SPEC
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
-from tuner.experiments.spec import CheckpointSection, LimitsSection, ScalingSection, parse_spec
+from tuner.experiments.spec import parse_spec
 
 
 def errors(**changes: Any) -> dict[str, str]:
@@ -49,13 +49,6 @@ def test_the_least_that_is_needed() -> None:
     )
     assert (spec.name, spec.seed, spec.search, spec.num_samples) == ("train", 0, {"type": "auto"}, None)
     assert (spec.scaling, spec.limits, spec.checkpoint) == (Scaling(), Limits(), CheckpointPolicy())
-
-
-@pytest.mark.parametrize(
-    ("section", "domain"), [(ScalingSection, Scaling), (LimitsSection, Limits), (CheckpointSection, CheckpointPolicy)]
-)
-def test_sections_have_the_fields_and_defaults_of_the_domain(section: Any, domain: Any) -> None:
-    assert domain(**section().model_dump()) == domain()
 
 
 def test_a_function_by_value_needs_no_entrypoint() -> None:

@@ -35,7 +35,7 @@ def test_the_working_dir_of_the_runtime_env_comes_first(
     for entrypoint in ("mine:train", "pack:train"):
         made = usecases.create_experiment(sqlite_store, {**SPEC, "entrypoint": entrypoint, "runtime_env": env}, checker)
         assert made.code_hash is not None
-        code = sqlite_store.get_code(made.code_hash)
+        code = sqlite_store.code.get(made.code_hash)
         assert list(code.sys_path) == [str(tmp_path / "project"), str(package), str(tmp_path / "lib"), os.getcwd()]
         assert (code.blob, made.spec.code) == (None, made.code_hash)
         assert "torch" in code.packages
@@ -61,7 +61,7 @@ def test_what_nobody_can_import_is_refused(sqlite_store: Store, checker: Entrypo
             usecases.create_experiment(
                 sqlite_store, {**SPEC, "entrypoint": "only_there:train", "runtime_env": env}, checker
             )
-    assert sqlite_store.list_experiments().items == ()
+    assert sqlite_store.experiments.page().items == ()
 
 
 def test_an_edited_file_is_new_code_and_the_same_request(

@@ -54,10 +54,8 @@ def run(
     run_config: Any = None,
     tune_config: Any = None,
 ) -> dict[str, Any]:
-    """As `tuner.run` does it: until there is nothing left to adapt."""
-    given = dict(locals())
-    other = adapted(run, given)
-    return run(**other) if other is not None else given
+    """Adapt the arguments as `tuner.run` does."""
+    return adapted(run, dict(locals()))
 
 
 def train(config: Mapping[str, Any]) -> None: ...
@@ -86,7 +84,7 @@ def test_the_arguments_here_are_those_of_tuner_run() -> None:
 @pytest.mark.parametrize("plain", [train, "module:train"])
 def test_what_is_plain_stays_as_it_is(plain: Any) -> None:
     given = {**run(train), "trainable": plain}
-    assert adapted(run, given) is None
+    assert adapted(run, given) == given
 
 
 def test_a_trainer_is_unpacked() -> None:

@@ -34,7 +34,7 @@ def shown(store: Store, experiment: str, terminal: bool) -> tuple[Progress, io.S
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, terminal: bool) -> None:
-    made = sqlite_store.create_experiment(a_spec(), now=T0)
+    made = sqlite_store.experiments.create(a_spec(), now=T0)
     progress, out = shown(sqlite_store, made.public_id, terminal)
     with progress:
         progress.update()
@@ -43,7 +43,7 @@ def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, 
 
 def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
     """As while Ray starts, which takes the calling thread for seconds."""
-    made = sqlite_store.create_experiment(a_spec(), now=T0)
+    made = sqlite_store.experiments.create(a_spec(), now=T0)
     progress, out = shown(sqlite_store, made.public_id, True)
     with progress:
         end = time.monotonic() + 30
@@ -53,12 +53,12 @@ def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
 
 
 def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> None:
-    made = sqlite_store.create_experiment(a_spec(), now=T0)
-    epoch = sqlite_store.claim(made.id, "driver", 60.0, T0)
+    made = sqlite_store.experiments.create(a_spec(), now=T0)
+    epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
     trial = a_trial()
     trial.state, trial.reason = TrialState.PENDING, "a worker group is free"
     start = Start(reason=trial.reason, params=dict(trial.params), number=0)
-    sqlite_store.commit(
+    sqlite_store.drivers.commit(
         made.id,
         epoch,
         Batch(
@@ -97,14 +97,14 @@ def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool
             (5, Note(reason="stop looks at [acuracy]", warning=True)),
             (6, Note(reason="for the log only")),
         ]
-        sqlite_store.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0 + 2)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0 + 2)
         progress.update()
-        sqlite_store.commit(made.id, epoch, Batch(log=[(7, a_report(0, 2))], trials=[trial]), T0 + 3)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(7, a_report(0, 2))], trials=[trial]), T0 + 3)
         progress.update()
     assert out.getvalue().count("warning: stop looks at [acuracy]") == 1
     assert "for the log only" not in out.getvalue()
-    assert [note.seq for note in sqlite_store.warnings(made.id)] == [5]
-    assert sqlite_store.warnings(made.id, after=5) == []
+    assert [note.seq for note in sqlite_store.log.warnings(made.id)] == [5]
+    assert sqlite_store.log.warnings(made.id, after=5) == []
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -118,7 +118,7 @@ def test_a_failure_is_told_in_full_at_once_and_only_once(sqlite_store: Store, te
             trial.failure = Failure(kind="user", message=message, traceback=f'  File "f.py"\n    config["{key}"]\n')
             summary = {"counts": {"failed": number + 1}}
             batch = Batch(log=[(8 + number, a_report(0, number + 1))], trials=[trial], summary=summary)
-            sqlite_store.commit(made.id, epoch, batch, T0 + number)
+            sqlite_store.drivers.commit(made.id, epoch, batch, T0 + number)
             progress.update()
             assert out.getvalue().count(message) >= 1
     told = out.getvalue()
@@ -176,7 +176,7 @@ def test_the_budget_is_said_once_at_the_start_with_what_raises_it(sqlite_store: 
         "num_samples": 8,
         "max_t": 15,
     }
-    made = sqlite_store.create_experiment(parse_spec(data), now=T0)
+    made = sqlite_store.experiments.create(parse_spec(data), now=T0)
     progress, out = shown(sqlite_store, made.public_id, terminal)
     with progress:
         progress.update()
@@ -213,7 +213,7 @@ def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:
 
 
 def test_a_name_cannot_command_the_terminal(sqlite_store: Store) -> None:
-    made = sqlite_store.create_experiment(a_spec("red\x1b[31m\x07"), now=T0)
+    made = sqlite_store.experiments.create(a_spec("red\x1b[31m\x07"), now=T0)
     progress, out = shown(sqlite_store, made.public_id, False)
     with progress:
         progress.update()

@@ -31,7 +31,7 @@ def won_by(store: Store, info: CheckpointInfo) -> Result:
     best = {"trial_number": 0, "value": 0.5, "iteration": info.step, "params": {"lr": 0.01}, "checkpoint_id": info.id}
     report = dataclasses.replace(a_report(0, info.step), checkpoint=info)
     trials[0].checkpoint = info
-    store.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials, summary={"best": best}), T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials, summary={"best": best}), T0)
     return Result(store, made.public_id)
 
 

@@ -72,12 +72,12 @@ class Job:
 
     def experiment(self) -> Any:
         with self.store() as store:
-            return store.list_experiments().items[0]
+            return store.experiments.page().items[0]
 
     def reports(self) -> list[Reported]:
         with self.store() as store:
-            record = store.list_experiments().items[0]
-            return [entry for _, entry in store.load(record.id) if isinstance(entry, Reported)]
+            record = store.experiments.page().items[0]
+            return [entry for _, entry in store.drivers.load(record.id) if isinstance(entry, Reported)]
 
     def end(self) -> str:
         assert self.process is not None
@@ -100,8 +100,8 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def no_step_twice_from_the_beginning(job: Job) -> None:
     """A trial that had a checkpoint went on from it: its later segments start above zero and reach the end."""
     with job.store() as store:
-        record = store.list_experiments().items[0]
-        trials = [store.get_trial(row.public_id) for row in store.list_trials(record.id).items]
+        record = store.experiments.page().items[0]
+        trials = [store.trials.get(row.public_id) for row in store.trials.page(record.id).items]
     assert [trial.iteration for trial in trials] == [40, 40, 40]
     later = [segment for trial in trials for segment in trial.segments[1:]]
     assert later
@@ -111,7 +111,7 @@ def no_step_twice_from_the_beginning(job: Job) -> None:
 def checkpointed(job: Job) -> bool:
     """Both trials that run have a checkpoint that is ready."""
     with job.store() as store:
-        rows = store.list_trials(job.experiment().id).items
+        rows = store.trials.page(job.experiment().id).items
         return len([row for row in rows if row.checkpoint and row.checkpoint["step"] >= 3]) >= 2
 
 
@@ -134,7 +134,7 @@ def test_ctrl_c_pauses_and_resume_goes_on(job: Job) -> None:
 
 def params(job: Job) -> dict[int, dict[str, Any]]:
     with job.store() as store:
-        return {row.number: dict(row.params) for row in store.list_trials(job.experiment().id).items}
+        return {row.number: dict(row.params) for row in store.trials.page(job.experiment().id).items}
 
 
 @pytest.mark.ray
@@ -162,7 +162,7 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
     no_step_twice_from_the_beginning(job)
     assert len(job.reports()) <= 120 + 3 * 10
     with job.store() as store:
-        trials = store.list_trials(job.experiment().id).items
+        trials = store.trials.page(job.experiment().id).items
     assert sorted(trial.number for trial in trials) == [0, 1, 2]
     for trial in trials:
         middle = f"middle_{trial.params['kind']}"
@@ -339,7 +339,7 @@ class TestRun:
             with Store.open(url) as store:
                 end = time.monotonic() + 60
                 while time.monotonic() < end:
-                    found = store.usage(tuner.get_context().get_trial_id())
+                    found = store.ranks.usage(tuner.get_context().get_trial_id())
                     if len(found) == 2 and all(len(series.x) >= 2 for series in found):
                         break
             tuner.report({"loss": 1.0})
@@ -347,8 +347,8 @@ class TestRun:
         result = search(train, num_workers=2, resources_per_worker={"CPU": 0.5}, num_samples=1)
         assert result.state == "completed", result.error
         with Store.open(url) as store:
-            found = store.usage(result.trials[0].id)
-            kinds = {item.event for item in store.events_after(store.get_experiment(result.experiment_id).id, 0)}
+            found = store.ranks.usage(result.trials[0].id)
+            kinds = {item.event for item in store.log.events_after(store.experiments.get(result.experiment_id).id, 0)}
         assert [(series.segment, series.rank) for series in found] == [(1, 0), (1, 1)]
         for series in found:
             assert min(series.rss_bytes) > 1e7
@@ -427,7 +427,7 @@ def test_a_relative_storage_is_one_of_the_callers_directory(
     """Ranks work elsewhere: there it would be another directory."""
 
     def drive(store: Store, settings: Settings, experiment_id: str, *_: Any, **__: Any) -> Any:
-        return store.get_experiment(experiment_id).spec.checkpoint
+        return store.experiments.get(experiment_id).spec.checkpoint
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tuner.sdk.run._drive", drive)

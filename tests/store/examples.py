@@ -34,8 +34,8 @@ def begin(
     store: Store, trials: int = 1, *, spec: Spec | None = None, segments: int = 1
 ) -> tuple[ExperimentRecord, int, list[Trial]]:
     """An experiment with running trials: (it, the epoch to write under, the trials). The next seq is 2 + 2 * trials."""
-    made = store.create_experiment(spec or a_spec(), now=T0)
-    epoch = store.claim(made.id, "driver", 60.0, T0)
+    made = store.experiments.create(spec or a_spec(), now=T0)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
     population = [a_trial(number, segments) for number in range(trials)]
     log: list[Entry] = [(1, DriverStarted(time=T0, epoch=epoch))]
     for trial in population:
@@ -48,8 +48,8 @@ def begin(
     batch = Batch(
         log=log, trials=population, state=ExperimentState.RUNNING, summary={"counts": counts, "reason": "started"}
     )
-    store.commit(made.id, epoch, batch, T0 + 1)
-    return store.get_experiment(made.public_id), epoch, population
+    store.drivers.commit(made.id, epoch, batch, T0 + 1)
+    return store.experiments.get(made.public_id), epoch, population
 
 
 def a_report(trial: int, number: int, segment: int = 1, **metrics: float) -> Reported:

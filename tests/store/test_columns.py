@@ -29,7 +29,7 @@ def seven(store: Store) -> tuple[Any, int, list[Trial]]:
         trial.best_value, trial.iteration = (None, 0) if lr is None else (round(1 - lr, 3), trial.number % 3)
         trial.last = {"loss": float("nan") if trial.number == 2 else trial.number / 10}
     trials[5].state, trials[5].reason = TrialState.STOPPED, "stopped: 100 % worse"
-    store.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
     return made, epoch, trials
 
 
@@ -38,7 +38,7 @@ def numbers(store: Store, experiment: int, size: int = 3, **options: Any) -> lis
     found: list[int] = []
     token = None
     while True:
-        page, total = store.sorted_trials(experiment, page_size=size, page_token=token, **options)
+        page, total = store.trials.sorted_page(experiment, page_size=size, page_token=token, **options)
         found += [trial.number for trial in page.items]
         token = page.next_token
         if token is None:
@@ -116,10 +116,10 @@ def test_conditions_are_read_as_they_are_written() -> None:
 def test_what_is_wrong_is_said(store: Store, options: dict[str, Any]) -> None:
     made, _, _ = seven(store)
     with pytest.raises(SpecError):
-        store.sorted_trials(made.id, **options)
-    token = store.sorted_trials(made.id, sort="params.lr", page_size=2)[0].next_token
+        store.trials.sorted_page(made.id, **options)
+    token = store.trials.sorted_page(made.id, sort="params.lr", page_size=2)[0].next_token
     with pytest.raises(SpecError, match="page token of this order"):
-        store.sorted_trials(made.id, sort="-params.lr", page_token=token)
+        store.trials.sorted_page(made.id, sort="-params.lr", page_token=token)
 
 
 def test_only_what_changed_is_read_again(store: Store, database_url: str) -> None:
@@ -131,14 +131,14 @@ def test_only_what_changed_is_read_again(store: Store, database_url: str) -> Non
         trials[4].state = TrialState.STOPPED
         new = Trial(7, {"lr": 9.0}, TrialState.RUNNING, best_value=0.01, created_at=T0)
         log = [(16, a_report(3, 1)), (17, Stop(reason="bad", trial=4)), (18, Stop(reason="bad", trial=7))]
-        store.commit(made.id, epoch, Batch(log=log, trials=[trials[3], trials[4], new]), T0)
-        with store._engine.begin() as connection:  # a change that no entry of the log tells of is not seen
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trials[3], trials[4], new]), T0)
+        with store._database.engine.begin() as connection:  # a change that no entry of the log tells of is not seen
             connection.exec_driver_sql("UPDATE trial SET best_value = 0.001 WHERE number = 6")
         assert numbers(reader, made.id, sort="best_value") == [7, 3, 1, 5, 4, 0, 2, 6]
         assert numbers(reader, made.id, sort="last.loss")[0] == 3
         assert numbers(reader, made.id, where=["params.lr=9"]) == [7]
         assert numbers(reader, made.id, where=["state=stopped"]) == [4, 5]
-        store.commit(made.id, epoch, Batch(log=[(19, DriverStarted(time=T0, epoch=2))]), T0)
+        store.drivers.commit(made.id, epoch, Batch(log=[(19, DriverStarted(time=T0, epoch=2))]), T0)
         assert numbers(reader, made.id, sort="best_value")[0] == 6, "a new driver touches all trials"
 
 
@@ -151,7 +151,7 @@ def test_pages_are_the_whole_in_order(sqlite_store: Store, params: list[Any], si
     made, epoch, trials = begin(sqlite_store, len(params))
     for trial, value in zip(trials, params, strict=True):
         trial.params = {"p": value}
-    sqlite_store.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
     found = numbers(sqlite_store, made.id, size, sort="-params.p" if descending else "params.p")
     assert sorted(found) == list(range(len(params)))
     there = [params[number] for number in found if params[number] is not None]
@@ -162,5 +162,5 @@ def test_pages_are_the_whole_in_order(sqlite_store: Store, params: list[Any], si
 
 def test_the_best_trials(store: Store) -> None:
     made, _, _ = seven(store)
-    assert store.best_trials(made.id, "max", 3) == [6, 0, 2]
-    assert store.best_trials(made.id, "min", 10) == [1, 5, 4, 0, 2, 6, 3]
+    assert store.trials.best(made.id, "max", 3) == [6, 0, 2]
+    assert store.trials.best(made.id, "min", 10) == [1, 5, 4, 0, 2, 6, 3]

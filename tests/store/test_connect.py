@@ -70,11 +70,11 @@ def test_a_locked_database_is_worth_another_try(sqlite_url: str, monkeypatch: py
     blocker.execute("BEGIN IMMEDIATE")
     with Store.open(sqlite_url) as store:
         with pytest.raises(StoreUnavailable, match="locked") as caught:
-            store.create_experiment(a_spec())
+            store.experiments.create(a_spec())
         assert isinstance(caught.value, Retryable)
-        assert store.list_experiments().items == ()  # readers are not in the way of a writer, nor it in theirs
+        assert store.experiments.page().items == ()  # readers are not in the way of a writer, nor it in theirs
         blocker.execute("ROLLBACK")
-        assert store.create_experiment(a_spec(), now=T0).created_at == T0
+        assert store.experiments.create(a_spec(), now=T0).created_at == T0
     blocker.close()
 
 
@@ -83,16 +83,16 @@ def test_a_broken_connection_is_replaced(postgres_url: str) -> None:
     import psycopg
 
     with Store.open(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as admin:
-        first = store.create_experiment(a_spec())
-        store.get_experiment(first.public_id)
+        first = store.experiments.create(a_spec())
+        store.experiments.get(first.public_id)
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE pid <> pg_backend_pid() AND datname = current_database()"
         )
         with pytest.raises(StoreUnavailable):
-            store.create_experiment(a_spec())
-        second = store.create_experiment(a_spec())
-        assert [e.public_id for e in store.list_experiments().items] == [second.public_id, first.public_id]
+            store.experiments.create(a_spec())
+        second = store.experiments.create(a_spec())
+        assert [e.public_id for e in store.experiments.page().items] == [second.public_id, first.public_id]
 
 
 @pytest.mark.postgres

@@ -29,7 +29,7 @@ trial = a_trial()
 for batch in itertools.count():
     log = [(4 + batch * {PER_BATCH} + n, a_report(0, 1 + batch * {PER_BATCH} + n)) for n in range({PER_BATCH})]
     trial.iteration = 1 + log[-1][1].report_no
-    store.commit(int(sys.argv[3]), int(sys.argv[4]), Batch(log=log, trials=[trial]), T0)
+    store.drivers.commit(int(sys.argv[3]), int(sys.argv[4]), Batch(log=log, trials=[trial]), T0)
     print(batch, flush=True)
 """
 
@@ -48,15 +48,15 @@ def test_kill_nine_leaves_whole_batches(store: Store, database_url: str, round_:
     writer.wait()
     acknowledged = int(said[-1]) if said and said[-1].isdigit() else 0
 
-    entries = list(store.load(made.id, after=3))
+    entries = list(store.drivers.load(made.id, after=3))
     reports = [entry for _, entry in entries if isinstance(entry, Reported)]
     assert len(reports) == len(entries)
     assert len(reports) % PER_BATCH == 0
     assert len(reports) >= (acknowledged + 1) * PER_BATCH
     assert [report.report_no for report in reports] == list(range(1, len(reports) + 1))
     assert all(len(report.metrics) == 2 for report in reports)
-    assert store.get_experiment(made.public_id).last_event_seq == 3 + len(reports)
-    assert store.get_trial(trial_id(made.public_id, 0)).iteration == reports[-1].report_no + 1
+    assert store.experiments.get(made.public_id).last_event_seq == 3 + len(reports)
+    assert store.trials.get(trial_id(made.public_id, 0)).iteration == reports[-1].report_no + 1
 
-    taken = store.claim(made.id, "driver", 60, 2e9)  # the database is not stuck either
-    store.renew(made.id, taken, 60, 2e9)
+    taken = store.drivers.claim(made.id, "driver", 60, 2e9)  # the database is not stuck either
+    store.drivers.renew(made.id, taken, 60, 2e9)

@@ -55,7 +55,7 @@ class Run:
             )
         batch = Batch(log=log, trials=self.trials)
         for _ in range(2 if twice else 1):
-            self.store.commit(self.made.id, self.epoch, batch, self.time)
+            self.store.drivers.commit(self.made.id, self.epoch, batch, self.time)
 
     def go_on(self, trial: int, start: int) -> None:
         """Begin another segment from an earlier iteration, as a retry does."""
@@ -70,7 +70,7 @@ class Run:
             " ORDER BY b.level, b.chunk"
         )
         found: dict[tuple[int, int, str, int], list[pyramid.Bucket]] = {}
-        with self.store._engine.connect() as connection:
+        with self.store._database.engine.connect() as connection:
             for number, ordinal, name, level, data in connection.execute(query, {"e": self.made.id}):
                 found.setdefault((number, ordinal, name, level), []).extend(pyramid.unpacked(bytes(data)))
         return found
@@ -142,7 +142,7 @@ def test_buckets_are_what_the_points_make(
         elif ends:
             ended.add(trial)
         if taken_over:
-            run.epoch = store.claim(run.made.id, "driver", 60.0, run.time)
+            run.epoch = store.drivers.claim(run.made.id, "driver", 60.0, run.time)
 
     for (number, ordinal, name, level), found in run.rows().items():
         expected = buckets_of(run.points[number, ordinal, name], level)
@@ -151,8 +151,8 @@ def test_buckets_are_what_the_points_make(
     for name, x in itertools.product(("accuracy", "loss"), ("step", "time")):
         for limit in (0, 10**9):  # from the buckets, and from the points
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("tuner.store.curves.MAX_ROWS", limit)
-                curves = store.curves(run.made.id, name, x=x, points=points)
+                patch.setattr("tuner.store.metrics.curves.MAX_ROWS", limit)
+                curves = store.metrics.curves(run.made.id, name, x=x, points=points)
             found_curves = {
                 (c.trial, s.ordinal): list(zip(s.x, s.y, strict=True)) for c in curves.curves for s in c.segments
             }
@@ -161,7 +161,7 @@ def test_buckets_are_what_the_points_make(
 
     low = data.draw(st.integers(-5, 700))
     high = low + data.draw(st.integers(0, 300))
-    curves = store.curves(run.made.id, "accuracy", points=points, low=low, high=high)
+    curves = store.metrics.curves(run.made.id, "accuracy", points=points, low=low, high=high)
     shown = {(c.trial, s.ordinal): dict(zip(s.x, s.y, strict=True)) for c in curves.curves for s in c.segments}
     for (number, ordinal, name), of in run.points.items():
         inside = {p[1]: p[3] for p in of if low <= p[1] <= high and math.isfinite(p[3])}
@@ -179,14 +179,14 @@ def test_a_long_curve_is_read_without_its_points_and_spikes_stay(store: Store) -
     values[3210], values[4444] = 9.0, -9.0
     run.report(0, [{"accuracy": v} for v in values[:4800]])
     run.report(0, [{"accuracy": v} for v in values[4800:]], ends=True)
-    with store._engine.begin() as connection:
+    with store._database.engine.begin() as connection:
         connection.execute(text("DELETE FROM metric_point"))  # only the newest report_no of each segment is asked of it
         connection.execute(
             text(
                 "INSERT INTO metric_point SELECT id, (SELECT MIN(id) FROM metric_key), 5000, 5000, 0, 0, 0, NULL FROM segment"
             )
         )
-    curves = store.curves(run.made.id, "accuracy", points=200)
+    curves = store.metrics.curves(run.made.id, "accuracy", points=200)
     of = next(c.segments[0] for c in curves.curves if c.trial == 0)
     assert curves.width == 56
     assert len(of.x) <= 200
@@ -197,38 +197,40 @@ def test_a_long_curve_is_read_without_its_points_and_spikes_stay(store: Store) -
 def test_a_part_is_read_more_finely(store: Store) -> None:
     run = Run(store)
     run.report(0, [{"accuracy": (n * 7919) % 1000} for n in range(4000)])
-    whole = store.curves(run.made.id, "accuracy", points=100)
-    part = store.curves(run.made.id, "accuracy", points=100, low=1000, high=1080)
+    whole = store.metrics.curves(run.made.id, "accuracy", points=100)
+    part = store.metrics.curves(run.made.id, "accuracy", points=100, low=1000, high=1080)
     assert (whole.width, part.width) == (88, 1)
     assert list(part.curves[0].segments[0].x) == list(range(999, 1082))
-    by_time = store.curves(run.made.id, "accuracy", x="time", points=100, low=500.0, high=540.0)
+    by_time = store.metrics.curves(run.made.id, "accuracy", x="time", points=100, low=500.0, high=540.0)
     xs = by_time.curves[0].segments[0].x
     assert (by_time.width <= 2, min(xs) <= 500 <= min(xs) + 10, max(xs) - 10 <= 540 <= max(xs)) == (True, True, True)
-    assert store.curves(run.made.id, "accuracy", low=9000, high=9001).curves == ()
-    assert store.curves(run.made.id, "accuracy", x="time", low=-20, high=-10).curves == ()
+    assert store.metrics.curves(run.made.id, "accuracy", low=9000, high=9001).curves == ()
+    assert store.metrics.curves(run.made.id, "accuracy", x="time", low=-20, high=-10).curves == ()
 
 
 def test_only_some_trials(store: Store) -> None:
     run = Run(store)
     for trial in (0, 1):
         run.report(trial, [{"accuracy": 0.5}])
-    assert [c.trial for c in store.curves(run.made.id, "accuracy", trials=[1, 7]).curves] == [1]
-    assert store.curves(run.made.id, "accuracy", trials=[]).curves == ()
+    assert [c.trial for c in store.metrics.curves(run.made.id, "accuracy", trials=[1, 7]).curves] == [1]
+    assert store.metrics.curves(run.made.id, "accuracy", trials=[]).curves == ()
 
 
 def test_improvements_are_kept_by_the_writer(store: Store) -> None:
     run = Run(store)
     for trial, value in [(0, 0.1), (1, math.nan), (1, 0.1), (0, 0.3), (1, math.inf), (1, 0.2), (0, 0.4)]:
         run.report(trial, [{"accuracy": value, "loss": -value}], twice=True)
-        run.epoch = store.claim(run.made.id, "driver", 60.0, run.time)  # a new writer goes on from what is there
-    with store._engine.begin() as connection:
+        run.epoch = store.drivers.claim(
+            run.made.id, "driver", 60.0, run.time
+        )  # a new writer goes on from what is there
+    with store._database.engine.begin() as connection:
         assert connection.execute(text("SELECT COUNT(*) FROM best_point")).scalar() == 3
-    x, y = store.best_so_far(run.made.id, "accuracy", "max")
+    x, y = store.metrics.best_so_far(run.made.id, "accuracy", "max")
     assert (x, y) == ([0.5, 2.0, 3.5], [0.1, 0.3, 0.4])
-    assert store.best_so_far(run.made.id, "loss", "min") == ([0.5, 2.0, 3.5], [-0.1, -0.3, -0.4])
-    with store._engine.begin() as connection:
+    assert store.metrics.best_so_far(run.made.id, "loss", "min") == ([0.5, 2.0, 3.5], [-0.1, -0.3, -0.4])
+    with store._database.engine.begin() as connection:
         connection.execute(text("DELETE FROM metric_point"))
-    assert store.best_so_far(run.made.id, "accuracy", "max") == (x, y)
+    assert store.metrics.best_so_far(run.made.id, "accuracy", "max") == (x, y)
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -238,9 +240,9 @@ def test_a_database_of_before_gets_its_buckets(store: Store, ends: bool) -> None
     run.report(0, [{"accuracy": math.nan}], ends=ends)
     run.report(1, [{"loss": 1.0}])
     before = run.rows()
-    with store._engine.begin() as connection:
+    with store._database.engine.begin() as connection:
         connection.execute(text("DELETE FROM metric_bucket"))
-    with store._write() as cursor:
+    with store._database.write() as cursor:
         pyramid.fill(cursor)
     after = run.rows()
     assert after.keys() == before.keys()

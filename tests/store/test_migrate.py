@@ -20,7 +20,7 @@ from tuner.store.tables import metadata
 def test_head_is_the_newest_revision() -> None:
     config = Config()
     config.set_main_option("script_location", str(migrate.scripts()))
-    assert ScriptDirectory.from_config(config).get_heads() == [migrate.HEAD]
+    assert ScriptDirectory.from_config(config).get_heads() == [migrate.head()]
 
 
 def test_migrations_build_the_tables_of_the_models(database_url: str) -> None:
@@ -81,4 +81,4 @@ def test_an_empty_database_is_not_ready(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="run `tuner migrate`"):
             store.check()
         with pytest.raises(StoreError, match="no such table"):
-            store.list_experiments()
+            store.experiments.page()

@@ -39,8 +39,8 @@ def run_all(threads: list[threading.Thread]) -> None:
 class TestExperiments:
     def test_comes_back_as_it_was_created(self, store: Store) -> None:
         spec = a_spec(points_to_evaluate=({"lr": 0.01},), runtime_env={"env_vars": {"Ü": "ß"}}, seed=2**63 - 1)
-        made = store.create_experiment(spec, source="api", now=T0)
-        found = store.get_experiment(made.public_id)
+        made = store.experiments.create(spec, source="api", now=T0)
+        found = store.experiments.get(made.public_id)
         assert found == made
         assert found.spec == spec
         assert (found.state, found.source, found.created_at, found.last_event_seq) == (
@@ -50,19 +50,19 @@ class TestExperiments:
             0,
         )
         assert found.public_id.startswith("exp_")
-        assert store.experiment(made.id) == made
+        assert store.experiments.by_id(made.id) == made
 
     def test_an_unknown_one_is_not_found(self, store: Store) -> None:
         with pytest.raises(NotFound, match="exp_nothing"):
-            store.get_experiment("exp_nothing")
+            store.experiments.get("exp_nothing")
 
     def test_the_same_idempotency_key_creates_once(self, store: Store) -> None:
-        first = store.create_experiment(a_spec(), idempotency_key="key")
-        assert store.create_experiment(a_spec(), idempotency_key="key") == first
+        first = store.experiments.create(a_spec(), idempotency_key="key")
+        assert store.experiments.create(a_spec(), idempotency_key="key") == first
         with pytest.raises(Conflict, match="another spec"):
-            store.create_experiment(a_spec("other"), idempotency_key="key")
-        assert store.create_experiment(a_spec()).public_id != first.public_id
-        assert len(store.list_experiments().items) == 2
+            store.experiments.create(a_spec("other"), idempotency_key="key")
+        assert store.experiments.create(a_spec()).public_id != first.public_id
+        assert len(store.experiments.page().items) == 2
 
     def test_of_many_creations_with_one_key_one_counts(self, store: Store, database_url: str) -> None:
         made: list[str] = []
@@ -71,46 +71,48 @@ class TestExperiments:
         def create() -> None:
             with Store.open(database_url) as own:
                 barrier.wait()
-                made.append(own.create_experiment(a_spec(), idempotency_key="key").public_id)
+                made.append(own.experiments.create(a_spec(), idempotency_key="key").public_id)
 
         run_all([threading.Thread(target=create) for _ in range(4)])
-        assert made == [store.list_experiments().items[0].public_id] * 4
-        assert len(store.list_experiments().items) == 1
+        assert made == [store.experiments.page().items[0].public_id] * 4
+        assert len(store.experiments.page().items) == 1
 
     def test_how_far_it_has_got(self, store: Store) -> None:
         made, epoch, trials = begin(store)
-        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"error": "oh"}), T0)
-        found = store.progress(made.id)
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"error": "oh"}), T0
+        )
+        found = store.experiments.progress(made.id)
         assert (found.last_event_seq, found.state, found.reason, found.error) == (
             4,
             ExperimentState.RUNNING,
             "started",
             "oh",
         )
-        other = store.create_experiment(a_spec())
-        assert store.metric_names_of([made.id, other.id]) == {made.id: ["accuracy", "loss"], other.id: []}
+        other = store.experiments.create(a_spec())
+        assert store.metrics.names_of([made.id, other.id]) == {made.id: ["accuracy", "loss"], other.id: []}
         with pytest.raises(NotFound):
-            store.progress(99)
+            store.experiments.progress(99)
 
     def test_lists_newest_first_in_pages(self, store: Store) -> None:
-        made = [store.create_experiment(a_spec(f"name {n} 100%_")).public_id for n in range(5)]
+        made = [store.experiments.create(a_spec(f"name {n} 100%_")).public_id for n in range(5)]
         seen, token = [], None
         while True:
-            page = store.list_experiments(page_size=2, page_token=token)
+            page = store.experiments.page(page_size=2, page_token=token)
             assert len(page.items) <= 2
             seen += [item.public_id for item in page.items]
             if (token := page.next_token) is None:
                 break
         assert seen == made[::-1]
-        assert [e.name for e in store.list_experiments(name="E 3").items] == ["name 3 100%_"]
-        assert store.list_experiments(name="%3").items == ()
-        assert len(store.list_experiments(state="pending").items) == 5
-        assert store.list_experiments(state="running").items == ()
+        assert [e.name for e in store.experiments.page(name="E 3").items] == ["name 3 100%_"]
+        assert store.experiments.page(name="%3").items == ()
+        assert len(store.experiments.page(state="pending").items) == 5
+        assert store.experiments.page(state="running").items == ()
 
     @pytest.mark.parametrize("token", ["", "x", "-1", "9" * 40])
     def test_a_wrong_page_token_is_an_error(self, store: Store, token: str) -> None:
         with pytest.raises(SpecError, match="page token"):
-            store.list_experiments(page_token=token)
+            store.experiments.page(page_token=token)
 
     def test_code_is_kept_by_its_hash(self, store: Store) -> None:
         code = CodeRecord(
@@ -122,83 +124,85 @@ class TestExperiments:
             sys_path=["/a"],
             working_dir="/w",
         )
-        made = store.create_experiment(a_spec(entrypoint=None), code=code)
+        made = store.experiments.create(a_spec(entrypoint=None), code=code)
         assert made.code_hash == made.spec.code == "abc"
-        assert store.get_code("abc") == code
-        store.put_code(dataclasses.replace(code, blob=b"other"))
-        assert store.get_code("abc") == code
+        assert store.code.get("abc") == code
+        store.code.put(dataclasses.replace(code, blob=b"other"))
+        assert store.code.get("abc") == code
         with pytest.raises(NotFound):
-            store.get_code("abd")
+            store.code.get("abd")
 
 
 class TestLeases:
     def test_a_new_experiment_is_claimable_until_claimed(self, store: Store) -> None:
-        made = store.create_experiment(a_spec())
-        assert [e.id for e in store.claimable(T0)] == [made.id]
-        assert store.claim(made.id, "one", 10, T0) == 1
-        assert store.claimable(T0 + 9) == []
-        assert [e.id for e in store.claimable(T0 + 10)] == [made.id]
+        made = store.experiments.create(a_spec())
+        assert [e.id for e in store.drivers.claimable(T0)] == [made.id]
+        assert store.drivers.claim(made.id, "one", 10, T0) == 1
+        assert store.drivers.claimable(T0 + 9) == []
+        assert [e.id for e in store.drivers.claimable(T0 + 10)] == [made.id]
 
     def test_a_living_lease_keeps_others_out(self, store: Store) -> None:
-        made = store.create_experiment(a_spec())
-        store.claim(made.id, "one", 10, T0)
+        made = store.experiments.create(a_spec())
+        store.drivers.claim(made.id, "one", 10, T0)
         with pytest.raises(Conflict, match="driven by one"):
-            store.claim(made.id, "two", 10, T0 + 9)
-        assert store.claim(made.id, "one", 10, T0 + 9) == 2  # its own, after a fall
-        assert store.claim(made.id, "two", 10, T0 + 20) == 3
+            store.drivers.claim(made.id, "two", 10, T0 + 9)
+        assert store.drivers.claim(made.id, "one", 10, T0 + 9) == 2  # its own, after a fall
+        assert store.drivers.claim(made.id, "two", 10, T0 + 20) == 3
 
     def test_whoever_lost_the_lease_writes_nothing(self, store: Store) -> None:
         made, epoch, trials = begin(store)
-        store.claim(made.id, "other", 10, T0 + 1000)
-        before = list(store.load(made.id))
+        store.drivers.claim(made.id, "other", 10, T0 + 1000)
+        before = list(store.drivers.load(made.id))
         batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.COMPLETED)
         with pytest.raises(LostLease):
-            store.commit(made.id, epoch, batch, T0)
+            store.drivers.commit(made.id, epoch, batch, T0)
         with pytest.raises(LostLease):
-            store.renew(made.id, epoch, 10, T0)
-        store.release(made.id, epoch)  # not its own any more: nothing happens
-        assert list(store.load(made.id)) == before
-        assert store.metric_names(made.id) == []
-        after = store.get_experiment(made.public_id)
+            store.drivers.renew(made.id, epoch, 10, T0)
+        store.drivers.release(made.id, epoch)  # not its own any more: nothing happens
+        assert list(store.drivers.load(made.id)) == before
+        assert store.metrics.names(made.id) == []
+        after = store.experiments.get(made.public_id)
         assert (after.state, after.driver_owner, after.driver_epoch) == (ExperimentState.RUNNING, "other", 2)
 
     def test_a_batch_without_a_log_checks_the_lease_too(self, store: Store) -> None:
         made, epoch, _ = begin(store)
-        store.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
-        store.claim(made.id, "other", 10, T0 + 1000)
+        store.drivers.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+        store.drivers.claim(made.id, "other", 10, T0 + 1000)
         with pytest.raises(LostLease):
-            store.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+            store.drivers.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
 
     def test_renewing_and_releasing(self, store: Store) -> None:
-        made = store.create_experiment(a_spec())
-        epoch = store.claim(made.id, "one", 10, T0)
-        store.renew(made.id, epoch, 10, T0 + 8)
-        assert store.claimable(T0 + 17) == []
-        store.release(made.id, epoch)
-        assert [e.id for e in store.claimable(T0 + 9)] == [made.id]
+        made = store.experiments.create(a_spec())
+        epoch = store.drivers.claim(made.id, "one", 10, T0)
+        store.drivers.renew(made.id, epoch, 10, T0 + 8)
+        assert store.drivers.claimable(T0 + 17) == []
+        store.drivers.release(made.id, epoch)
+        assert [e.id for e in store.drivers.claimable(T0 + 9)] == [made.id]
 
     def test_an_ended_experiment_is_not_claimed(self, store: Store) -> None:
         made, epoch, _ = begin(store)
-        store.commit(made.id, epoch, Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0 + 5)
-        store.release(made.id, epoch)
-        assert store.claimable(T0 + 1000) == []
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED), T0 + 5
+        )
+        store.drivers.release(made.id, epoch)
+        assert store.drivers.claimable(T0 + 1000) == []
         with pytest.raises(Conflict, match="completed"):
-            store.claim(made.id, "two", 10, T0 + 1000)
+            store.drivers.claim(made.id, "two", 10, T0 + 1000)
         with pytest.raises(NotFound):
-            store.claim(made.id + 1, "two", 10, T0)
+            store.drivers.claim(made.id + 1, "two", 10, T0)
 
     def test_a_paused_one_wants_a_driver_when_somebody_wants_it_resumed(self, store: Store) -> None:
         made, epoch, _ = begin(store)
-        store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0 + 5)
-        store.release(made.id, epoch)
-        assert store.claimable(T0 + 1000) == []
-        store.add_command(made.id, "pause")
-        assert store.claimable(T0 + 1000) == []
-        store.add_command(made.id, "resume")
-        assert [e.id for e in store.claimable(T0 + 1000)] == [made.id]
+        store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0 + 5)
+        store.drivers.release(made.id, epoch)
+        assert store.drivers.claimable(T0 + 1000) == []
+        store.commands.add(made.id, "pause")
+        assert store.drivers.claimable(T0 + 1000) == []
+        store.commands.add(made.id, "resume")
+        assert [e.id for e in store.drivers.claimable(T0 + 1000)] == [made.id]
 
     def test_of_many_that_claim_at_once_one_wins(self, store: Store, database_url: str) -> None:
-        made = store.create_experiment(a_spec())
+        made = store.experiments.create(a_spec())
         won: list[str] = []
         barrier = threading.Barrier(4)
 
@@ -206,13 +210,13 @@ class TestLeases:
             with Store.open(database_url) as own:
                 barrier.wait()
                 try:
-                    own.claim(made.id, name, 60, T0)
+                    own.drivers.claim(made.id, name, 60, T0)
                     won.append(name)
                 except Conflict:
                     pass
 
         run_all([threading.Thread(target=compete, args=(f"driver {n}",)) for n in range(4)])
-        assert won == [store.get_experiment(made.public_id).driver_owner]
+        assert won == [store.experiments.get(made.public_id).driver_owner]
 
 
 class TestLog:
@@ -255,19 +259,19 @@ class TestLog:
                 ),
             ),
         ]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0 + 8)
-        assert list(store.load(made.id, after=5)) == log
-        assert [seq for seq, _ in store.load(made.id)] == list(range(1, 16))
-        assert store.get_experiment(made.public_id).last_event_seq == 15
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0 + 8)
+        assert list(store.drivers.load(made.id, after=5)) == log
+        assert [seq for seq, _ in store.drivers.load(made.id)] == list(range(1, 16))
+        assert store.experiments.get(made.public_id).last_event_seq == 15
 
     @pytest.mark.parametrize("chunk", [1, 2, 7, 8, 9])
     def test_it_is_read_in_chunks(self, store: Store, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
         monkeypatch.setattr(history, "CHUNK", chunk)
         made, epoch, trials = begin(store)
         log = [(3 + n, a_report(0, n)) for n in range(1, 6)]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
-        assert [seq for seq, _ in store.load(made.id)] == [1, 2, 3, 4, 5, 6, 7, 8]
-        assert list(store.load(made.id, after=3)) == log
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert [seq for seq, _ in store.drivers.load(made.id)] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert list(store.drivers.load(made.id, after=3)) == log
 
     def test_writing_a_batch_again_changes_nothing(self, store: Store, database_url: str) -> None:
         made, epoch, trials = begin(store)
@@ -275,15 +279,19 @@ class TestLog:
         log = [(4, dataclasses.replace(a_report(0, 1), checkpoint=info)), (5, Stop(reason="enough", trial=0))]
         trials[0].segments.append(Segment(2, "resume", {}, 1, info))
         batch = Batch(log=log, trials=trials, carried_out=[5])
-        store.commit(made.id, epoch, batch, T0)
-        before = (list(store.load(made.id)), store.get_trial(trial_id(made.public_id, 0)), store.decisions(made.id))
-        store.commit(made.id, epoch, batch, T0)
+        store.drivers.commit(made.id, epoch, batch, T0)
+        before = (
+            list(store.drivers.load(made.id)),
+            store.trials.get(trial_id(made.public_id, 0)),
+            store.log.decisions(made.id),
+        )
+        store.drivers.commit(made.id, epoch, batch, T0)
         with Store.open(database_url) as other:
-            other.commit(made.id, epoch, batch, T0)
+            other.drivers.commit(made.id, epoch, batch, T0)
         assert (
-            list(store.load(made.id)),
-            store.get_trial(trial_id(made.public_id, 0)),
-            store.decisions(made.id),
+            list(store.drivers.load(made.id)),
+            store.trials.get(trial_id(made.public_id, 0)),
+            store.log.decisions(made.id),
         ) == before
 
     def test_numbers_that_are_none_come_back(self, store: Store) -> None:
@@ -296,8 +304,8 @@ class TestLog:
             "third": 1 / 3,
             "big": 10**400,
         }
-        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1, **metrics))], trials=trials), T0)
-        [(_, report)] = store.load(made.id, after=3)
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1, **metrics))], trials=trials), T0)
+        [(_, report)] = store.drivers.load(made.id, after=3)
         assert isinstance(report, Reported)
         assert math.isnan(report.metrics["nan"])
         assert [report.metrics[name] for name in ("up", "down", "tiny", "third", "big")] == [
@@ -307,43 +315,44 @@ class TestLog:
             1 / 3,
             math.inf,
         ]
-        [curve] = store.curves(made.id, "nan").curves
+        [curve] = store.metrics.curves(made.id, "nan").curves
         assert curve.segments[0].y == [None]
 
     def test_a_report_of_a_segment_that_nobody_opened_is_refused_whole(self, store: Store) -> None:
         made, epoch, trials = begin(store)
         with pytest.raises(StoreError, match="trial 0 has no segment 7"):
-            store.commit(
+            store.drivers.commit(
                 made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 1, segment=7))], trials=trials), T0
             )
-        assert len(list(store.load(made.id))) == 3
-        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
-        assert len(list(store.load(made.id))) == 4
+        assert len(list(store.drivers.load(made.id))) == 3
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+        assert len(list(store.drivers.load(made.id))) == 4
 
     def test_a_log_with_a_gap_or_a_second_entry_of_a_number_is_refused(self, store: Store) -> None:
         made, epoch, trials = begin(store)
-        store.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 2))], trials=trials), T0)
-        before = list(store.load(made.id))
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 2))], trials=trials), T0)
+        before = list(store.drivers.load(made.id))
         for first in (7, 3):
             with pytest.raises(StoreError, match=f"the log ends at 5 and this batch begins at {first}") as caught:
-                store.commit(
+                store.drivers.commit(
                     made.id, epoch, Batch(log=[(first, Stop(reason="no", trial=0))], summary={"reason": "no"}), T0
                 )
             assert not isinstance(caught.value, LostLease)
-        assert list(store.load(made.id)) == before
+        assert list(store.drivers.load(made.id)) == before
         merged = [(4, a_report(0, 1)), (5, a_report(0, 2)), (6, Finish(reason="done"))]
-        store.commit(
+        store.drivers.commit(
             made.id, epoch, Batch(log=merged, trials=trials), T0
         )  # an answer was lost, and more has come since
-        assert list(store.load(made.id)) == [*before, merged[2]]
+        assert list(store.drivers.load(made.id)) == [*before, merged[2]]
 
     def test_experiments_do_not_mix(self, store: Store) -> None:
         one, epoch_one, trials_one = begin(store)
         two, epoch_two, trials_two = begin(store)
-        store.commit(one.id, epoch_one, Batch(log=[(4, a_report(0, 1, accuracy=0.1))], trials=trials_one), T0)
-        store.commit(two.id, epoch_two, Batch(log=[(4, a_report(0, 1, accuracy=0.2))], trials=trials_two), T0)
+        store.drivers.commit(one.id, epoch_one, Batch(log=[(4, a_report(0, 1, accuracy=0.1))], trials=trials_one), T0)
+        store.drivers.commit(two.id, epoch_two, Batch(log=[(4, a_report(0, 1, accuracy=0.2))], trials=trials_two), T0)
         values = [
-            [entry.metrics for _, entry in store.load(e.id, after=3) if isinstance(entry, Reported)] for e in (one, two)
+            [entry.metrics for _, entry in store.drivers.load(e.id, after=3) if isinstance(entry, Reported)]
+            for e in (one, two)
         ]
         assert values == [[{"accuracy": 0.1}], [{"accuracy": 0.2}]]
 
@@ -355,7 +364,7 @@ class TestLog:
         def read() -> None:
             with Store.open(database_url) as own:
                 while not done.is_set():
-                    reports = [entry for _, entry in own.load(made.id, after=3)]
+                    reports = [entry for _, entry in own.drivers.load(made.id, after=3)]
                     if len(reports) % 10 or any(len(r.metrics) != 2 for r in reports if isinstance(r, Reported)):
                         torn.append(len(reports))
 
@@ -364,7 +373,7 @@ class TestLog:
         try:
             for batch in range(30):
                 log = [(4 + batch * 10 + n, a_report(0, 1 + batch * 10 + n)) for n in range(10)]
-                store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+                store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         finally:
             done.set()
             reader.join()
@@ -401,9 +410,9 @@ class TestViews:
             )
         )
         log = [(6, dataclasses.replace(a_report(0, 1), checkpoint=checkpoint)), (7, a_report(1, 1, segment=2))]
-        store.commit(made.id, epoch, Batch(log=log, trials=[donor, trial]), T0 + 9)
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=[donor, trial]), T0 + 9)
 
-        found = store.get_trial(trial_id(made.public_id, 1))
+        found = store.trials.get(trial_id(made.public_id, 1))
         assert (
             found.number,
             found.state,
@@ -442,18 +451,18 @@ class TestViews:
             T0 + 7,
         )
         with pytest.raises(NotFound):
-            store.get_trial("trl_nothing")
+            store.trials.get("trl_nothing")
 
     def test_trials_by_number_in_pages(self, store: Store) -> None:
         made, epoch, trials = begin(store, 5)
         trials[3].state = TrialState.STOPPED
-        store.commit(made.id, epoch, Batch(log=[(12, Stop(reason="bad", trial=3))], trials=[trials[3]]), T0 + 3)
-        page = store.list_trials(made.id, page_size=3)
-        rest = store.list_trials(made.id, page_size=3, page_token=page.next_token)
+        store.drivers.commit(made.id, epoch, Batch(log=[(12, Stop(reason="bad", trial=3))], trials=[trials[3]]), T0 + 3)
+        page = store.trials.page(made.id, page_size=3)
+        rest = store.trials.page(made.id, page_size=3, page_token=page.next_token)
         assert [t.number for t in page.items + rest.items] == [0, 1, 2, 3, 4]
         assert rest.next_token is None
-        assert [t.number for t in store.list_trials(made.id, state="stopped").items] == [3]
-        assert store.list_trials(made.id).items[3].ended_at == T0 + 3
+        assert [t.number for t in store.trials.page(made.id, state="stopped").items] == [3]
+        assert store.trials.page(made.id).items[3].ended_at == T0 + 3
 
     def test_experiment_follows_its_batches(self, store: Store) -> None:
         made, epoch, _ = begin(store)
@@ -464,13 +473,15 @@ class TestViews:
             "started",
         )
         best = {"trial_number": 0, "value": 0.5}
-        store.commit(made.id, epoch, Batch(log=[], summary={"best": best, "counts": {"running": 0}}), T0 + 2)
-        store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED, summary={"best": None}), T0 + 3)
-        store.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), T0 + 4)
-        store.commit(
+        store.drivers.commit(made.id, epoch, Batch(log=[], summary={"best": best, "counts": {"running": 0}}), T0 + 2)
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED, summary={"best": None}), T0 + 3
+        )
+        store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), T0 + 4)
+        store.drivers.commit(
             made.id, epoch, Batch(log=[], state=ExperimentState.FAILED, summary={"error": "trial 0: boom"}), T0 + 5
         )
-        found = store.get_experiment(made.public_id)
+        found = store.experiments.get(made.public_id)
         assert (found.state, found.best, found.counts, found.error) == (
             ExperimentState.FAILED,
             best,
@@ -482,21 +493,21 @@ class TestViews:
     def test_decisions_newest_first_and_done_when_carried_out(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)
         log = [(6, Stop(reason="bad", trial=0)), (7, Pause(reason="rest", trial=1)), (8, Finish(reason="all done"))]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials, carried_out=[6]), T0)
-        page = store.decisions(made.id, page_size=3)
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials, carried_out=[6]), T0)
+        page = store.log.decisions(made.id, page_size=3)
         assert [(d.seq, d.kind, d.trial, d.reason, d.state) for d in page.items] == [
             (8, "finish", None, "all done", "pending"),
             (7, "pause", 1, "rest", "pending"),
             (6, "stop", 0, "bad", "done"),
         ]
-        rest = store.decisions(made.id, page_token=page.next_token)
+        rest = store.log.decisions(made.id, page_token=page.next_token)
         assert [(d.seq, d.kind, d.trial) for d in rest.items] == [(4, "start", 1), (2, "start", 0)]
-        assert [d.seq for d in store.decisions(made.id, trial=1).items] == [7, 4]
+        assert [d.seq for d in store.log.decisions(made.id, trial=1).items] == [7, 4]
         assert page.items[1].payload["trial"] == 1
-        assert [d.seq for d in store.decisions(made.id, kinds=["stop", "finish"]).items] == [8, 6]
-        assert [d.seq for d in store.decisions(made.id, text="ALL d").items] == [8]
-        assert [d.seq for d in store.decisions(made.id, kinds=["stop"], text="rest").items] == []
-        assert [d.seq for d in store.decisions(made.id, text="%").items] == []
+        assert [d.seq for d in store.log.decisions(made.id, kinds=["stop", "finish"]).items] == [8, 6]
+        assert [d.seq for d in store.log.decisions(made.id, text="ALL d").items] == [8]
+        assert [d.seq for d in store.log.decisions(made.id, kinds=["stop"], text="rest").items] == []
+        assert [d.seq for d in store.log.decisions(made.id, text="%").items] == []
 
     def test_warnings_are_notes_that_say_so(self, store: Store) -> None:
         made, epoch, trials = begin(store)
@@ -506,24 +517,24 @@ class TestViews:
             (6, Finish(reason="done")),
             (7, Note(reason="another", trial=0, warning=True)),
         ]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
-        assert [(note.seq, note.reason) for note in store.warnings(made.id)] == [(5, "a slip"), (7, "another")]
-        assert [note.seq for note in store.warnings(made.id, after=5)] == [7]
-        assert [note.seq for note in store.decisions(made.id, trial=0).items if note.kind == "note"] == [7]
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert [(note.seq, note.reason) for note in store.log.warnings(made.id)] == [(5, "a slip"), (7, "another")]
+        assert [note.seq for note in store.log.warnings(made.id, after=5)] == [7]
+        assert [note.seq for note in store.log.decisions(made.id, trial=0).items if note.kind == "note"] == [7]
 
     def test_segments_of_all_trials_with_where_they_go_on_from(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)
         info = CheckpointInfo(id=f"ckp_{made.public_id}", uri="/c/1", step=3)
         saved = dataclasses.replace(a_report(0, 3), checkpoint=info)
         trials[1].segments.append(Segment(2, "exploit", {"lr": 0.5}, 3, info, opened_at=T0))
-        store.commit(made.id, epoch, Batch(log=[(6, saved)], trials=trials), T0)
-        found = store.segments(made.id)
+        store.drivers.commit(made.id, epoch, Batch(log=[(6, saved)], trials=trials), T0)
+        found = store.trials.segments(made.id)
         assert sorted(found) == [0, 1]
         assert [(s.ordinal, s.cause, s.source_trial, s.source_ordinal) for s in found[1]] == [
             (1, "start", None, None),
             (2, "exploit", 0, 1),
         ]
-        assert found[1] == store.get_trial(trial_id(made.public_id, 1)).segments
+        assert found[1] == store.trials.get(trial_id(made.public_id, 1)).segments
 
     def test_checkpoints_have_the_state_they_are_in(self, store: Store) -> None:
         made, epoch, trials = begin(store)
@@ -533,21 +544,21 @@ class TestViews:
         ]
         log = [(3 + n, dataclasses.replace(a_report(0, n), checkpoint=infos[n - 1])) for n in (1, 2, 3)]
         deleted = CheckpointDeleted(time=T0, trial=0, checkpoint=infos[0].id)
-        store.commit(made.id, epoch, Batch(log=[*log, (7, deleted)], trials=trials), T0)
-        assert [(c.state, c.node) for c in store.checkpoints(made.id)] == [
+        store.drivers.commit(made.id, epoch, Batch(log=[*log, (7, deleted)], trials=trials), T0)
+        assert [(c.state, c.node) for c in store.trials.checkpoints(made.id)] == [
             (state, "5f" * 28) for state in ("deleted", "uploading", "ready")
         ]
         uploaded = [dataclasses.replace(info, ready=True, uri="s3://b", node=None) for info in infos[:2]]
         saved = [CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=info) for info in uploaded]
-        store.commit(made.id, epoch, Batch(log=[(8, saved[0]), (9, saved[1])], trials=trials), T0)
-        assert [(c.state, c.uri, c.node) for c in store.checkpoints(made.id, trial=0)] == [
+        store.drivers.commit(made.id, epoch, Batch(log=[(8, saved[0]), (9, saved[1])], trials=trials), T0)
+        assert [(c.state, c.uri, c.node) for c in store.trials.checkpoints(made.id, trial_number=0)] == [
             ("deleted", "/c/1", "5f" * 28),
             ("ready", "s3://b", None),
             ("ready", "/c/3", "5f" * 28),
         ]
-        assert store.get_checkpoint(infos[2].id).segment == 1
+        assert store.trials.checkpoint(infos[2].id).segment == 1
         with pytest.raises(NotFound):
-            store.get_checkpoint("ckp_nothing")
+            store.trials.checkpoint("ckp_nothing")
 
     def test_the_stream_has_everything_in_order(self, store: Store) -> None:
         made, epoch, trials = begin(store)
@@ -557,8 +568,8 @@ class TestViews:
             (5, Stop(reason="bad", trial=0)),
             (6, dataclasses.replace(a_report(0, 2), step=640)),
         ]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
-        items = store.events_after(made.id, 0)
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        items = store.log.events_after(made.id, 0)
         assert [(i.seq, i.event, i.trial) for i in items] == [
             (1, "driver_started", None),
             (2, "decision", 0),
@@ -579,8 +590,8 @@ class TestViews:
         }
         assert items[3].data["step"] is None
         assert items[4].data["reason"] == "bad"
-        assert [i.seq for i in store.events_after(made.id, 2, limit=2)] == [3, 4]
-        assert store.events_after(made.id, 6) == []
+        assert [i.seq for i in store.log.events_after(made.id, 2, limit=2)] == [3, 4]
+        assert store.log.events_after(made.id, 6) == []
 
     def test_curves_break_between_segments(self, store: Store) -> None:
         made, epoch, (trial, other) = begin(store, 2)
@@ -590,29 +601,31 @@ class TestViews:
             (7, a_report(0, 2)),
             (8, dataclasses.replace(a_report(0, 1, segment=2, accuracy=0.9), iteration=3)),
         ]
-        store.commit(made.id, epoch, Batch(log=log, trials=[trial, other]), T0)
-        [curve] = store.curves(made.id, "accuracy").curves
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial, other]), T0)
+        [curve] = store.metrics.curves(made.id, "accuracy").curves
         assert curve.trial == 0
         assert [(s.ordinal, s.cause, s.x, s.y) for s in curve.segments] == [
             (1, "start", [1, 2], [0.01, 0.02]),
             (2, "resume", [3], [0.9]),
         ]
-        [curve] = store.curves(made.id, "accuracy", x="time").curves
+        [curve] = store.metrics.curves(made.id, "accuracy", x="time").curves
         assert curve.segments[0].x == [1.0, 2.0]
-        assert store.curves(made.id, "nothing").curves == ()
-        assert store.metric_names(made.id) == ["accuracy", "loss"]
+        assert store.metrics.curves(made.id, "nothing").curves == ()
+        assert store.metrics.names(made.id) == ["accuracy", "loss"]
         with pytest.raises(SpecError):
-            store.curves(made.id, "accuracy", x="steps")
+            store.metrics.curves(made.id, "accuracy", x="steps")
 
     def test_curves_by_the_training_codes_own_step_leave_reports_without_one_out(self, store: Store) -> None:
         made, epoch, trials = begin(store)
         steps = (None, 2**40, 0, -7)
         reports = [dataclasses.replace(a_report(0, n), step=step) for n, step in enumerate(steps, 1)]
-        store.commit(made.id, epoch, Batch(log=[(3 + n, r) for n, r in enumerate(reports, 1)], trials=trials), T0)
-        assert [entry for _, entry in store.load(made.id, after=3)] == reports
-        [curve] = store.curves(made.id, "accuracy", x="user_step").curves
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[(3 + n, r) for n, r in enumerate(reports, 1)], trials=trials), T0
+        )
+        assert [entry for _, entry in store.drivers.load(made.id, after=3)] == reports
+        [curve] = store.metrics.curves(made.id, "accuracy", x="user_step").curves
         assert [(part.x, part.y) for part in curve.segments] == [([2**40, 0, -7], [0.02, 0.03, 0.04])]
-        [curve] = store.curves(made.id, "accuracy").curves
+        [curve] = store.metrics.curves(made.id, "accuracy").curves
         assert curve.segments[0].x == [1, 2, 3, 4]
 
     def test_best_so_far_has_the_improvements(self, store: Store) -> None:
@@ -622,10 +635,10 @@ class TestViews:
             (6 + at, dataclasses.replace(a_report(trial, 1 + at, accuracy=value), time=T0 + 2 + at))
             for at, (trial, value) in enumerate(values)
         ]
-        store.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
-        assert store.best_so_far(made.id, "accuracy", "max") == ([1.0, 4.0, 7.0], [0.3, 0.5, 0.6])
-        assert store.best_so_far(made.id, "accuracy", "min") == ([1.0, 2.0], [0.3, 0.2])
-        assert store.best_so_far(made.id, "nothing", "min") == ([], [])
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        assert store.metrics.best_so_far(made.id, "accuracy", "max") == ([1.0, 4.0, 7.0], [0.3, 0.5, 0.6])
+        assert store.metrics.best_so_far(made.id, "accuracy", "min") == ([1.0, 2.0], [0.3, 0.2])
+        assert store.metrics.best_so_far(made.id, "nothing", "min") == ([], [])
 
     def test_logs_by_rank_and_tail(self, store: Store) -> None:
         made, _, _ = begin(store)
@@ -636,43 +649,45 @@ class TestViews:
             for rank in (0, 1)
             for n in (0, 1)
         ]
-        store.add_logs(made.id, chunks)
-        store.add_logs(
+        store.ranks.add_logs(made.id, chunks)
+        store.ranks.add_logs(
             made.id,
             [*chunks, LogChunk(trial=9, segment=1, rank=0, stream="stdout", chunk_no=0, time=T0, text="nobody's")],
         )
         name = trial_id(made.public_id, 0)
-        assert store.logs(name) == chunks
-        assert store.logs(name, rank=1) == chunks[2:]
-        assert [(c.rank, c.text) for c in store.logs(name, tail=3)] == [
+        assert store.ranks.logs(name) == chunks
+        assert store.ranks.logs(name, rank=1) == chunks[2:]
+        assert [(c.rank, c.text) for c in store.ranks.logs(name, tail=3)] == [
             (0, "0 b0\n0 a1\n0 b1\n"),
             (1, "1 b0\n1 a1\n1 b1\n"),
         ]
-        assert store.logs(name, segment=2) == []
+        assert store.ranks.logs(name, segment=2) == []
         with pytest.raises(NotFound):
-            store.logs("trl_nothing")
+            store.ranks.logs("trl_nothing")
 
 
 class TestCommands:
     def test_pending_until_carried_out(self, store: Store) -> None:
         made, epoch, _ = begin(store)
-        first = store.add_command(made.id, "pause", None, "a person")
-        second = store.add_command(made.id, "stop", 0)
-        assert [(c.id, c.command, c.trial, c.reason) for c in store.pending_commands([made.id])] == [
+        first = store.commands.add(made.id, "pause", None, "a person")
+        second = store.commands.add(made.id, "stop", 0)
+        assert [(c.id, c.command, c.trial, c.reason) for c in store.commands.pending([made.id])] == [
             (first, "pause", None, "a person"),
             (second, "stop", 0, ""),
         ]
-        store.commit(made.id, epoch, Batch(log=[(4, Commanded(time=T0, command="pause"))], commands=[first]), T0)
-        assert [c.id for c in store.pending_commands([made.id])] == [second]
-        assert store.pending_commands([]) == []
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[(4, Commanded(time=T0, command="pause"))], commands=[first]), T0
+        )
+        assert [c.id for c in store.commands.pending([made.id])] == [second]
+        assert store.commands.pending([]) == []
 
     def test_asking_twice_is_asking_once(self, store: Store) -> None:
         made, _, _ = begin(store)
-        first = store.add_command(made.id, "pause")
-        assert store.add_command(made.id, "pause") == first
-        resume = store.add_command(made.id, "resume")
-        assert store.add_command(made.id, "pause") not in (first, resume)  # it comes after the resume
-        assert store.add_command(made.id, "stop", 1) != store.add_command(made.id, "stop", 2)
+        first = store.commands.add(made.id, "pause")
+        assert store.commands.add(made.id, "pause") == first
+        resume = store.commands.add(made.id, "resume")
+        assert store.commands.add(made.id, "pause") not in (first, resume)  # it comes after the resume
+        assert store.commands.add(made.id, "stop", 1) != store.commands.add(made.id, "stop", 2)
 
 
 class TestUsage:
@@ -685,12 +700,12 @@ class TestUsage:
     def test_comes_back_by_segment_and_rank(self, store: Store) -> None:
         made, *_ = begin(store, segments=2)
         gpu = {"gpu_bytes": 2**40, "gpu_reserved_bytes": 2**41, "gpu_percent": 12.5}
-        store.add_usage(made.id, [self.sample(1, rank=1), self.sample(1), self.sample(1, segment=2)])
-        store.add_usage(made.id, [self.sample(2, rank=1, **gpu), self.sample(2), self.sample(2)])
-        found = store.usage(trial_id(made.public_id, 0))
+        store.ranks.add_usage(made.id, [self.sample(1, rank=1), self.sample(1), self.sample(1, segment=2)])
+        store.ranks.add_usage(made.id, [self.sample(2, rank=1, **gpu), self.sample(2), self.sample(2)])
+        found = store.ranks.usage(trial_id(made.public_id, 0))
         assert [(s.segment, s.rank, len(s.x)) for s in found] == [(1, 0, 2), (1, 1, 2), (2, 0, 1)]
         second = found[1]
-        start = store.get_experiment(made.public_id).started_at or 0.0
+        start = store.experiments.get(made.public_id).started_at or 0.0
         assert second.x == [T0 + 11 - start, T0 + 21 - start]
         assert (second.rss_bytes, second.gpu_bytes) == ([2**33 + 1, 2**33 + 2], [None, 2**40])
         assert (second.gpu_reserved_bytes, second.gpu_percent) == ([None, 2**41], [None, 12.5])
@@ -698,32 +713,32 @@ class TestUsage:
     def test_cpu_is_told_as_percent_since_the_sample_before(self, store: Store) -> None:
         made, *_ = begin(store, segments=2)
         busy = self.sample(2, cpu_s=25.0)
-        store.add_usage(made.id, [self.sample(1), busy, self.sample(1, segment=2), self.sample(2, segment=2)])
-        first, second = store.usage(trial_id(made.public_id, 0))
+        store.ranks.add_usage(made.id, [self.sample(1), busy, self.sample(1, segment=2), self.sample(2, segment=2)])
+        first, second = store.ranks.usage(trial_id(made.public_id, 0))
         assert first.cpu_percent == pytest.approx([50.0, 200.0])
         assert second.cpu_percent == [None, pytest.approx(50.0)]  # this segment's start is not known yet
 
     def test_a_choice_of_rank_and_segment(self, store: Store) -> None:
         made, *_ = begin(store, segments=2)
-        store.add_usage(made.id, [self.sample(1, rank, segment) for rank in (0, 1) for segment in (1, 2)])
+        store.ranks.add_usage(made.id, [self.sample(1, rank, segment) for rank in (0, 1) for segment in (1, 2)])
         trial = trial_id(made.public_id, 0)
-        assert [(s.segment, s.rank) for s in store.usage(trial, rank=1)] == [(1, 1), (2, 1)]
-        assert [(s.segment, s.rank) for s in store.usage(trial, rank=0, segment=2)] == [(2, 0)]
+        assert [(s.segment, s.rank) for s in store.ranks.usage(trial, rank=1)] == [(1, 1), (2, 1)]
+        assert [(s.segment, s.rank) for s in store.ranks.usage(trial, rank=0, segment=2)] == [(2, 0)]
         with pytest.raises(NotFound, match="trl_nothing"):
-            store.usage("trl_nothing")
+            store.ranks.usage("trl_nothing")
 
     def test_thinning_leaves_evenly_spaced_samples_of_that_segment(self, store: Store) -> None:
         made, *_ = begin(store, segments=2)
         trial = trial_id(made.public_id, 0)
-        store.add_usage(made.id, [self.sample(n, segment=s) for n in range(1, 9) for s in (1, 2)])
-        store.add_usage(made.id, [self.sample(9, segment=2)], keep={(0, 1): 4})
-        start = store.get_experiment(made.public_id).started_at or 0.0
-        thinned, whole = store.usage(trial)
+        store.ranks.add_usage(made.id, [self.sample(n, segment=s) for n in range(1, 9) for s in (1, 2)])
+        store.ranks.add_usage(made.id, [self.sample(9, segment=2)], keep={(0, 1): 4})
+        start = store.experiments.get(made.public_id).started_at or 0.0
+        thinned, whole = store.ranks.usage(trial)
         assert thinned.x == [T0 + 41 - start, T0 + 81 - start]
         assert thinned.cpu_percent == pytest.approx([50.0, 50.0])
         assert len(whole.x) == 9
 
     def test_a_sample_of_a_segment_that_is_not_there_is_left_out(self, store: Store) -> None:
         made, *_ = begin(store)
-        store.add_usage(made.id, [self.sample(1, segment=7), self.sample(1)], keep={(3, 1): 2})
-        assert [s.segment for s in store.usage(trial_id(made.public_id, 0))] == [1]
+        store.ranks.add_usage(made.id, [self.sample(1, segment=7), self.sample(1)], keep={(3, 1): 2})
+        assert [s.segment for s in store.ranks.usage(trial_id(made.public_id, 0))] == [1]

@@ -142,27 +142,29 @@ def same(left: Any, right: Any) -> bool:
 def test_load_gives_back_what_commit_got(
     store: Store, database_url: str, batches: list[list[Entry]], reopen: bool
 ) -> None:
-    made = store.create_experiment(a_spec())
-    epoch = store.claim(made.id, "driver", 60, T0)
+    made = store.experiments.create(a_spec())
+    epoch = store.drivers.claim(made.id, "driver", 60, T0)
     population = [a_trial(number, SEGMENTS) for number in range(TRIALS)]
     other = Store.open(database_url) if reopen else store  # a second process knows no ids yet
     try:
-        store.commit(made.id, epoch, Batch(log=[], trials=population), T0)
+        store.drivers.commit(made.id, epoch, Batch(log=[], trials=population), T0)
         for at, batch in enumerate(batches):
-            (store, other)[at % 2].commit(made.id, epoch, Batch(log=batch, trials=population[:1]), T0)
+            (store, other)[at % 2].drivers.commit(made.id, epoch, Batch(log=batch, trials=population[:1]), T0)
     finally:
         if reopen:
             other.close()
     expected = [entry for batch in batches for entry in batch]
-    found = list(store.load(made.id))
+    found = list(store.drivers.load(made.id))
     assert [seq for seq, _ in found] == [seq for seq, _ in expected]
     for (_, left), (_, right) in zip(found, expected, strict=True):
         assert same(left, right), (left, right)
-    assert [item.seq for item in store.events_after(made.id, 0)] == [seq for seq, _ in expected]
+    assert [item.seq for item in store.log.events_after(made.id, 0)] == [seq for seq, _ in expected]
     for after in {0, len(expected) // 2, len(expected)}:
-        assert [seq for seq, _ in store.load(made.id, after)] == list(range(after + 1, len(expected) + 1))
+        assert [seq for seq, _ in store.drivers.load(made.id, after)] == list(range(after + 1, len(expected) + 1))
 
-    store.claim(made.id, "other", 60, T0 + 100)
+    store.drivers.claim(made.id, "other", 60, T0 + 100)
     with pytest.raises(LostLease):
-        store.commit(made.id, epoch, Batch(log=[(len(expected) + 1, d.Finish(reason="late"))], trials=population), T0)
-    assert len(list(store.load(made.id))) == len(expected)
+        store.drivers.commit(
+            made.id, epoch, Batch(log=[(len(expected) + 1, d.Finish(reason="late"))], trials=population), T0
+        )
+    assert len(list(store.drivers.load(made.id))) == len(expected)

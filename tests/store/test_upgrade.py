@@ -22,7 +22,7 @@ from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 from tuner.store.connect import connect
-from tuner.store.migrate import HEAD, revision, scripts
+from tuner.store.migrate import head, revision, scripts
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_database.sqlite.gz"
 
@@ -98,56 +98,56 @@ def upgraded(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def named(store: Store, name: str) -> ExperimentRecord:
-    (record,) = store.experiments_named(name)
+    (record,) = store.experiments.named(name)
     return record
 
 
 def folded(store: Store, record: ExperimentRecord) -> Core:
     core = assemble(record.spec, Space.from_json(record.spec.space))
-    for seq, entry in store.load(record.id):
+    for seq, entry in store.drivers.load(record.id):
         core.fold(seq, entry)
     return core
 
 
 def test_the_old_database_is_migrated(old_url: str) -> None:
     with Store.open(old_url) as store:
-        assert revision(store._engine) == WRITTEN_AT
+        assert revision(store._database.engine) == WRITTEN_AT
         with pytest.raises(tuner.TunerError, match="run `tuner migrate`"):
             store.check()
         store.migrate()
         store.check()
-        assert revision(store._engine) == HEAD
+        assert revision(store._database.engine) == head()
 
 
 def test_every_old_experiment_is_listed_in_its_state(upgraded: Store) -> None:
-    page = upgraded.list_experiments()
+    page = upgraded.experiments.page()
     assert {record.name: str(record.state) for record in page.items} == EXPECTED
 
 
 def test_curves_and_decisions_of_old_experiments_can_be_read(upgraded: Store) -> None:
-    for record in upgraded.list_experiments().items:
-        reports = sum(trial.reports for trial in upgraded.newest_trials(record.id, 1000))
+    for record in upgraded.experiments.page().items:
+        reports = sum(trial.reports for trial in upgraded.trials.newest(record.id, 1000))
         if record.name == "never started":
-            assert upgraded.decisions(record.id).items == ()
+            assert upgraded.log.decisions(record.id).items == ()
             continue
-        decisions = upgraded.decisions(record.id, page_size=1000).items
+        decisions = upgraded.log.decisions(record.id, page_size=1000).items
         assert decisions
         assert all(decision.reason for decision in decisions)
         for x in ("step", "time"):
-            curves = upgraded.curves(record.id, "accuracy", x=x).curves
+            curves = upgraded.metrics.curves(record.id, "accuracy", x=x).curves
             assert sum(len(part.y) for curve in curves for part in curve.segments) == reports, (record.name, x)
         if reports:
-            _, best = upgraded.best_so_far(record.id, "accuracy", "max")
+            _, best = upgraded.metrics.best_so_far(record.id, "accuracy", "max")
             assert best == sorted(best)
             assert best[-1] == pytest.approx(max(t.best_value for t in folded(upgraded, record).trials if t.best_value))
-        for trial in upgraded.newest_trials(record.id, 1000):
-            assert upgraded.get_trial(trial.public_id).segments
-        upgraded.checkpoints(record.id)
-    assert upgraded.usage(upgraded.newest_trials(named(upgraded, "asha finished").id, 27)[0].public_id)
+        for trial in upgraded.trials.newest(record.id, 1000):
+            assert upgraded.trials.get(trial.public_id).segments
+        upgraded.trials.checkpoints(record.id)
+    assert upgraded.ranks.usage(upgraded.trials.newest(named(upgraded, "asha finished").id, 27)[0].public_id)
 
 
 def test_old_logs_fold_to_what_the_rows_say(upgraded: Store) -> None:
-    for record in upgraded.list_experiments().items:
+    for record in upgraded.experiments.page().items:
         if record.name == "never started":
             continue
         assert list(invariants.broken(upgraded, record)) == []
@@ -167,17 +167,17 @@ def taken_up(store: Store, record: ExperimentRecord) -> Search:
 @pytest.mark.parametrize("name", UNFINISHED)
 def test_an_old_experiment_goes_on_to_its_end(upgraded: Store, name: str) -> None:
     record = named(upgraded, name)
-    before = {trial.number: trial for trial in upgraded.newest_trials(record.id, 1000)}
+    before = {trial.number: trial for trial in upgraded.trials.newest(record.id, 1000)}
     if record.state is ExperimentState.PAUSED:
-        upgraded.add_command(record.id, "resume", reason="by a user")
+        upgraded.commands.add(record.id, "resume", reason="by a user")
     search = taken_up(upgraded, record)
     search.obey()
     search.advance()
 
-    after = upgraded.get_experiment(record.public_id)
+    after = upgraded.experiments.get(record.public_id)
     assert after.state is ExperimentState.COMPLETED, after.error
     assert list(invariants.broken(upgraded, after)) == []
-    trials = {trial.number: trial for trial in upgraded.newest_trials(record.id, 1000)}
+    trials = {trial.number: trial for trial in upgraded.trials.newest(record.id, 1000)}
     for number, trial in before.items():
         if trial.state.ended:
             assert trials[number].state is trial.state
@@ -190,7 +190,7 @@ def test_an_old_experiment_goes_on_to_its_end(upgraded: Store, name: str) -> Non
 def test_an_old_experiment_that_never_started_runs(upgraded: Store) -> None:
     record = named(upgraded, "never started")
     taken_up(upgraded, record).advance()
-    assert upgraded.get_experiment(record.public_id).state is ExperimentState.COMPLETED
+    assert upgraded.experiments.get(record.public_id).state is ExperimentState.COMPLETED
 
 
 @pytest.mark.ray
@@ -203,7 +203,9 @@ def test_an_interrupted_old_experiment_is_resumed_by_a_script(old_url: str, monk
     result: Any = tuner.resume(record.public_id, verbose=0)
     assert result.state == "completed"
     with Store.open(old_url) as store:
-        states = {trial.state for trial in store.newest_trials(record.id, 100)}
+        states = {trial.state for trial in store.trials.newest(record.id, 100)}
         assert all(state.ended for state in states)
         assert TrialState.COMPLETED in states
-        assert any(len(found) > 1 for found in store.segments(record.id).values()), "what ran was started once more"
+        assert any(len(found) > 1 for found in store.trials.segments(record.id).values()), (
+            "what ran was started once more"
+        )

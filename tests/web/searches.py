@@ -82,10 +82,10 @@ class Search:
         core: Core | None = None,
     ) -> None:
         self.store, self.curve, self.seconds, self.now = store, curve, seconds, start
-        record = record or store.create_experiment(spec, now=start - 1.0)
+        record = record or store.experiments.create(spec, now=start - 1.0)
         self.id, self.public_id = record.id, record.public_id
         self.core = core or assemble(spec, Space.from_json(spec.space))
-        self.epoch = store.claim(self.id, "test", 1e6, start)
+        self.epoch = store.drivers.claim(self.id, "test", 1e6, start)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._log: list[Entry] = []
@@ -112,7 +112,7 @@ class Search:
 
     def obey(self) -> None:
         """Do what users have asked for."""
-        for command in self.store.pending_commands([self.id]):
+        for command in self.store.commands.pending([self.id]):
             self._feed(e.Commanded(time=self.now, command=command.command, trial=command.trial, reason=command.reason))  # type: ignore[arg-type]
             self.commit(commands=[command.id])
 
@@ -128,7 +128,7 @@ class Search:
             carried_out=decided + self._started,
             commands=commands or [],
         )
-        self.store.commit(self.id, self.epoch, batch, self.now)
+        self.store.drivers.commit(self.id, self.epoch, batch, self.now)
         self._log, self._touched, self._started = [], {}, []
 
     def _feed(self, event: Event) -> None:
@@ -235,7 +235,7 @@ class Search:
             )
             for rank in (0, 1)
         ]
-        self.store.add_logs(self.id, chunks)
+        self.store.ranks.add_logs(self.id, chunks)
 
     def write_usage(self, number: int, ordinal: int = 1) -> None:
         """What two ranks would have used: a core each, and memory that rises to 2 GiB."""
@@ -252,7 +252,7 @@ class Search:
             for rank in (0, 1)
             for n in range(1, 9)
         ]
-        self.store.add_usage(self.id, samples)
+        self.store.ranks.add_usage(self.id, samples)
 
 
 def steady(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:

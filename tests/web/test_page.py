@@ -155,10 +155,10 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
     best = best_of(running)
     expect(page.get_by_role("row").nth(1)).to_contain_text(f"{best['value']:.6g}")
     wait_until(page, lambda: page.evaluate(INK) > before, "drawing the new points")
-    last = next(decision for decision in running.store.decisions(running.id).items if decision.trial is not None)
+    last = next(decision for decision in running.store.log.decisions(running.id).items if decision.trial is not None)
     expect(page.get_by_role("region", name="Decisions, newest first")).to_contain_text(last.reason)
     # Curves and decisions are not read again; a start is carried out once the trial runs.
-    waiting = sum(decision.state == "pending" for decision in running.store.decisions(running.id).items)
+    waiting = sum(decision.state == "pending" for decision in running.store.log.decisions(running.id).items)
     expect(page.get_by_text("not carried out yet")).to_have_count(waiting)
     assert [url for url in fetched if "/curves" in url] == [], "points are appended, not read again"
     assert [url for url in fetched if "/decisions" in url] == []
@@ -175,7 +175,7 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
 
 def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, service: Service) -> None:
     spec = digits("soon")
-    record = service.store.create_experiment(spec)
+    record = service.store.experiments.create(spec)
     page = visit(f"/experiments/{record.public_id}?x=time")
     expect(page.get_by_text("Waiting for the first trial to start.")).to_be_visible()
     expect(page.get_by_role("status")).to_have_text("live")
@@ -319,12 +319,12 @@ def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search)
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("leaves at its next report")
     dialog.get_by_role("button", name="Keep it running").click()
-    assert running.store.pending_commands([running.id]) == []
+    assert running.store.commands.pending([running.id]) == []
     for action, state in (("Pause", "paused"), ("Resume", "running"), ("Cancel", "cancelled")):
         page.get_by_role("button", name=action, exact=True).click()
         page.get_by_role("dialog").get_by_role("button", name=action, exact=True).click()
         expect(page.get_by_role("dialog")).to_have_count(0)
-        wait_until(page, lambda: running.store.pending_commands([running.id]), f"{action} reaching the database")
+        wait_until(page, lambda: running.store.commands.pending([running.id]), f"{action} reaching the database")
         running.obey()
         running.advance(12)
         expect(header).to_contain_text(state)
@@ -352,7 +352,7 @@ def test_a_thousand_curves_of_thirty_points_stay_smooth(
 
 @pytest.mark.parametrize("path", ["/", "/experiments/{id}", "/experiments/{id}?trial=2", "/trials/{trial}"])
 def test_on_a_phone_nothing_sticks_out(visit: Open, finished: Search, path: str, tmp_path: Path) -> None:
-    trial = finished.store.list_trials(finished.id).items[2]
+    trial = finished.store.trials.page(finished.id).items[2]
     page = visit(path.format(id=finished.public_id, trial=trial.public_id), width=390, height=844)
     expect(page.get_by_text("completed").first).to_be_visible()
     page.wait_for_load_state("load")

@@ -123,7 +123,7 @@ def test_decisions_have_a_tab_with_filters_that_stand_in_the_address(
     expect(page).to_have_url(re.compile("q=iteration"))
     at_nine = [
         decision
-        for decision in finished.store.decisions(finished.id, page_size=1000).items
+        for decision in finished.store.log.decisions(finished.id, page_size=1000).items
         if decision.kind == "stop" and "iteration 9" in decision.reason
     ]
     expect(log.get_by_role("listitem")).to_have_count(len(at_nine))
@@ -144,7 +144,7 @@ def test_decisions_have_a_tab_with_filters_that_stand_in_the_address(
 
 
 def test_a_trials_page_has_a_chart_for_each_of_its_metrics(visit: Open, finished: Search, tmp_path: Path) -> None:
-    trial = finished.store.list_trials(finished.id).items[0]
+    trial = finished.store.trials.page(finished.id).items[0]
     page = visit(f"/trials/{trial.public_id}", height=1000)
     for metric in ("accuracy", "loss"):
         chart = page.get_by_role("img", name=re.compile(rf"^{metric} of trial 0 over training iteration, last"))
@@ -326,7 +326,7 @@ def test_the_banner_of_a_stopped_service_is_not_covered_by_an_open_trial(
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_all_text_can_be_read(visit: Open, finished: Search, population: Search, dark: bool) -> None:
-    trial = finished.store.list_trials(finished.id).items[4]
+    trial = finished.store.trials.page(finished.id).items[4]
     paths = [
         "/",
         f"/experiments/{finished.public_id}",

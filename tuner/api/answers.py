@@ -1,4 +1,4 @@
-"""Answers, and what routes ask of a request."""
+"""How routes read requests and write answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from fastapi import Query, Request
+from fastapi import Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
 from pydantic import BaseModel
@@ -16,20 +16,29 @@ from tuner.errors import SpecError
 from tuner.experiments.spec import escape
 from tuner.names import did_you_mean
 
+ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
+TrialId = Annotated[str, Path(description="trl_...", examples=["trl_0123456789abcdef0123_0"])]
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the page before")]
 
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "there is none"}}
-BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "something in the request is wrong"}}
-SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers just now"}}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "it does not exist"}}
+BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request has mistakes"}}
+SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers at the moment"}}
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
 
 
 def answer(
     model: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, tag: str | None = None
 ) -> Response:
-    """Return the model as JSON with an ETag, by default made from the body. A client that asks again with If-None-Match gets a
-    304 if nothing has changed.
+    """Return a model as JSON with an ETag.
+
+    If a client sends the ETag in If-None-Match and nothing has changed, the guard turns the answer into a 304.
+
+    Args:
+        model: the content.
+        status: the status of the answer.
+        headers: further headers.
+        tag: the ETag. By default it is made from the content.
     """
     body = model.model_dump_json().encode()
     head = {"ETag": tag or etag(body), "Cache-Control": "no-cache", **(headers or {})}
@@ -41,29 +50,32 @@ def etag(of: bytes) -> str:
 
 
 def knows(request: Request, tag: str) -> bool:
-    """Return whether the client has the answer with this ETag already."""
+    """Return True if the client has the answer with this ETag already."""
     known = request.headers.get("if-none-match", "").split(",")
     return tag in {one.strip().removeprefix("W/") for one in known}
 
 
 async def only_known_parameters(request: Request) -> None:
-    """For every route: SpecError for query parameters that it does not take, each with the one that was most likely meant."""
+    """Raise SpecError for query parameters that the route does not have, each with the parameter that was likely meant."""
     known = _parameters(request.scope["route"].dependant)
     unknown = dict.fromkeys(name for name in request.query_params if name not in known)
     if unknown:
-        there_are = f"; there are {', '.join(known)}" if known else "; this takes none"
+        there_are = f"; there are {', '.join(known)}" if known else "; this route has none"
         raise SpecError([(f"/{escape(n)}", f"unknown parameter{did_you_mean(n, known) or there_are}") for n in unknown])
 
 
 def _parameters(of: Dependant) -> list[str]:
-    """The query parameters of a route's function and of what it depends on."""
+    """Return the query parameters of a route and of its dependencies."""
     inner = [name for one in of.dependencies for name in _parameters(one)]
     return [*(field.alias for field in of.query_params), *inner]
 
 
 async def json_body(request: Request) -> Any:
-    """Return the body as JSON. SpecError says what is wrong with it: NaN, a name that occurs twice in an object, and any encoding
-    but UTF-8 are errors, though Python would read them.
+    """Return the body as JSON.
+
+    Raises:
+        SpecError: the body is not JSON. NaN, a name that occurs twice in an object, and encodings other than UTF-8 are errors,
+            although Python would read them.
     """
     body = await request.body()
     try:
@@ -88,4 +100,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def plain_text(value: str) -> str:
+    """Return a text without what no database takes. A name that has it is then not found, instead of an error."""
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

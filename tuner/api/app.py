@@ -1,4 +1,4 @@
-"""Putting the API together: routes, errors, guards, the page."""
+"""Build the API: routes, errors, guards, the page."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
 from tuner import __version__
-from tuner.api import experiments, health, pages, problems, trials
+from tuner.api import access, experiments, health, pages, problems, trials, verbs
 from tuner.api.answers import only_known_parameters
+from tuner.api.auth import Authenticate
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
@@ -22,7 +23,7 @@ from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store
 
-GZIP_LEVEL = 1  # the others take several times as long for a few per cent
+GZIP_LEVEL = 1  # higher levels take several times as long and save only a few per cent
 
 
 def create_app(
@@ -34,15 +35,18 @@ def create_app(
     *,
     web: Path | None = None,
 ) -> FastAPI:
-    """The service without a driver, to be run by any ASGI server in one process.
+    """Return the service without a driver. Any ASGI server can run it, in one process.
 
-    poke: called after a row was written that the driver should look at; must return at once.
-    problem: why the driver is not ready, or None; for ``/readyz``.
-    look: segment -> rank -> {"stack": …, and its figures now}; nothing where it does not run. DriverSilent where nobody can tell.
-    web: the built page; by default the one in the package.
+    Set ``app.state.context.ending`` to end open event streams before the server waits for them.
 
-    The store stays the caller's: it is not closed. ``app.state.context.ending`` may be set to let open event streams end
-    before the server waits for them.
+    Args:
+        settings: hosts and paths.
+        store: the database. The caller closes it.
+        poke: is called after a command or an experiment was written, to wake the driver. It must return at once.
+        problem: returns why the driver is not ready, or None.
+        look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
+            raises DriverSilent if no driver answers.
+        web: the folder of the built page. By default the one in the package.
     """
     context = Context(settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody)
 
@@ -52,24 +56,32 @@ def create_app(
         context.ending.set()
         context.checker.close()
 
-    app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="tuner",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
+    )
     app.state.context = context
     app.include_router(health.router)
-    for part in (experiments, trials):
+    for part in (experiments, trials, verbs, access):
         app.include_router(part.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
     app.include_router(pages.router(web))
     app.state.methods = [
         (compile_path(prefix + route.path)[0], route.methods)
-        for prefix, part in (("", health), ("/api/v1", experiments), ("/api/v1", trials))
+        for prefix, part in (("", health), *(("/api/v1", part) for part in (experiments, trials, verbs, access)))
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]
     problems.install(app)
     describe(app)
+    app.add_middleware(Authenticate, authenticator=context.authenticator, store=store)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
     return app
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:
-    raise DriverSilent("the driver belongs to the script that runs this search, and only `tuner serve` can ask its own")
+    raise DriverSilent("a script drives this experiment; only an experiment that `tuner serve` drives can be looked at")

@@ -1,4 +1,4 @@
-"""What the routes work with."""
+"""What the routes share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from tuner.api.auth import Authenticator
 from tuner.api.stream import Tail
 from tuner.experiments.preview import Importances
 from tuner.settings import Settings
@@ -27,10 +28,12 @@ class Context:
     ending: threading.Event = field(default_factory=threading.Event)
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
+    authenticator: Authenticator = field(init=False)
 
     def __post_init__(self) -> None:
         self.tail = Tail(self.store, self.ending)
         self.importances = Importances(self.store)
+        self.authenticator = Authenticator(self.settings, self.store)
 
 
 def context(request: Request) -> Context:

@@ -1,4 +1,4 @@
-"""/experiments: create, look, follow, command."""
+"""/experiments: create, find, follow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, PageSize, PageToken, answer, etag, json_body, knows
+from tuner.api.answers import (
+    BAD,
+    CONFLICT,
+    NOT_FOUND,
+    ExperimentId,
+    PageSize,
+    PageToken,
+    answer,
+    etag,
+    json_body,
+    knows,
+    plain_text,
+)
 from tuner.api.context import Here
 from tuner.api.stream import follow
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
 from tuner.errors import SpecError
 from tuner.experiments import usecases
 from tuner.store import ExperimentRecord, Store
@@ -25,52 +39,58 @@ MAX_SEQ = 2**62
     status_code=201,
     response_model=schemas.Experiment,
     responses={**BAD, **CONFLICT},
-    summary="Create an experiment; a driver takes it up by itself",
+    summary="Create an experiment. A driver starts it.",
 )
 def create(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: Annotated[
-        str | None, Header(max_length=200, description="the same key again creates nothing and answers the same")
+        str | None,
+        Header(
+            max_length=200, description="a repeated request with the same key creates nothing and gets the first answer"
+        ),
     ] = None,
 ) -> Response:
     record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
     here.poke()
-    return answer(_shown(here.store, record), 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+    first = schemas.Experiment.of(record.as_created(), [])
+    return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
 @router.post(
     "/experiments/dry-run",
     response_model=schemas.DryRun,
     responses=BAD,
-    summary="Check a spec and say what would be done; nothing is created",
+    summary="Check a spec and say what would be done. Nothing is created.",
 )
 def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
-    configurations: Annotated[int, Query(ge=0, le=100, description="how many of the first to show")] = 5,
+    configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
 ) -> Response:
     return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
 
 
-@router.get("/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="Newest first")
+@router.get(
+    "/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="List experiments, newest first."
+)
 def list_experiments(
     here: Here,
-    state: schemas.ExperimentStateName | None = None,
+    state: Annotated[ExperimentState | None, Query(description="only experiments in this state")] = None,
     name: Annotated[str | None, Query(max_length=200, description="any part of the name")] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> Response:
-    page = here.store.list_experiments(state=state, name=_text(name), page_size=page_size, page_token=page_token)
-    metrics = here.store.metric_names_of([record.id for record in page.items])
+    page = here.store.experiments.page(state=state, name=_optional(name), page_size=page_size, page_token=page_token)
+    metrics = here.store.metrics.names_of([record.id for record in page.items])
     items = [schemas.Experiment.of(record, metrics[record.id]) for record in page.items]
     return answer(schemas.ExperimentPage(items=items, next_page_token=page.next_token))
 
 
 @router.get(
-    "/experiments/{experiment_id}", response_model=schemas.Experiment, responses=NOT_FOUND, summary="One experiment"
+    "/experiments/{experiment_id}", response_model=schemas.Experiment, responses=NOT_FOUND, summary="Get an experiment."
 )
-def get(here: Here, experiment_id: str) -> Response:
+def get(here: Here, experiment_id: ExperimentId) -> Response:
     return answer(_shown(here.store, _find(here.store, experiment_id)))
 
 
@@ -78,12 +98,12 @@ def get(here: Here, experiment_id: str) -> Response:
     "/experiments/{experiment_id}/trials",
     response_model=schemas.TrialPage,
     responses={**NOT_FOUND, **BAD},
-    summary="Sorted and filtered by any column, without segments",
+    summary="List trials, sorted and filtered by any column, without segments.",
 )
 def list_trials(
     here: Here,
-    experiment_id: str,
-    state: schemas.TrialStateName | None = None,
+    experiment_id: ExperimentId,
+    state: Annotated[TrialState | None, Query(description="only trials in this state")] = None,
     sort: Annotated[
         str,
         Query(
@@ -105,10 +125,10 @@ def list_trials(
 ) -> Response:
     record = _find(here.store, experiment_id)
     if sort == "number" and not where:
-        page = here.store.list_trials(record.id, state=state, page_size=page_size, page_token=page_token)
+        page = here.store.trials.page(record.id, state=state, page_size=page_size, page_token=page_token)
         total = sum(record.counts.values()) if state is None else record.counts.get(state, 0)
     else:
-        page, total = here.store.sorted_trials(
+        page, total = here.store.trials.sorted_page(
             record.id, sort=sort, where=where or (), state=state, page_size=page_size, page_token=page_token
         )
     items = [schemas.Trial.of(trial) for trial in page.items]
@@ -119,12 +139,12 @@ def list_trials(
     "/experiments/{experiment_id}/curves",
     response_model=schemas.Curves,
     responses={**NOT_FOUND, **BAD},
-    summary="One curve a trial, at the resolution of a screen; it breaks between segments, and spikes are kept",
+    summary="Get the curves of a metric, at the resolution of a screen. Spikes are kept.",
 )
 def curves(
     here: Here,
     request: Request,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
     x: Annotated[
         Literal["step", "user_step", "time"],
@@ -135,35 +155,33 @@ def curves(
     ] = "step",
     points: Annotated[
         int | None,
-        Query(
-            ge=4, le=100_000, description="about so many for a curve that reaches over the whole range, by default 1000"
-        ),
+        Query(ge=4, le=100_000, description="points of a curve over the whole range, about; 1000 by default"),
     ] = None,
     low: Annotated[float | None, Query(alias="from", description="where the range begins, on the axis x")] = None,
     high: Annotated[float | None, Query(alias="to", description="where the range ends")] = None,
     trial: Annotated[
         list[int] | None, Query(max_length=1000, description="numbers of trials; by default the best")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, where none are named")] = 2000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, if `trial` names none")] = 2000,
     max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
     for name, value in (("from", low), ("to", high)):
         if value is not None and not math.isfinite(value):
             raise SpecError("expected a finite number", f"/{name}")
-    # What is answered follows from the log alone, so a client that has it is told so before anything is read.
+    # The answer follows from the log alone, so a client that has it gets a 304 before anything is read.
     tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query}".encode())
     if knows(request, tag):
         return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
-    metric = _text(metric) or record.spec.objective.metric
+    metric = _optional(metric) or record.spec.objective.metric
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
-        wanted = here.store.best_trials(record.id, record.spec.objective.mode, limit)
-    found = here.store.curves(
+        wanted = here.store.trials.best(record.id, record.spec.objective.mode, limit)
+    found = here.store.metrics.curves(
         record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
     )
-    best = here.store.best_so_far(record.id, metric, schemas.mode_of(record, metric))
+    best = here.store.metrics.best_so_far(record.id, metric, schemas.mode_of(record, metric))
     left_out = 0 if wanted is None else max(total - len(wanted), 0)
     return answer(schemas.Curves.of(record, metric, x, found, left_out, best), tag=tag)
 
@@ -172,17 +190,17 @@ def curves(
     "/experiments/{experiment_id}/best-so-far",
     response_model=schemas.BestSoFarOf,
     responses={**NOT_FOUND, **BAD},
-    summary="The best value by time, a point for each improvement",
+    summary="Get the best value by time, a point for each improvement.",
 )
 def best_so_far(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     metric: Annotated[str | None, Query(max_length=1000, description="by default the objective")] = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    metric = _text(metric) or record.spec.objective.metric
+    metric = _optional(metric) or record.spec.objective.metric
     mode = schemas.mode_of(record, metric)
-    x, y = here.store.best_so_far(record.id, metric, mode)
+    x, y = here.store.metrics.best_so_far(record.id, metric, mode)
     return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=x, y=y))
 
 
@@ -190,9 +208,9 @@ def best_so_far(
     "/experiments/{experiment_id}/importance",
     response_model=schemas.Importances,
     responses=NOT_FOUND,
-    summary="How much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended",
+    summary="Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended.",
 )
-def importance(here: Here, experiment_id: str) -> Response:
+def importance(here: Here, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
     return answer(schemas.Importances.of(here.importances.of(record)))
 
@@ -201,11 +219,11 @@ def importance(here: Here, experiment_id: str) -> Response:
     "/experiments/{experiment_id}/decisions",
     response_model=schemas.DecisionPage,
     responses={**NOT_FOUND, **BAD},
-    summary="Newest first, each with its reason in words",
+    summary="List decisions, newest first, each with its reason in words.",
 )
 def decisions(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
     kind: Annotated[
         list[schemas.DecisionKind] | None, Query(description="of these kinds only; may be repeated")
@@ -215,8 +233,8 @@ def decisions(
     page_token: PageToken = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.decisions(
-        record.id, trial=trial, kinds=kind or (), text=_text(text), page_size=page_size, page_token=page_token
+    page = here.store.log.decisions(
+        record.id, trial=trial, kinds=kind or (), text=_optional(text), page_size=page_size, page_token=page_token
     )
     items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
     return answer(schemas.DecisionPage(items=items, next_page_token=page.next_token))
@@ -226,17 +244,17 @@ def decisions(
     "/experiments/{experiment_id}/segments",
     response_model=schemas.SegmentPage,
     responses={**NOT_FOUND, **BAD},
-    summary="The segments of all trials, oldest first, each with where its weights come from",
+    summary="List the segments of all trials, oldest first, each with the source of its weights.",
 )
 def segments(
     here: Here,
-    experiment_id: str,
-    cause: Annotated[list[schemas.Cause] | None, Query(description="of these causes only; may be repeated")] = None,
+    experiment_id: ExperimentId,
+    cause: Annotated[list[Cause] | None, Query(description="of these causes only; may be repeated")] = None,
     page_size: PageSize = 100,
     page_token: PageToken = None,
 ) -> Response:
     record = _find(here.store, experiment_id)
-    page = here.store.list_segments(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
+    page = here.store.trials.segment_page(record.id, causes=cause or (), page_size=page_size, page_token=page_token)
     items = [schemas.SegmentItem.of(item) for item in page.items]
     return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
 
@@ -245,13 +263,13 @@ def segments(
     "/experiments/{experiment_id}/events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Everything that happens, as it happens; resumes behind Last-Event-ID or after",
+    summary="Follow everything that happens. Resumes after Last-Event-ID or the parameter after.",
 )
 def events(
     here: Here,
-    experiment_id: str,
+    experiment_id: ExperimentId,
     after: Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")] = 0,
-    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=40, description="as after; browsers send it")] = None,
 ) -> StreamingResponse:
     record = _find(here.store, experiment_id)
     if last_event_id is not None:
@@ -265,52 +283,13 @@ def events(
     )
 
 
-@router.post(
-    "/experiments/{experiment_id}/cancel",
-    status_code=202,
-    response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **CONFLICT},
-    summary="End it and all its trials",
-)
-def cancel(here: Here, experiment_id: str) -> Response:
-    return _commanded(here, usecases.cancel(here.store, experiment_id))
-
-
-@router.post(
-    "/experiments/{experiment_id}/pause",
-    status_code=202,
-    response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **CONFLICT},
-    summary="Pause every trial at its next report",
-)
-def pause(here: Here, experiment_id: str) -> Response:
-    return _commanded(here, usecases.pause(here.store, experiment_id))
-
-
-@router.post(
-    "/experiments/{experiment_id}/resume",
-    status_code=202,
-    response_model=schemas.Experiment,
-    responses={**NOT_FOUND, **CONFLICT},
-    summary="Go on with a paused experiment",
-)
-def resume(here: Here, experiment_id: str) -> Response:
-    return _commanded(here, usecases.resume(here.store, experiment_id))
-
-
-def _commanded(here: Here, record: ExperimentRecord) -> Response:
-    here.poke()
-    return answer(_shown(here.store, record), 202)
-
-
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:
-    return store.get_experiment(_text(experiment_id) or "")
+    return store.experiments.get(plain_text(experiment_id))
+
+
+def _optional(value: str | None) -> str | None:
+    return None if value is None else plain_text(value)
 
 
 def _shown(store: Store, record: ExperimentRecord) -> schemas.Experiment:
-    return schemas.Experiment.of(record, store.metric_names(record.id))
-
-
-def _text(value: str | None) -> str | None:
-    """Without what no database takes; such a name is not found, rather than an error."""
-    return None if value is None else value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return schemas.Experiment.of(record, store.metrics.names(record.id))

@@ -1,9 +1,12 @@
-"""What every request passes first.
+"""Checks that every request passes first.
 
-Until there are tokens, whoever reaches the service may run code on it. It binds loopback, so that is the machine's own users;
-but a browser on the machine would carry requests of any web page here. Hence: the Host header must be a name of loopback (a
-foreign page can point a name of its own at 127.0.0.1), a changing request must come from the page itself where the browser
-says where it comes from, and a body must be JSON, which other pages may not send without asking first.
+A service that asks for no token runs code for anybody who reaches it. It binds loopback, which admits only users of this machine.
+But a browser on this machine would also send requests for any web page that it shows. Therefore:
+
+- The Host header must be a name of loopback, because a foreign page can point its own name at 127.0.0.1. If tokens are needed,
+  any name will do: such a page has neither a token nor the cookie.
+- A request that changes something must come from this service's page, if the browser says which page sent it.
+- A body must be JSON, which a browser does not send for other pages without asking the service first.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Guard:
-    """ASGI middleware: checks the request's head, counts its body, answers HEAD, and answers 304 if the client has the answer."""
+    """ASGI middleware: checks the headers, limits the body, answers HEAD, and answers 304 if the client has the answer."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
+        self._any_host = settings.auth == "on"  # a page that points its own name here has neither token nor cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,7 +61,7 @@ class Guard:
             return None
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return 403, f"a page of {origin} may not change anything here"
+            return 403, f"a page of {origin} must not change anything here"
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > MAX_BODY:
             return 413, TOO_LARGE
@@ -71,6 +75,8 @@ class Guard:
         return None
 
     def _allowed(self, host: str) -> bool:
+        if self._any_host:
+            return True
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -84,7 +90,7 @@ class Guard:
 
 
 class _Counted:
-    """Counts the bytes of a body as they come: one that is sent in chunks has no length in its head."""
+    """Counts the bytes of a body as they arrive, since a body in chunks has no length in its headers."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -99,7 +105,7 @@ class _Counted:
 
 
 class _NoSniff:
-    """Tells browsers of every answer to take it as the type that it says."""
+    """Adds the header that keeps browsers from guessing the type of an answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -112,7 +118,7 @@ class _NoSniff:
 
 
 class _HeadOnly:
-    """Sends the head that a GET would have and ends the answer there; an event stream is told that nobody listens."""
+    """Sends the headers that a GET would get, and no body. An event stream is told that the client is gone."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -134,7 +140,7 @@ class _HeadOnly:
 
 
 class _NotModified:
-    """Turns an answer whose ETag the client knows into a 304 without a body."""
+    """Turns an answer into a 304 without a body if the client knows its ETag."""
 
     def __init__(self, send: Send, known: str) -> None:
         self._send = send

@@ -1,4 +1,4 @@
-"""Liveness and readiness, outside /api/v1."""
+"""Liveness and readiness. These routes are outside /api/v1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.errors import StoreError
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", response_model=schemas.Health, summary="Whether this process answers")
+@router.get("/healthz", response_model=schemas.Health, summary="Say that this process answers.")
 def healthz() -> Response:
     return answer(schemas.Health(status="ok"))
 
@@ -21,8 +21,8 @@ def healthz() -> Response:
 @router.get(
     "/readyz",
     response_model=schemas.Health,
-    responses={503: {"model": schemas.Health, "description": "not ready; problems says why"}},
-    summary="Whether the database has its tables and the driver's host answers",
+    responses={503: {"model": schemas.Health, "description": "it is not ready; problems says why"}},
+    summary="Say whether the database is up to date and the driver answers.",
 )
 def readyz(here: Here) -> Response:
     problems = []

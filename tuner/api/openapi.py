@@ -1,16 +1,51 @@
-"""The OpenAPI document, with the spec's own schema as the body of POST /experiments and of its dry run."""
+"""The OpenAPI document.
+
+FastAPI makes it from the routes. Added here are the body of `POST /experiments`, which is the spec with its schedulers and
+searchers, and the answers that every route may give.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import PydanticUserError, TypeAdapter
 
+from tuner import schedulers, search
+from tuner.api.access import NewToken, SignIn
+from tuner.api.auth import COOKIE, SESSION
 from tuner.experiments.spec import SpecModel
+from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials and why each of them was stopped. Times are RFC 3339 in UTC, NaN and infinities are null,
 lists come in pages, errors are `application/problem+json` with a JSON pointer to the field."""
+
+EXAMPLE = {
+    "name": "digits",
+    "entrypoint": "tuner.examples.digits:train",
+    "space": {
+        "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
+        "width": {"type": "choice", "categories": [16, 32, 64]},
+    },
+    "metric": "accuracy",
+    "mode": "max",
+    "num_samples": 16,
+    "scheduler": {"type": "asha", "max_t": 27},
+    "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}},
+    "limits": {"max_concurrent_trials": 2, "time_budget_s": 600},
+}
+
+ALWAYS = {"421": "the Host header is not a name of this service"}
+CHANGING = {
+    "403": "a page of another origin sent it, or the token's role does not allow it",
+    "413": "the body is larger than 16 MiB",
+    "415": "the body is not JSON in UTF-8",
+}
+NOT_MODIFIED = "the client has this answer already: its ETag was in If-None-Match"
 
 
 def describe(app: FastAPI) -> None:
@@ -20,6 +55,7 @@ def describe(app: FastAPI) -> None:
         if app.openapi_schema is None:
             made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes)
             _add_spec(made)
+            _add_answers(made)
             _as_problems(made)
             app.openapi_schema = made
         return app.openapi_schema
@@ -28,16 +64,94 @@ def describe(app: FastAPI) -> None:
 
 
 def _add_spec(document: dict[str, Any]) -> None:
-    schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}")
-    document["components"]["schemas"].update(schema.pop("$defs", {}))
-    document["components"]["schemas"]["Spec"] = {**schema, "title": "Spec"}
+    # Answers have the same sections, but there every field is required: hence other names.
+    schema = SpecModel.model_json_schema(ref_template="#/components/schemas/{model}Spec")
+    schemas = document["components"]["schemas"]
+    schemas.update({f"{name}Spec": section for name, section in schema.pop("$defs", {}).items()})
+    schemas["Spec"] = {**schema, "title": "Spec", "examples": [EXAMPLE]}
+    for name, package in (("scheduler", schedulers), ("search", search)):
+        schemas[name.capitalize()] = _part(package, name)
+        field = schemas["Spec"]["properties"][name]
+        schemas["Spec"]["properties"][name] = {
+            "$ref": f"#/components/schemas/{name.capitalize()}",
+            **{key: field[key] for key in ("description", "default") if key in field},
+        }
+    schemas["Parameter"] = _parameter()
+    schemas["Spec"]["properties"]["space"]["additionalProperties"] = {"$ref": "#/components/schemas/Parameter"}
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}}}
     for path in ("/api/v1/experiments", "/api/v1/experiments/dry-run"):
         document["paths"][path]["post"]["requestBody"] = body
+    for path, model in (("/api/v1/session", SignIn), ("/api/v1/tokens", NewToken)):
+        name = model.__name__
+        document["components"]["schemas"][name] = model.model_json_schema()
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
+    document["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    }
+    document["security"] = [{}, {"token": []}, {"session": []}]
+
+
+def _part(package: Any, what: str) -> dict[str, Any]:
+    """Return the schema of a scheduler or a searcher: for each type its options, from the signature of its class."""
+    kinds = [{"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})}]
+    for kind, (module, name) in package._WHERE.items():
+        made = getattr(importlib.import_module(f"{package.__name__}.{module}"), name)
+        about = (inspect.getdoc(made) or "").partition("\n\n")[0].replace("\n", " ")
+        parameters = inspect.signature(made, eval_str=True).parameters
+        kinds.append({"title": kind, "description": about, **_options(kind, parameters)})
+    return {"title": what.capitalize(), "oneOf": kinds}
+
+
+def _options(kind: str, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    properties: dict[str, Any] = {"type": {"const": kind, "type": "string"}}
+    for name, parameter in parameters.items():
+        properties[name] = _schema(parameter.annotation)
+        if isinstance(parameter.default, str | int | float | bool | None):
+            properties[name]["default"] = parameter.default
+    return {"type": "object", "properties": properties, "required": ["type"], "additionalProperties": False}
+
+
+def _schema(annotation: Any) -> dict[str, Any]:
+    """Return the schema of a plain type. For other types, such as functions, the schema allows anything."""
+    try:
+        return dict(TypeAdapter(annotation).json_schema())
+    except PydanticUserError:
+        return {}
+
+
+def _parameter() -> dict[str, Any]:
+    kinds = []
+    for kind, (needed, optional) in OPTIONS.items():
+        properties: dict[str, Any] = {
+            "type": {"const": kind, "type": "string"},
+            **{n: {} for n in (*needed, *optional)},
+        }
+        made = {"type": "object", "properties": properties, "required": ["type", *needed]}
+        kinds.append({"title": kind, **made, "additionalProperties": False})
+    rest = {"title": "constant", "description": "a constant, or an object or a list of parameters"}
+    return {"title": "Parameter", "description": "what a parameter may be", "anyOf": [*kinds, rest]}
+
+
+def _add_answers(document: dict[str, Any]) -> None:
+    """Add what the guards and the ETags answer, whatever the route."""
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for address, path in document["paths"].items():
+        needs_token = address.startswith("/api/") and address != SESSION
+        for method, operation in path.items():
+            answers = operation["responses"]
+            if needs_token:
+                answers["401"] = {"description": "a token is needed, and this is not a valid one", "content": problem}
+            for status, about in {**ALWAYS, **({} if method == "get" else CHANGING)}.items():
+                answers[status] = {"description": about, "content": problem}
+            if method == "get" and "application/json" in answers.get("200", {}).get("content", {}):
+                answers["304"] = {"description": NOT_MODIFIED}
+            operation["responses"] = dict(sorted(answers.items()))
 
 
 def _as_problems(document: dict[str, Any]) -> None:
-    """Errors have a media type of their own, and FastAPI's own error schema is not ours."""
+    """Give errors their own media type, and take out FastAPI's error schema, which is not used."""
     for path in document["paths"].values():
         for operation in path.values():
             for status, response in operation.get("responses", {}).items():

@@ -1,4 +1,4 @@
-"""The page: the built bundle, and index.html for every address that the page itself knows."""
+"""Serve the page: the built bundle, and index.html for every address of the page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import tuner
 from tuner.api.problems import allowed_methods
 
 OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "settings"})
-"""Where the addresses begin that the page itself knows."""
+"""The first parts of the addresses of the page."""
 
 RESERVED = frozenset({"api", "assets", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
-"""Where addresses begin that are not for people: a wrong one gets a problem as JSON, never the page."""
+"""The first parts of addresses that programs use. A wrong one gets a problem as JSON, never the page."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
-FOREVER = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}  # their names have a hash of the content
+FOREVER = {
+    **HEADERS,
+    "Cache-Control": "public, max-age=31536000, immutable",
+}  # the file names contain a hash of the content
 ALWAYS_ASK = {**HEADERS, "Cache-Control": "no-cache"}
 
 MISSING = """<!doctype html>
@@ -33,7 +36,7 @@ MISSING = """<!doctype html>
 
 
 def router(web: Path | None) -> APIRouter:
-    """Serves `web`, by default the bundle in the package. A bundle that is built later is found."""
+    """Return the routes that serve `web`, by default the bundle in the package. The bundle may be built later."""
     bundle = (web or BUNDLE).resolve()
     routes = APIRouter()
 
@@ -53,13 +56,13 @@ def router(web: Path | None) -> APIRouter:
             return _file(request, index, ALWAYS_ASK)
         if first in RESERVED or "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404, f"there is no /{path}")
-        return _file(request, index, ALWAYS_ASK, 404)  # the page says so itself, with a way back
+        return _file(request, index, ALWAYS_ASK, 404)  # the page explains it, with a way back
 
     return routes
 
 
 def _file(request: Request, file: Path, headers: dict[str, str], status: int = 200) -> Response:
-    """A file of the bundle, as it was compressed when the bundle was built if the client takes that."""
+    """Return a file of the bundle, in its compressed form if the client accepts that."""
     packed = file.with_name(f"{file.name}.gz")
     if not packed.is_file():
         return FileResponse(file, status, headers=headers)

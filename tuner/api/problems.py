@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457), each with pointers to the fields that are wrong."""
+"""Turn errors into problem+json (RFC 9457), with pointers to the wrong fields."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problem_response(
 
 
 def _text(value: str) -> str:
-    """What was sent may come back in a message, and JSON can smuggle in half surrogates."""
+    """Escape unpaired surrogates. JSON can contain them, and messages repeat what was sent."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
@@ -53,7 +53,7 @@ def _ours(_: Request, error: Exception) -> Response:
         case StoreError() if isinstance(error, Retryable):
             log.warning("the database does not answer: %s", error)
             return problem_response(
-                503, f"the database does not answer just now: {error}", headers={"Retry-After": "1"}
+                503, f"the database does not answer at the moment: {error}", headers={"Retry-After": "1"}
             )
         case DriverSilent():
             return problem_response(503, str(error), headers={"Retry-After": "2"})
@@ -81,12 +81,12 @@ def _http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = allowed_methods(request) or "GET, HEAD"
-        return problem_response(405, f"{request.url.path} takes {headers['Allow']}", headers=headers)
+        return problem_response(405, f"{request.url.path} supports {headers['Allow']}", headers=headers)
     return problem_response(error.status_code, str(error.detail), headers=headers)
 
 
 def allowed_methods(request: Request) -> str:
-    """The methods that the routes of this address take; empty if there is none but the page's."""
+    """Return the methods of the routes with this address, or an empty text if only the page has it."""
     found: set[str] = set()
     for pattern, methods in request.app.state.methods:
         if pattern.fullmatch(request.url.path):
@@ -96,6 +96,4 @@ def allowed_methods(request: Request) -> str:
 
 def _unexpected(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem_response(
-        500, f"something went wrong here: {type(error).__name__}; the service's log has the details"
-    )
+    return problem_response(500, f"the service failed: {type(error).__name__}; its log has the details")

@@ -5,21 +5,26 @@ Times are RFC 3339 in UTC; NaN and infinities are null.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from tuner.domain.events import Command
+from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
-from tuner.domain.states import TrialState
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
 from tuner.experiments.lineage import Link, schedule
 from tuner.experiments.preview import Importance, Preview
 from tuner.experiments.usecases import how_to_go_on
+from tuner.experiments.verbs import actions
 from tuner.space import Space
 from tuner.store import (
     Curve,
@@ -34,22 +39,95 @@ from tuner.store import (
 from tuner.store import Curves as CurvesRecord
 from tuner.store import CurveSegment as CurveSegmentRecord
 from tuner.store import UsageSeries as UsageRecord
+from tuner.store.records import About
 
 T = TypeVar("T")
 Json = dict[str, Any]
 Number = float | None
-ExperimentStateName = Literal[
-    "pending", "running", "pausing", "paused", "cancelling", "cancelled", "completed", "failed"
-]
-TrialStateName = Literal["pending", "running", "paused", "completed", "stopped", "failed", "cancelled"]
 DecisionKind = Literal[
     "start", "resume", "pause", "stop", "complete", "exploit", "retry", "fail", "cancel", "finish", "note"
 ]
-Cause = Literal["start", "retry", "resume", "exploit"]
+
+
+def rfc3339(time: float) -> str:
+    """Return seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. A time that no calendar has becomes 1970-01-01."""
+    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
+        time = 0.0
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def rfc3339_or_none(time: float | None) -> str | None:
+    return None if time is None else rfc3339(time)
+
+
+def _as_text(time: Any) -> Any:
+    return rfc3339(time) if isinstance(time, float | int) else time
+
+
+Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"format": "date-time"})]
+"""A time. Made from seconds since 1970."""
+
+
+WORDS = {
+    "action": "a verb",
+    "best_value": "the best value of the first objective, within the constraints",
+    "cause": "why it was started",
+    "checkpoint_id": "its checkpoint; null if none is kept",
+    "created_at": "when it was created",
+    "ended_at": "when it reached its final state",
+    "experiment_id": "exp_...",
+    "items": "what was asked for, in the order of the route",
+    "iteration": "training_iteration, the count of the trial's reports",
+    "max_t": "value of time_attr at which a trial is complete",
+    "metric": "the name of the metric",
+    "mode": "whether the metric is minimised or maximised",
+    "name": "the name of the experiment",
+    "num_samples": "trials to start; null: until the time budget is spent",
+    "number": "counts the trials of the experiment from 0",
+    "ordinal": "counts the segments of the trial from 1",
+    "params": 'the configuration, flat: "optimizer/lr" -> value',
+    "rank": "the rank, from 0",
+    "reason": "the reason, in words",
+    "segment": "the ordinal of the segment",
+    "segments": "one item for each segment, in the order in which they ran",
+    "source_checkpoint_id": "the checkpoint that it started from, if any",
+    "source_trial_number": "the trial that saved that checkpoint",
+    "start_iteration": "training_iteration of the checkpoint that it started from; 0 without one",
+    "started_at": "when it started; null before",
+    "state": "where it is in its life",
+    "time_attr": "what max_t counts",
+    "trial_id": "trl_...",
+    "trial_number": "counts the trials of the experiment from 0",
+    "value": "the value of the first objective",
+    "x": "the horizontal axis",
+    "y": "the values of the metric",
+}
+"""What a field means that means the same wherever it occurs. Other fields say it themselves."""
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    for name, field in schema.get("properties", {}).items():
+        if name in WORDS:
+            field.setdefault("description", WORDS[name])
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(ser_json_inf_nan="null", json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(
+        ser_json_inf_nan="null", json_schema_serialization_defaults_required=True, json_schema_extra=_describe
+    )
+
+
+def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
+    """Return a model with the fields of a record that have an `About`, under the names and in the forms of the API."""
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        about = next((mark for mark in get_args(hint) if isinstance(mark, About)), None)
+        if about is not None and name not in leave_out:
+            plain = get_args(hint)[0]
+            if name.endswith("_at"):
+                plain = Timestamp | None if type(None) in get_args(plain) else Timestamp
+            fields[about.name or name] = (plain, Field(validation_alias=name, description=about.text))
+    return create_model(record.__name__, __base__=Model, **fields)
 
 
 class PageOf(Model, Generic[T]):
@@ -59,27 +137,27 @@ class PageOf(Model, Generic[T]):
 
 class ErrorItem(Model):
     pointer: Annotated[str, Field(description="JSON pointer to the field; empty where the whole is meant")]
-    message: str
+    message: Annotated[str, Field(description="what is wrong, what was expected, and what is near")]
 
 
 class Problem(Model):
     """RFC 9457."""
 
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    errors: list[ErrorItem] = []
+    type: Annotated[str, Field(description="always about:blank")] = "about:blank"
+    title: Annotated[str, Field(description="the phrase of the status")]
+    status: Annotated[int, Field(description="the status of the answer")]
+    detail: Annotated[str, Field(description="what is wrong, in a sentence")]
+    errors: Annotated[list[ErrorItem], Field(description="each mistake with the field that it is about")] = []
 
 
 class Counts(Model):
-    pending: int = 0
-    running: int = 0
-    paused: int = 0
-    completed: int = 0
-    stopped: int = 0
-    failed: int = 0
-    cancelled: int = 0
+    pending: Annotated[int, Field(description="trials that are pending")] = 0
+    running: Annotated[int, Field(description="trials that are running")] = 0
+    paused: Annotated[int, Field(description="trials that are paused")] = 0
+    completed: Annotated[int, Field(description="trials that are completed")] = 0
+    stopped: Annotated[int, Field(description="trials that are stopped")] = 0
+    failed: Annotated[int, Field(description="trials that are failed")] = 0
+    cancelled: Annotated[int, Field(description="trials that are cancelled")] = 0
 
 
 class Finished(Model):
@@ -105,27 +183,6 @@ class Best(Model):
     finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
 
 
-class Scaling(Model):
-    num_workers: int
-    use_gpu: bool
-    resources_per_worker: dict[str, float]
-    placement_strategy: str
-    backend: str
-    reuse_workers: bool
-    working_dir: str
-
-
-class Limits(Model):
-    max_concurrent_trials: int | None
-    time_budget_s: float | None
-    budget: Annotated[float | None, Field(description="full trainings' worth (max_t each), all trials together")]
-    max_failures: int
-    max_system_failures: int
-    placement_timeout_s: float
-    hang_timeout_s: float | None
-    stop_grace_s: float
-
-
 class Objective(Model):
     metric: str
     mode: Literal["min", "max"]
@@ -141,27 +198,29 @@ class Resolved(Model):
 
 
 class Experiment(Model):
-    id: str
+    id: Annotated[str, Field(description="exp_...")]
     name: str
-    state: ExperimentStateName
+    state: ExperimentState
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
-    objectives: list[Objective]
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
+    objectives: Annotated[
+        list[Objective], Field(description="all objectives; the first is the one that schedulers look at")
+    ]
+    created_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     num_samples: int | None
     max_t: int | None
     time_attr: str
-    seed: int
-    space: Json
-    search: Json
-    scheduler: Json
+    seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
+    space: Annotated[Json, Field(description="the search space, in its JSON form")]
+    search: Annotated[Json, Field(description="as asked for; see resolved")]
+    scheduler: Annotated[Json, Field(description="as asked for; see resolved")]
     resolved: Annotated[Resolved | None, Field(description="null where an older version created it")]
     method: Annotated[str, Field(description='in a few words: "tpe + asha", "freeze_thaw (auto)"')]
-    stop: Json
-    scaling: Scaling
-    limits: Limits
+    stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
+    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
+    limits: Annotated[Limits, Field(description="with defaults filled in")]
     entrypoint: Annotated[str | None, Field(description="null where the function travelled by value")]
     source: Annotated[
         str,
@@ -172,33 +231,35 @@ class Experiment(Model):
     ]
     how_to_go_on: Annotated[str | None, Field(description="where it is abandoned, what to do, in words")]
     metrics: Annotated[list[str], Field(description="names reported so far")]
-    counts: Counts
-    trials: int
-    best: Best | None
+    counts: Annotated[Counts, Field(description="trials by state")]
+    trials: Annotated[int, Field(description="how many trials there are")]
+    best: Annotated[Best | None, Field(description="the best trial so far")]
     no_best: Annotated[str | None, Field(description="why `best` is null although trials have reported")]
     labels: Annotated[
         dict[str, list[Any]],
         Field(description="what the values of a parameter stand for, if they are indices of choices"),
     ]
     reason: str
-    error: str | None
-    last_event_seq: int
+    error: Annotated[str | None, Field(description="why it failed, in words")]
+    last_event_seq: Annotated[int, Field(description="the place in the log up to which this is true")]
+    actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
 
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
         spec = record.spec
         counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
-        abandoned = record.abandoned(time.time())
+        now = time.time()
+        abandoned = record.abandoned(now)
         return cls(
             id=record.public_id,
             name=spec.name,
-            state=record.state.value,
+            state=record.state,
             metric=spec.objective.metric,
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
             created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
+            started_at=rfc3339_or_none(record.started_at),
+            ended_at=rfc3339_or_none(record.ended_at),
             num_samples=spec.num_samples,
             max_t=spec.max_t,
             time_attr=spec.time_attr,
@@ -209,8 +270,8 @@ class Experiment(Model):
             resolved=Resolved(**spec.resolved) if spec.resolved else None,
             method=spec.method,
             stop=dict(spec.stop),
-            scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
-            limits=Limits.model_validate(spec.limits, from_attributes=True),
+            scaling=spec.scaling,
+            limits=spec.limits,
             entrypoint=spec.entrypoint,
             source=record.source,
             abandoned=abandoned,
@@ -224,6 +285,7 @@ class Experiment(Model):
             reason=record.reason,
             error=record.error,
             last_event_seq=record.last_event_seq,
+            actions=actions(record, now),
         )
 
 
@@ -239,13 +301,13 @@ class DryRun(Model):
     metric: str
     mode: Literal["min", "max"]
     scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
-    search: Json
+    search: Annotated[Json, Field(description='what "auto" stands for, with all options')]
     notes: Annotated[list[str], Field(description="why these, and other defaults that were chosen, in words")]
     num_samples: Annotated[int | None, Field(description="trials to be started; null: until the time budget is spent")]
     max_t: int | None
     time_attr: str
-    scaling: Scaling
-    limits: Limits
+    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
+    limits: Annotated[Limits, Field(description="with defaults filled in")]
     configurations: Annotated[
         list[Configuration], Field(description="of the first trials, as long as no result is known")
     ]
@@ -263,15 +325,15 @@ class DryRun(Model):
             num_samples=found.num_samples,
             max_t=found.max_t,
             time_attr=spec.time_attr,
-            scaling=Scaling.model_validate(spec.scaling, from_attributes=True),
-            limits=Limits.model_validate(spec.limits, from_attributes=True),
+            scaling=spec.scaling,
+            limits=spec.limits,
             configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
         )
 
 
 class Share(Model):
-    parameter: str
-    share: float
+    parameter: Annotated[str, Field(description="its name, flat")]
+    share: Annotated[float, Field(description="from 0 to 1")]
 
 
 class Importances(Model):
@@ -294,134 +356,67 @@ class ExperimentPage(PageOf[Experiment]):
 
 
 class Failure(Model):
-    kind: Literal["user", "system", "placement", "spec"]
-    cause: str
-    message: str
-    rank: int | None
-    node: str | None
-    pid: int | None
-    traceback: str
-    log_tail: str
-    stacks: dict[str, str]
+    kind: Annotated[
+        Literal["user", "system", "placement", "spec"],
+        Field(
+            description="user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work"
+        ),
+    ]
+    cause: Annotated[str, Field(description="exception, signal, exit, oom, hang, node_lost, ...")]
+    message: Annotated[str, Field(description="one line: what went wrong")]
+    rank: Annotated[int | None, Field(description="the rank that failed first")]
+    node: Annotated[str | None, Field(description="the node of that rank")]
+    pid: Annotated[int | None, Field(description="the process of that rank")]
+    traceback: Annotated[str, Field(description="its Python traceback")]
+    log_tail: Annotated[str, Field(description="the last lines that it printed")]
+    stacks: Annotated[dict[str, str], Field(description="rank -> stack, if the ranks were hung")]
 
 
 class Checkpoint(Model):
-    id: str
-    uri: str
-    step: int
-    bytes: int
-    node: str | None = Field(
-        description="Ray's id of the node that wrote it, where storage is a path: on its disk it lies unless nodes share the path"
-    )
+    id: Annotated[str, Field(description="ckpt_...")]
+    uri: Annotated[str, Field(description="where it is stored")]
+    step: Annotated[int, Field(description="training_iteration of the report that saved it")]
+    bytes: Annotated[int, Field(description="its size")]
+    node: Annotated[
+        str | None,
+        Field(
+            description="Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI"
+        ),
+    ] = None
 
 
-class Segment(Model):
+class Segment(shown(SegmentRecord, leave_out=("source_ordinal",))):  # type: ignore[misc]
     """One uninterrupted execution of a trial, with one configuration and one starting checkpoint."""
 
-    id: str
-    ordinal: int
-    cause: Cause
-    start_iteration: int
-    params: Json
-    source_checkpoint_id: str | None
-    source_trial_number: int | None
-    placement: Json
-    warm: bool | None
-    startup_s: float | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-    outcome: str | None
 
-    @classmethod
-    def of(cls, record: SegmentRecord) -> Segment:
-        return cls(
-            id=record.public_id,
-            ordinal=record.ordinal,
-            cause=record.cause,  # type: ignore[arg-type]
-            start_iteration=record.start_iteration,
-            params=dict(record.params),
-            source_checkpoint_id=record.source_checkpoint,
-            source_trial_number=record.source_trial,
-            placement=dict(record.placement),
-            warm=record.warm,
-            startup_s=record.startup_s,
-            created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
-            outcome=record.outcome,
-        )
-
-
-class SegmentItem(Model):
+class SegmentItem(shown(SegmentRecord, leave_out=("public_id", "source_checkpoint", "placement"))):  # type: ignore[misc]
     """A segment in the list of all segments of an experiment."""
 
-    trial_number: int
-    ordinal: int
-    cause: Cause
-    start_iteration: int
-    source_trial_number: Annotated[int | None, Field(description="whose checkpoint it went on from, if from any")]
-    source_ordinal: Annotated[int | None, Field(description="of the segment that saved that checkpoint")]
-    params: Json
-    warm: bool | None
-    startup_s: float | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-    outcome: str | None
+    trial_number: Annotated[int, Field(description="the number of its trial")]
 
     @classmethod
-    def of(cls, item: TrialSegment) -> SegmentItem:
-        record = item.segment
-        return cls(
-            trial_number=item.trial,
-            ordinal=record.ordinal,
-            cause=record.cause,  # type: ignore[arg-type]
-            start_iteration=record.start_iteration,
-            source_trial_number=record.source_trial,
-            source_ordinal=record.source_ordinal,
-            params=dict(record.params),
-            warm=record.warm,
-            startup_s=record.startup_s,
-            created_at=rfc3339(record.created_at),
-            started_at=_time(record.started_at),
-            ended_at=_time(record.ended_at),
-            outcome=record.outcome,
-        )
+    def of(cls, item: TrialSegment) -> Self:
+        values = {field.name: getattr(item.segment, field.name) for field in dataclasses.fields(item.segment)}
+        return cls(**values, trial_number=item.trial)
 
 
 class SegmentPage(PageOf[SegmentItem]):
     pass
 
 
-class Trial(Model):
-    id: str
-    experiment_id: str
-    number: int
-    state: TrialStateName
-    params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
-    iteration: int
-    last: dict[str, Number]
-    last_value: Number
-    best_value: Number
-    best_iteration: int | None
-    best_params: Annotated[Json, Field(description="that led to best_value; under PBT they may differ from params")]
-    feasible: Annotated[
-        bool | None, Field(description="whether its result keeps within the constraints; null: none to judge")
+class Trial(shown(TrialRecord)):  # type: ignore[misc]
+    """A trial. `TrialRecord` declares its fields; those here have a form of their own in the API."""
+
+    last: Annotated[dict[str, Number], Field(description="the newest value of each metric")]
+    error: Annotated[
+        Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")
     ]
-    running_s: float
-    failures: int
-    reason: str
-    waiting: str | None
-    error: Failure | None
-    checkpoint: Checkpoint | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
+    checkpoint: Annotated[Checkpoint | None, Field(description="the newest usable checkpoint")]
 
     @classmethod
-    def of(cls, record: TrialRecord) -> Trial:
-        return cls(**_trial_fields(record))
+    def of(cls, record: TrialRecord) -> Self:
+        found: Self = cls.model_validate(record, from_attributes=True)
+        return found
 
 
 class TrialPage(PageOf[Trial]):
@@ -429,22 +424,18 @@ class TrialPage(PageOf[Trial]):
 
 
 class TrialDetail(Trial):
-    segments: list[Segment]
-
-    @classmethod
-    def of(cls, record: TrialRecord) -> TrialDetail:
-        return cls(**_trial_fields(record), segments=[Segment.of(segment) for segment in record.segments])
+    segments: Annotated[list[Segment], Field(description="in the order in which they ran")]
 
 
 class Change(Model):
-    before: Any
-    after: Any
+    before: Annotated[Any, Field(description="the value in the previous segment")]
+    after: Annotated[Any, Field(description="the value in this segment")]
 
 
 class LineageSegment(Model):
     """One segment behind a trial's weights, which may be another trial's."""
 
-    id: str
+    id: Annotated[str, Field(description="seg_...")]
     trial_id: str
     trial_number: int
     ordinal: int
@@ -485,8 +476,8 @@ class Lineage(Model):
 class CurveSegment(Model):
     ordinal: int
     cause: Cause
-    x: list[float]
-    y: list[Number]
+    x: Annotated[list[float], Field(description="iterations, steps or seconds, as asked for")]
+    y: Annotated[list[Number], Field(description="the values; null where one is not finite")]
 
 
 class MetricCurve(Model):
@@ -508,14 +499,14 @@ class TrialCurves(Model):
 class Series(Model):
     trial_id: str
     number: int
-    state: TrialStateName
+    state: TrialState
     best_value: Number
     segments: list[CurveSegment]
 
 
 class BestSoFar(Model):
     x: Annotated[list[float], Field(description="seconds since the experiment's start")]
-    y: list[float]
+    y: Annotated[list[float], Field(description="the best value by then")]
 
 
 class BestSoFarOf(BestSoFar):
@@ -531,8 +522,8 @@ class Curves(Model):
         int, Field(description="of every so many reports the lowest and the highest are there; 1: all reports are")
     ]
     left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
-    series: list[Series]
-    best_so_far: BestSoFar
+    series: Annotated[list[Series], Field(description="one curve for each trial")]
+    best_so_far: Annotated[BestSoFar, Field(description="the best value by time")]
 
     @classmethod
     def of(
@@ -556,14 +547,16 @@ class Curves(Model):
 
 
 class Decision(Model):
-    seq: int
-    time: str
-    kind: DecisionKind
-    trial_number: int | None
-    trial_id: str | None
+    seq: Annotated[int, Field(description="its place in the log")]
+    time: Annotated[str, Field(description="when it was made")]
+    kind: Annotated[DecisionKind, Field(description="what was decided")]
+    trial_number: Annotated[int | None, Field(description="the number of that trial")]
+    trial_id: Annotated[str | None, Field(description="the trial that it is about; null: the experiment")]
     reason: str
-    state: Literal["pending", "done", "superseded"]
-    payload: Json
+    state: Annotated[
+        Literal["pending", "done", "superseded"], Field(description="whether the driver has carried it out")
+    ]
+    payload: Annotated[Json, Field(description="its details, by kind")]
 
     @classmethod
     def of(cls, experiment: str, record: DecisionRecord) -> Decision:
@@ -586,8 +579,8 @@ class DecisionPage(PageOf[Decision]):
 class LogItem(Model):
     segment: int
     rank: int
-    stream: str
-    text: str
+    stream: Annotated[str, Field(description="output, stdout or stderr")]
+    text: Annotated[str, Field(description="what it printed")]
 
 
 class Logs(Model):
@@ -598,17 +591,8 @@ class Logs(Model):
         return cls(items=[LogItem(segment=c.segment, rank=c.rank, stream=c.stream, text=c.text) for c in chunks])
 
 
-class UsageSeries(Model):
+class UsageSeries(shown(UsageRecord)):  # type: ignore[misc]
     """What one rank used during one segment: lists of equal length, oldest sample first."""
-
-    segment: int
-    rank: int
-    x: Annotated[list[float], Field(description="seconds since the experiment's start")]
-    cpu_percent: Annotated[list[float | None], Field(description="since the sample before; 100 is one core")]
-    rss_bytes: list[int]
-    gpu_bytes: Annotated[list[int | None], Field(description="allocated by torch; null where no GPU is in use")]
-    gpu_reserved_bytes: list[int | None]
-    gpu_percent: Annotated[list[float | None], Field(description="how busy its GPUs were, by whomever")]
 
 
 class Usage(Model):
@@ -623,20 +607,20 @@ class LiveRank(Model):
     """What a rank does and uses now; null where it does not answer, or uses no GPU."""
 
     rank: int
-    stack: str
+    stack: Annotated[str, Field(description="the Python stack of its training thread")]
     cpu_s: Annotated[
         float | None, Field(description="CPU time since the segment's start, child processes included")
     ] = None
-    rss_bytes: int | None = None
-    threads: int | None = None
+    rss_bytes: Annotated[int | None, Field(description="resident memory of the process")] = None
+    threads: Annotated[int | None, Field(description="threads of the process")] = None
     gpu_bytes: Annotated[int | None, Field(description="allocated by torch")] = None
-    gpu_reserved_bytes: int | None = None
+    gpu_reserved_bytes: Annotated[int | None, Field(description="reserved by torch")] = None
     gpu_percent: Annotated[float | None, Field(description="how busy its GPUs are, by whomever")] = None
 
 
 class Live(Model):
     segment: int
-    ranks: list[LiveRank]
+    ranks: Annotated[list[LiveRank], Field(description="one item for each rank")]
 
     @classmethod
     def of(cls, segment: int, found: Mapping[str, Mapping[str, Any]]) -> Live:
@@ -649,8 +633,11 @@ def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Health(Model):
-    status: Literal["ok", "ready", "unready"]
-    problems: list[str] = []
+    status: Annotated[
+        Literal["ok", "ready", "unready"],
+        Field(description="ok: it answers; ready or unready: whether it can run experiments"),
+    ]
+    problems: Annotated[list[str], Field(description="why it is not ready")] = []
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
@@ -669,17 +656,6 @@ def mode_of(experiment: ExperimentRecord, metric: str) -> Literal["min", "max"]:
     """The mode of this metric; of a metric that is no objective, the first objective's."""
     objectives = {objective.metric: objective.mode for objective in experiment.spec.objectives}
     return objectives.get(metric, experiment.spec.objective.mode)
-
-
-def rfc3339(time: float) -> str:
-    """``2026-01-31T12:00:00.123456Z``. Virtual times and nonsense come out as the epoch's neighbourhood, never as an error."""
-    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
-        time = 0.0
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _time(time: float | None) -> str | None:
-    return None if time is None else rfc3339(time)
 
 
 def _best(record: ExperimentRecord) -> Best | None:
@@ -708,40 +684,6 @@ def labels(space: str) -> dict[str, list[Any]]:
     return Space.from_json(json.loads(space), opaque=True).labels()
 
 
-def _checkpoint(found: Mapping[str, Any]) -> Checkpoint:
-    return Checkpoint(**{name: found[name] for name in ("id", "uri", "step", "bytes")}, node=found.get("node"))
-
-
-def _trial_fields(record: TrialRecord) -> dict[str, Any]:
-    names = (
-        "number",
-        "iteration",
-        "last_value",
-        "best_value",
-        "best_iteration",
-        "feasible",
-        "running_s",
-        "failures",
-        "reason",
-        "waiting",
-    )
-    found = record.checkpoint
-    return {
-        **{name: getattr(record, name) for name in names},
-        "id": record.public_id,
-        "experiment_id": record.experiment,
-        "state": record.state.value,
-        "params": dict(record.params),
-        "best_params": dict(record.best_params),
-        "last": dict(record.last),
-        "error": None if record.failure is None else Failure.model_validate(dict(record.failure)),
-        "checkpoint": None if found is None else _checkpoint(found),
-        "created_at": rfc3339(record.created_at),
-        "started_at": _time(record.started_at),
-        "ended_at": _time(record.ended_at),
-    }
-
-
 def _link(experiment: str, link: Link) -> LineageSegment:
     segment = link.segment
     return LineageSegment(
@@ -749,7 +691,7 @@ def _link(experiment: str, link: Link) -> LineageSegment:
         trial_id=trial_id(experiment, link.trial),
         trial_number=link.trial,
         ordinal=segment.ordinal,
-        cause=segment.cause,  # type: ignore[arg-type]
+        cause=segment.cause,
         start_iteration=segment.start_iteration,
         end_iteration=link.end_iteration,
         source_checkpoint_id=segment.source_checkpoint,

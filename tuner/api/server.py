@@ -1,4 +1,4 @@
-"""uvicorn, told to let event streams end first: it would wait for them, and they last as long as somebody looks."""
+"""Run uvicorn so that event streams end first at shutdown. It would wait for them, and they last as long as a page is open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 
 class Server(uvicorn.Server):
-    """Serves an app of `create_app`."""
+    """Serves an app that `create_app` returned."""
 
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
         super().__init__(uvicorn.Config(app, log_level=log_level, timeout_graceful_shutdown=grace_s))
@@ -25,8 +25,10 @@ class Server(uvicorn.Server):
 
 
 def _as_tcp(listening: socket.socket) -> socket.socket:
-    """Return the same socket as one of TCP: asyncio sets TCP_NODELAY on a connection only if its listening socket says so.
-    Without it the body of an answer on a kept-alive connection waits 40 ms for the client to acknowledge the head.
+    """Return the same socket, marked as TCP.
+
+    asyncio sets TCP_NODELAY on a connection only if its listening socket is marked. Without it, the body of an answer on a
+    kept-alive connection waits 40 ms for the client to acknowledge the head.
     """
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return listening

@@ -132,7 +132,7 @@ class Tail:
 
     def _read(self, channels: list[Channel]) -> list[tuple[Channel, Progress | None, list[bytes] | None]]:
         """(channel, how far its experiment has got or None if it is gone, what was added or None if that was not read)."""
-        progress = self._store.progress_of([channel.id for channel in channels])
+        progress = self._store.experiments.progress_of([channel.id for channel in channels])
         return [(channel, new := progress.get(channel.id), self._added(channel, new)) for channel in channels]
 
     def _added(self, channel: Channel, new: Progress | None) -> list[bytes] | None:
@@ -142,7 +142,7 @@ class Tail:
         count = new.last_event_seq - old.last_event_seq
         if not count:
             return []
-        items = self._store.events_after(channel.id, old.last_event_seq, count)
+        items = self._store.log.events_after(channel.id, old.last_event_seq, count)
         return [_encoded(channel.public_id, item) for item in items] if len(items) == count else None
 
 
@@ -186,7 +186,7 @@ async def _stored(store: Store, record: ExperimentRecord, after: int, last: int)
     upto = min(after + BATCH, last)
     while True:
         try:
-            items = await asyncio.to_thread(store.events_after, record.id, after, upto - after)
+            items = await asyncio.to_thread(store.log.events_after, record.id, after, upto - after)
         except StoreError as error:
             if not isinstance(error, Retryable):
                 raise

@@ -1,4 +1,4 @@
-"""/trials: one trial with its segments, its lineage, its logs, what it used, and stopping it."""
+"""/trials: one trial with its segments, its lineage, its logs and what it used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, answer
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, plain_text
 from tuner.api.context import Here
 from tuner.errors import Conflict
 from tuner.experiments import usecases
@@ -17,39 +17,31 @@ router = APIRouter(tags=["trials"])
 MAX_NUMBER = 2**31 - 1
 
 
-@router.get("/trials/{trial_id}", response_model=schemas.TrialDetail, responses=NOT_FOUND, summary="With its segments")
-def get(here: Here, trial_id: str) -> Response:
-    return answer(schemas.TrialDetail.of(here.store.get_trial(_text(trial_id))))
-
-
-@router.post(
-    "/trials/{trial_id}/stop",
-    status_code=202,
+@router.get(
+    "/trials/{trial_id}",
     response_model=schemas.TrialDetail,
     responses=NOT_FOUND,
-    summary="End it at its next report; the experiment goes on",
+    summary="Get a trial with its segments.",
 )
-def stop(here: Here, trial_id: str) -> Response:
-    record = usecases.stop_trial(here.store, _text(trial_id))
-    here.poke()
-    return answer(schemas.TrialDetail.of(record), 202)
+def get(here: Here, trial_id: TrialId) -> Response:
+    return answer(schemas.TrialDetail.of(here.store.trials.get(plain_text(trial_id))))
 
 
 @router.get(
     "/trials/{trial_id}/logs",
     response_model=schemas.Logs,
     responses={**NOT_FOUND, **BAD},
-    summary="What its ranks printed, by segment and rank",
+    summary="Get what its ranks printed, by segment and rank.",
 )
 def logs(
     here: Here,
-    trial_id: str,
-    rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
+    trial_id: TrialId,
+    rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many lines of each")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only the last lines of each, this many")] = None,
 ) -> Response:
     home = here.settings.home
-    found = usecases.trial_logs(here.store, home, _text(trial_id), rank=rank, segment=segment, tail=tail)
+    found = usecases.trial_logs(here.store, home, plain_text(trial_id), rank=rank, segment=segment, tail=tail)
     return answer(schemas.Logs.of(found))
 
 
@@ -57,40 +49,42 @@ def logs(
     "/trials/{trial_id}/usage",
     response_model=schemas.Usage,
     responses={**NOT_FOUND, **BAD},
-    summary="What its ranks used over time: CPU, memory, GPU, by segment and rank",
+    summary="Get what its ranks used over time: CPU, memory, GPU, by segment and rank.",
 )
 def usage(
     here: Here,
-    trial_id: str,
-    rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
+    trial_id: TrialId,
+    rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
 ) -> Response:
-    return answer(schemas.Usage.of(here.store.usage(_text(trial_id), rank=rank, segment=segment)))
+    return answer(schemas.Usage.of(here.store.ranks.usage(plain_text(trial_id), rank=rank, segment=segment)))
 
 
 @router.get(
     "/trials/{trial_id}/curves",
     response_model=schemas.TrialCurves,
     responses={**NOT_FOUND, **BAD},
-    summary="The curve of every metric that it has reported",
+    summary="Get the curve of every metric that it has reported.",
 )
 def curves(
     here: Here,
-    trial_id: str,
+    trial_id: TrialId,
     x: Annotated[Literal["step", "time"], Query(description="time: seconds since the experiment's start")] = "step",
     max_points: Annotated[int, Query(ge=4, le=100_000, description="per segment and metric")] = 1000,
 ) -> Response:
-    return answer(schemas.TrialCurves.of(x, here.store.trial_curves(_text(trial_id), x=x, max_points=max_points)))
+    record = here.store.trials.get(plain_text(trial_id))
+    found = here.store.metrics.curves_of_trial(record.experiment_id, record.number, x=x, points=max_points)
+    return answer(schemas.TrialCurves.of(x, found))
 
 
 @router.get(
     "/trials/{trial_id}/lineage",
     response_model=schemas.Lineage,
     responses=NOT_FOUND,
-    summary="Where its weights come from: segments of this and other trials, oldest first, and the schedule they make",
+    summary="Get the segments of this and other trials that led to its weights, and the schedule of configurations.",
 )
-def lineage(here: Here, trial_id: str) -> Response:
-    record = here.store.get_trial(_text(trial_id))
+def lineage(here: Here, trial_id: TrialId) -> Response:
+    record = here.store.trials.get(plain_text(trial_id))
     return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
 
 
@@ -98,16 +92,12 @@ def lineage(here: Here, trial_id: str) -> Response:
     "/trials/{trial_id}/live",
     response_model=schemas.Live,
     responses={**NOT_FOUND, **CONFLICT, **SILENT},
-    summary="Its ranks at this moment: the Python stack of each, and what it uses",
+    summary="Get the Python stack of each rank and what it uses at this moment.",
 )
-def live(here: Here, trial_id: str) -> Response:
-    record = here.store.get_trial(_text(trial_id))
+def live(here: Here, trial_id: TrialId) -> Response:
+    record = here.store.trials.get(plain_text(trial_id))
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
     found = here.look(running[-1].public_id) if running else {}
     if not found:
-        raise Conflict(f"{trial_id} is {record.state} and has no ranks at this moment")
+        raise Conflict(f"{trial_id} is {record.state} and has no running ranks")
     return answer(schemas.Live.of(running[-1].ordinal, found))
-
-
-def _text(value: str) -> str:
-    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from tuner.errors import TunerError
+from tuner.experiments.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed hyperparameter tuning.")
@@ -31,10 +33,11 @@ def demo(
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="address to bind; loopback only, until there are tokens")] = None,
+    host: Annotated[str | None, typer.Option(help="address to bind; others than loopback need tokens")] = None,
     port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+    auth: Annotated[bool, typer.Option("--auth", help="ask for a token on loopback too")] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="take up experiments whose script is gone, too, instead of offering them")
     ] = False,
@@ -45,7 +48,9 @@ def serve(
     """The service: REST API, web UI and driver. It runs what was given to it; what scripts left behind it only offers."""
     from tuner import service
 
-    settings = _settings(host=host, port=port, database_url=database_url, ray_address=ray_address)
+    settings = _settings(
+        host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
+    )
     if stop:
         ended = service.stop(settings)
         print("stopped" if ended else "there was nothing to stop")
@@ -116,6 +121,69 @@ def list_experiments(
 
     for line in experiments(_settings(), limit):
         print(printable(line))
+
+
+@app.command()
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="leave out what takes seconds: torch, two ranks, Ray")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+) -> None:
+    """Check this machine and this installation, and say what to do about each finding. Exit status 1 if a search would fail."""
+    from tuner.cli.doctor import examine, report
+
+    if not report(examine(_settings(), quick), lambda line: print(printable(line), flush=True), as_json):
+        raise typer.Exit(1)
+
+
+tokens = typer.Typer(help="Who may use the service: create, list and revoke tokens.", no_args_is_help=True)
+app.add_typer(tokens, name="token")
+
+
+@tokens.command(name="create")
+def create_token(
+    name: Annotated[str, typer.Argument(help="who or what it is for")],
+    role: Annotated[str, typer.Option(help="viewer, editor or admin")] = "editor",
+    expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
+) -> None:
+    """Create a token and print it. It is printed this once only."""
+    from tuner.cli.access import created
+
+    print(created(_settings(), name, role, expires_days))
+
+
+@tokens.command(name="list")
+def list_tokens() -> None:
+    """List all tokens, newest first, without their secrets."""
+    from tuner.cli.access import listed
+
+    for line in listed(_settings()):
+        print(printable(line))
+
+
+@tokens.command(name="revoke")
+def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner token list` shows it")]) -> None:
+    """Revoke a token. Running services notice within 5 seconds."""
+    from tuner.cli.access import revoked
+
+    print(printable(revoked(_settings(), token)))
+
+
+def _command(verb: Verb, about: str) -> Callable[[str], None]:
+    def command(name: str) -> None:
+        from tuner.cli.verbs import ask
+
+        print(printable(ask(_settings(), verb, name)))
+
+    command.__annotations__["name"] = Annotated[str, typer.Argument(metavar=about.upper(), help=_HELP[about])]
+    return command
+
+
+_HELP = {"experiment": "exp_..., or its name", "trial": "trl_..."}
+
+for _verb in (*VERBS.values(), *TRIAL_VERBS.values()):
+    if _verb.name != "resume":  # `resume` above also waits for the end
+        _about = "trial" if _verb.name in TRIAL_VERBS else "experiment"
+        app.command(name=_verb.name, help=_verb.summary)(_command(_verb, _about))
 
 
 def _settings(**changes: Any) -> Any:

@@ -23,20 +23,20 @@ def decisions_about(
     with Store.open(settings.database_url) as store:
         public_id = id_of(store, public_id)
         if public_id.startswith("exp_"):
-            experiment = store.get_experiment(public_id).id
+            experiment = store.experiments.get(public_id).id
         else:
-            trial = store.get_trial(public_id)
+            trial = store.trials.get(public_id)
             experiment, number = trial.experiment_id, trial.number
         found: list[DecisionRecord] = []
         token: str | None = None
         while True:
-            page = store.decisions(experiment, trial=number, page_size=1000, page_token=token)
+            page = store.log.decisions(experiment, trial=number, page_size=1000, page_token=token)
             found += page.items
             token = page.next_token
             if token is None:
                 break
         failure = (
-            None if number is None else store.get_trial(trial_id(_experiment_of(store, experiment), number)).failure
+            None if number is None else store.trials.get(trial_id(_experiment_of(store, experiment), number)).failure
         )
     for decision in reversed(found):
         if as_json:
@@ -68,7 +68,7 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
     """One line an experiment, newest first."""
     with Store.open(settings.database_url) as store:
         store.migrate()
-        for record in store.list_experiments(page_size=limit).items:
+        for record in store.experiments.page(page_size=limit).items:
             when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
             best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
             if record.state.ended and record.best and "finished" in record.best and record.best["finished"] is None:
@@ -79,4 +79,4 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
 
 
 def _experiment_of(store: Store, experiment: int) -> str:
-    return store.experiment(experiment).public_id
+    return store.experiments.by_id(experiment).public_id

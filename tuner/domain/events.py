@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from tuner.domain.segments import CheckpointInfo as CheckpointInfo
 from tuner.domain.segments import Failure as Failure
+from tuner.domain.segments import FailureKind as FailureKind
 from tuner.domain.segments import Report, SegmentRef
 
 Command = Literal["pause", "resume", "cancel", "stop"]

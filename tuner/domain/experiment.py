@@ -1,4 +1,4 @@
-"""What an experiment asks for, as plain data. `tuner.experiments.spec` checks it and fills it in; it is stored as JSON."""
+"""The specification of an experiment as plain data. `tuner.experiments.spec` checks it; the database stores it as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 Mode = Literal["min", "max"]
 SPEC_VERSION = 1
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names are shown in terminals, which obey control characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,69 +19,130 @@ class Objective:
     mode: Mode
 
     def score(self, value: float) -> float:
-        """Return the value, negated if lower is better, so that a higher score is always better."""
+        """`value` turned so that higher is better."""
         return value if self.mode == "max" else -value
+
+
+def option(default: Any, about: str, **bounds: Any) -> Any:
+    """Declare an option of a section. This is its only declaration.
+
+    The check of a spec, the OpenAPI document and docs/api_reference.md are made from it, and a test compares the signature of
+    `tuner.run` with it.
+
+    Args:
+        default: the value if the spec does not have the option; `dict` for an empty mapping.
+        about: what the option means, in a few words.
+        bounds: what a value must satisfy, named as pydantic names it: ``gt``, ``ge``, ``le``, ``pattern``, ...
+    """
+    metadata = {"description": about, **bounds}
+    return (
+        field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
+    )
+
+
+_SECONDS: Mapping[str, Any] = {"gt": 0, "allow_inf_nan": False}
+_COUNT: Mapping[str, Any] = {"ge": 1, "le": 2**31 - 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """The worker group of a trial: how many ranks, with which resources, and where."""
+    """The worker group of one trial."""
 
-    num_workers: int = 1
-    use_gpu: bool = False
-    resources_per_worker: Mapping[str, float] = field(default_factory=dict)  # CPU, GPU, custom; fractions allowed
-    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
-    backend: Literal["auto", "gloo", "nccl", "none"] = "auto"  # of torch.distributed
-    reuse_workers: bool = True
-    working_dir: Literal["trial", "caller"] = (
-        "trial"  # of the ranks: the trial's own, or where the experiment was created
+    num_workers: int = option(1, "ranks of a trial", ge=1, le=100_000)
+    use_gpu: bool = option(False, "give each rank a GPU")
+    resources_per_worker: Mapping[str, float] = option(
+        dict, "CPU, GPU and custom resources of a rank; fractions below 1 are allowed"
+    )
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = option(
+        "PACK", "Ray's strategy for placing the ranks on nodes"
+    )
+    backend: Literal["auto", "gloo", "nccl", "none"] = option(
+        "auto", 'backend of torch.distributed; "auto" is nccl with GPUs and gloo without'
+    )
+    reuse_workers: bool = option(True, "start the next trial in the worker processes of a finished one")
+    working_dir: Literal["trial", "caller"] = option(
+        "trial",
+        "working directory of the ranks: a new one for each trial, or the one of the process that created the experiment",
     )
 
     def bundle(self) -> dict[str, float]:
-        """Return the resources of one rank: one CPU unless the spec says otherwise, and one GPU if `use_gpu` is set."""
+        """Return the resources of one rank: one CPU by default, and one GPU if `use_gpu` is set."""
         bundle = {"CPU": 1.0, **({"GPU": 1.0} if self.use_gpu else {}), **self.resources_per_worker}
         return {name: amount for name, amount in bundle.items() if amount > 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    max_concurrent_trials: int | None = None  # None: as many as the cluster holds
-    time_budget_s: float | None = None  # running time only
-    budget: float | None = (
-        None  # full trainings' worth, each of max_t, all trials together; for schedulers that count it
+    """What the whole experiment may use, and how long the driver waits."""
+
+    max_concurrent_trials: int | None = option(
+        None, "trials that may run at the same time; null: as many as the cluster holds", **_COUNT
     )
-    max_failures: int = 0  # retries of a trial after errors of the user's code
-    max_system_failures: int = 10  # retries of a trial after lost nodes and preemptions
-    placement_timeout_s: float = 600.0  # waiting longer than this for resources is a system failure
-    hang_timeout_s: float | None = 1800.0  # no report for this long ends the segment as hung
-    stop_grace_s: float = 10.0  # a rank that does not leave within this is killed with its group
+    time_budget_s: float | None = option(
+        None, "running time in seconds, from the start of the first trial; pauses do not count", **_SECONDS
+    )
+    budget: float | None = option(
+        None,
+        "training that all trials together may spend, as a number of full trainings of max_t each; "
+        "only the freeze_thaw scheduler counts it",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    max_failures: int = option(0, "retries of a trial after errors of its code", ge=0)
+    max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
+    placement_timeout_s: float = option(
+        600.0, "seconds to wait for the resources of a trial; longer is a system failure", **_SECONDS
+    )
+    hang_timeout_s: float | None = option(
+        1800.0, "seconds without a report after which a trial counts as hung; null: never", **_SECONDS
+    )
+    stop_grace_s: float = option(
+        10.0, "seconds that a rank has to leave training before its group is killed", **_SECONDS
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    storage: str | None = None  # a path or any pyarrow.fs URI; None: under the home
-    frequency: int | None = None  # callables are asked every n reports; None: only when something needs one
-    interval_s: float | None = (
-        60.0  # and at the first milestone so long after the last one; bounds what a crash can cost
+    """Where checkpoints are stored, when they are saved, and which are kept."""
+
+    storage: str | None = option(
+        None,
+        "an absolute path or a pyarrow.fs URI; null: under the home",
+        min_length=1,
+        max_length=200,
+        pattern=PRINTABLE,
     )
-    at_end: bool = True
-    keep_best: int | None = 1
-    keep_last: int | None = 1
+    frequency: int | None = option(None, "reports between checkpoints; null: only when something needs one", **_COUNT)
+    interval_s: float | None = option(
+        60.0,
+        "seconds after which the next milestone saves a checkpoint; limits what a crash can lose; null: never",
+        **_SECONDS,
+    )
+    at_end: bool = option(True, "save a checkpoint when a trial completes")
+    keep_best: int | None = option(1, "best checkpoints to keep of each trial; null: all", ge=0)
+    keep_last: int | None = option(1, "newest checkpoints to keep of each trial; null: all", ge=0)
+
+
+SECTIONS: Mapping[str, type[Scaling | Limits | CheckpointPolicy]] = {
+    "scaling": Scaling,
+    "limits": Limits,
+    "checkpoint": CheckpointPolicy,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """The whole of what an experiment asks for. `to_json` and `from_json` convert it."""
+    """One experiment, whole. JSON in and out by `to_json` and `from_json`."""
 
     name: str
     space: Mapping[str, Any]  # JSON form, see tuner.space
     objectives: tuple[Objective, ...]
     entrypoint: str | None = None  # "module:name"; None where the function travels by value
     code: str | None = None  # hash of the stored cloudpickle
-    num_samples: int | None = None  # None: as many as the time budget allows
-    seed: int = 0
-    max_t: int | None = None  # in units of time_attr; a trial that gets there is completed
-    time_attr: str = "training_iteration"
+    num_samples: int | None = option(None, "trials to start; null: as many as the time budget allows", **_COUNT)
+    seed: int = option(0, "searches with the same seed draw the same configurations", ge=0, le=2**63 - 1)
+    max_t: int | None = option(None, "value of time_attr at which a trial is complete", **_COUNT)
+    time_attr: str = option("training_iteration", "what max_t counts", min_length=1, max_length=200, pattern=PRINTABLE)
     search: Mapping[str, Any] = field(default_factory=lambda: {"type": "auto"})
     scheduler: Mapping[str, Any] = field(default_factory=lambda: {"type": "auto"})
     stop: Mapping[str, Any] = field(default_factory=dict)  # {"type": ...} or {metric: threshold}
@@ -88,7 +150,7 @@ class Spec:
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
-    scope: Literal["all", "last"] = "all"  # which value of a trial counts
+    scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     version: int = SPEC_VERSION
     # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
@@ -98,7 +160,7 @@ class Spec:
 
     @property
     def method(self) -> str:
-        """Return how it searches, in a few words, such as ``tpe + asha`` or ``freeze_thaw (auto)``."""
+        """How it searches, in a few words: ``tpe + asha``, ``freeze_thaw (auto)``."""
         names: dict[str, list[str]] = {}
         for part, asked in (("search", self.search), ("scheduler", self.scheduler)):
             if (found := self.resolved.get(part, asked)) is not None:
@@ -108,7 +170,7 @@ class Spec:
 
     @property
     def objective(self) -> Objective:
-        """Return the first objective, which is the one that schedulers look at."""
+        """The first objective: the one that schedulers look at."""
         return self.objectives[0]
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +181,7 @@ class Spec:
         parts = dict(data)
         parts["objectives"] = tuple(Objective(**o) for o in parts["objectives"])
         parts["points_to_evaluate"] = tuple(parts.get("points_to_evaluate", ()))
-        for name, kind in (("scaling", Scaling), ("limits", Limits), ("checkpoint", CheckpointPolicy)):
+        for name, kind in SECTIONS.items():
             if name in parts:
                 parts[name] = kind(**parts[name])
         return cls(**parts)

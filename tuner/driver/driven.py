@@ -75,7 +75,7 @@ class StoreJournal:
         self._host, self._experiment, self._epoch = host, experiment, epoch
 
     async def commit(self, batch: Batch) -> None:
-        await self._host.write(self._host.store.commit, self._experiment, self._epoch, batch, time.time())
+        await self._host.write(self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time())
 
 
 class RankInbound:
@@ -235,7 +235,7 @@ class Driven:
     def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
         spec = record.spec
-        code = host.store.get_code(spec.code) if spec.code else None
+        code = host.store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
         with functions_by_name():  # the judge's process runs what the user wrote
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
@@ -248,7 +248,7 @@ class Driven:
             working_dir=code.working_dir if code else None,
             environ=spec.runtime_env.get("env_vars"),
         )
-        for seq, entry in host.store.load(record.id):
+        for seq, entry in host.store.drivers.load(record.id):
             self.core.fold(seq, entry)
         self.groups = RayGroups(host, record, self.core, space, _code_ref(record, code), self._judge)
         self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups)

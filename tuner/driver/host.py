@@ -129,7 +129,7 @@ class Host:
             self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
             self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
             if self.settings.usage_every_s > 0:
-                keeper = UsageKeeper(self.groups, self.store, self._places)
+                keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
                 self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
         return self.owner
 
@@ -141,7 +141,7 @@ class Host:
         """
         await self.start()
         while True:
-            record = await asyncio.to_thread(self.store.get_experiment, public_id)
+            record = await asyncio.to_thread(self.store.experiments.get, public_id)
             if record.id not in self.tasks:
                 if record.state.ended:
                     return str(record.state)
@@ -152,7 +152,7 @@ class Host:
 
     async def _is_to_go_on(self, experiment: int) -> bool:
         """Return whether a resume was asked for after the loop of a paused experiment took its last command."""
-        commands = await asyncio.to_thread(self.store.pending_commands, [experiment])
+        commands = await asyncio.to_thread(self.store.commands.pending, [experiment])
         return any(command.command == "resume" and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
@@ -264,8 +264,8 @@ class Host:
     async def _drive(self, record: ExperimentRecord) -> ExperimentState:
         store = self.store
         if record.lease_until and record.lease_until > time.time() and owner_is_dead(record.driver_owner):
-            await self.write(store.release, record.id, record.driver_epoch)
-        epoch = await self.write(store.claim, record.id, self.owner, self.settings.lease_s, time.time())
+            await self.write(store.drivers.release, record.id, record.driver_epoch)
+        epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
         self._claimed[record.id] = epoch
         driven: Driven | None = None
         try:
@@ -280,7 +280,7 @@ class Host:
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.pending_commands, [record.id])}
+            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
             self._seen |= set(commands)
             self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
             state = await driven.loop.run(epoch, slots, commands)
@@ -299,14 +299,14 @@ class Host:
             await self._leave_nothing(record)
             self._claimed.pop(record.id, None)
             with contextlib.suppress(Exception):
-                await self.write(store.release, record.id, epoch)
+                await self.write(store.drivers.release, record.id, epoch)
             if driven is not None:
                 await driven.close()
 
     async def _sweep_objects(self, storage: str) -> None:
         """Delete the objects of `with_parameters` that no experiment needs any more."""
         try:
-            await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.unfinished_code)
+            await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.code.unfinished)
         except Exception:  # they stay until the next time
             log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
@@ -322,7 +322,7 @@ class Host:
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
-        await self.write(self.store.commit, record.id, epoch, batch, time.time())
+        await self.write(self.store.drivers.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
@@ -338,7 +338,7 @@ class Host:
             await asyncio.sleep(self.settings.lease_s / 3)
             for key, epoch in list(self._claimed.items()):
                 try:
-                    await self.write(self.store.renew, key, epoch, self.settings.lease_s, time.time())
+                    await self.write(self.store.drivers.renew, key, epoch, self.settings.lease_s, time.time())
                 except LostLease as error:
                     if self._claimed.get(key) != epoch:
                         continue  # it was given back meanwhile
@@ -362,7 +362,7 @@ class Host:
                 log.warning("the database could not be read", exc_info=True)
 
     async def _take_commands(self) -> None:
-        for command in await asyncio.to_thread(self.store.pending_commands, list(self.driven)):
+        for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
@@ -370,10 +370,10 @@ class Host:
 
     async def _take_experiments(self) -> None:
         now = time.time()
-        free = await asyncio.to_thread(self.store.claimable, now)
+        free = await asyncio.to_thread(self.store.drivers.claimable, now)
         found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
         theirs = [record.id for record in found if record.source == "python"]
-        commands = await asyncio.to_thread(self.store.pending_commands, theirs)
+        commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command == "cancel" and c.trial is None}
         for record in found:
             if record.id in self.tasks:
@@ -383,7 +383,7 @@ class Host:
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 self._take_up(record, "it is to be cancelled")
             elif record.abandoned(now) and self._adopting:
-                await self.write(self.store.adopt, record.id)
+                await self.write(self.store.drivers.adopt, record.id)
                 self._take_up(record, "its script is gone, and this service adopts such experiments")
             elif record.abandoned(now) and record.id not in self._offered:
                 self._offered.add(record.id)

@@ -73,7 +73,7 @@ def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
 
 def newest(store: Store, public_id: str) -> Place | None:
     """Where this trial is now; None where it has not come to its first segment. NotFound where there is no such trial."""
-    trial = store.get_trial(public_id)
+    trial = store.trials.get(public_id)
     return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
 
 
@@ -82,7 +82,7 @@ def best(store: Store, experiment: ExperimentRecord) -> Place | None:
     if not experiment.best:
         return None
     if saved := experiment.best.get("checkpoint_id"):
-        found = store.get_checkpoint(saved)
+        found = store.trials.checkpoint(saved)
         return Place(found.trial, found.segment, found.step)
     if ordinal := experiment.best.get("segment"):
         return Place(experiment.best["trial_number"], ordinal, experiment.best["iteration"])
@@ -95,7 +95,7 @@ def stored(store: Store, experiment: str) -> Segments:
 
     def of(number: int) -> Sequence[SegmentRecord]:
         if number not in known:
-            known[number] = store.get_trial(trial_id(experiment, number)).segments
+            known[number] = store.trials.get(trial_id(experiment, number)).segments
         return known[number]
 
     return of

@@ -57,7 +57,8 @@ def preview(spec: Spec, configurations: int) -> Preview:
 
 
 def _started(core: Core, count: int) -> list[Any]:
-    core.spec = replace(core.spec, limits=replace(core.spec.limits, max_concurrent_trials=count))
+    """Return the first trials that the core would start if it had slots for all of them."""
+    core.experiment.spec = replace(core.spec, limits=replace(core.spec.limits, max_concurrent_trials=count))
     actions = list(core.handle(DriverStarted(time=0.0, epoch=1)).actions)
     while actions:
         action = actions.pop(0)
@@ -87,12 +88,13 @@ class Importance:
 
 def importance(store: Store, record: ExperimentRecord) -> Importance:
     """How much each parameter mattered for the first objective, from the trials that have ended."""
+    # Optuna and scipy take a second to load, and only this needs them.
     from tuner.search import importance as anova
 
     spec = record.spec
-    ended = store.ended_trials(record.id)
+    ended = store.trials.ended(record.id)
     chosen = _spread(ended, MAX_RESULTS)
-    found = store.results(record.id, chosen, best=spec.scope == "all")
+    found = store.trials.results(record.id, chosen, best=spec.scope == "all")
     space = Space.from_json(spec.space, opaque=True)
     shares = anova.importance(space, spec.objective.mode, found)
     return Importance(spec.objective.metric, shares, len(found), anova.MIN_RECORDS, len(ended) - len(chosen))
@@ -117,7 +119,7 @@ class Importances:
         with self._lock:
             seq, ended, found = self._kept.get(record.id, (-1, -1, None))
             if found is None or seq != record.last_event_seq:
-                now = len(self._store.ended_trials(record.id))
+                now = len(self._store.trials.ended(record.id))
                 if found is None or now != ended:
                     found, ended = importance(self._store, record), now
                 self._kept[record.id] = (record.last_event_seq, ended, found)

@@ -5,93 +5,66 @@ Every mistake is found at once and comes with a JSON pointer, what was expected,
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, create_model
+from pydantic_core import CoreSchema
 
-from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
+from tuner import schedulers, search
+from tuner.domain.experiment import PRINTABLE, SECTIONS, Mode, Objective, Scaling, Spec
+from tuner.driver.assemble import Parts, assemble
+from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
 from tuner.names import elsewhere, option_meant, resource_meant
+from tuner.schedulers import stoppers
+from tuner.search.constraints import as_option
+from tuner.space import Space
 from tuner.trials.checkpoints.storage import is_relative
 
-if TYPE_CHECKING:
-    from tuner.driver.assemble import Parts
-
 Errors = list[tuple[str, str]]
-Mode = Literal["min", "max"]
-# Names are printed in terminals, which obey control characters.
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
-Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
 
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-MAX_SEED = 2**63 - 1
+STRICT = ConfigDict(extra="forbid", strict=True)
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class AsObject:
+    """Annotates a dataclass that is written as a JSON object. A strict model would take nothing but an instance."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema: Any = handler(source)
+        if schema["type"] == "definition-ref":
+            schema = handler.resolve_ref_schema(schema)
+        schema["strict"] = False
+        return cast("CoreSchema", schema)
 
 
-class ScalingSection(Section):
-    """What one trial's worker group is made of."""
-
-    num_workers: Annotated[int, Field(ge=1, le=100_000)] = 1
-    use_gpu: bool = False
-    resources_per_worker: dict[Name, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="CPU, GPU and custom resources of a rank; fractions are allowed"
-    )
-    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
-    backend: Literal["auto", "gloo", "nccl", "none"] = Field(default="auto", description="of torch.distributed")
-    reuse_workers: bool = Field(default=True, description="hand worker processes on to the next trial")
-    working_dir: Literal["trial", "caller"] = Field(
-        default="trial", description="of the ranks: one of each trial's own, or that of the process that created this"
-    )
-
-
-class LimitsSection(Section):
-    """What the whole experiment may use, and for how long one waits."""
-
-    max_concurrent_trials: Whole | None = Field(default=None, description="null: as many as the cluster holds")
-    time_budget_s: Seconds | None = Field(
-        default=None, description="running time from the start of the first trial; pauses do not count"
-    )
-    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None,
-        description="full trainings' worth (max_t each) to spend, all trials together; the freeze_thaw scheduler counts it",
-    )
-    max_failures: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="retries of a trial after errors of its code"
-    )
-    max_system_failures: Annotated[int, Field(ge=0)] = Field(
-        default=10, description="retries after lost nodes and preemptions"
-    )
-    placement_timeout_s: Seconds = 600.0
-    hang_timeout_s: Seconds | None = 1800.0
-    stop_grace_s: Seconds = 10.0
+def _declared(kind: type) -> dict[str, Any]:
+    """Return the options that a dataclass of the domain declares, and its sections, as fields of a pydantic model."""
+    found: dict[str, Any] = {}
+    hints = get_type_hints(kind)
+    for one in dataclasses.fields(kind):
+        if one.name in SECTIONS:
+            section = hints[one.name]
+            found[one.name] = (
+                Annotated[section, AsObject()],
+                Field(default_factory=section, description=section.__doc__),
+            )
+        elif "description" in one.metadata:
+            found[one.name] = (hints[one.name], Field(one.default, **one.metadata))
+    return found
 
 
-class CheckpointSection(Section):
-    """Where checkpoints go, when they are asked for, and which are kept."""
+class _Written(BaseModel):
+    """The fields of a spec that are written in another form than they are kept in."""
 
-    storage: Name | None = Field(
-        default=None, description="an absolute path or any pyarrow.fs URI; null: under the home"
-    )
-    frequency: Whole | None = Field(
-        default=None, description="ask for one every n reports; null: when something needs one"
-    )
-    interval_s: Seconds | None = Field(default=60.0, description="ask for one this long after the last; null: never")
-    at_end: bool = True
-    keep_best: Annotated[int, Field(ge=0)] | None = Field(default=1, description="null: all")
-    keep_last: Annotated[int, Field(ge=0)] | None = Field(default=1, description="null: all")
-
-
-class SpecModel(Section):
-    """One experiment: what is tried, what counts as better, who decides, and what may be used."""
+    model_config = STRICT
 
     name: Name | None = Field(default=None, description="null: the name of the entrypoint's function")
     entrypoint: str | None = Field(
@@ -101,29 +74,44 @@ class SpecModel(Section):
         description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
     )
     metric: Name | list[Name] = Field(description="the objective, or a list of objectives")
-    mode: Mode | list[Mode] = Field(description="whether it is minimised or maximised; one for all, or one for each")
-    num_samples: Whole | None = None
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
-    max_t: Whole | None = Field(
-        default=None, description="a trial that gets there, in units of time_attr, is completed"
+    mode: Mode | list[Mode] = Field(description="whether to minimise or to maximise it; one for all, or one for each")
+    search: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "auto"}, description="which configurations to try next"
     )
-    time_attr: Name = "training_iteration"
-    search: dict[str, Any] = Field(default_factory=lambda: {"type": "auto"})
-    scheduler: dict[str, Any] = Field(default_factory=lambda: {"type": "auto"})
-    stop: dict[str, Any] = Field(default_factory=dict, description='{metric: threshold} or {"type": ...}')
-    points_to_evaluate: list[dict[str, Any]] = Field(default_factory=list)
-    scaling: ScalingSection = Field(default_factory=ScalingSection)
-    limits: LimitsSection = Field(default_factory=LimitsSection)
-    checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
-    scope: Literal["all", "last"] = Field(default="all", description="which of a trial's values counts")
-    runtime_env: dict[str, Any] = Field(default_factory=dict, description="as Ray's")
+    scheduler: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "auto"}, description="which trials go on, and which stop early"
+    )
+    stop: dict[str, Any] = Field(
+        default_factory=dict,
+        description='when a trial is complete: {metric: threshold} or {"type": ..., option: value}',
+        examples=[{"accuracy": 0.99}, {"type": "plateau", "metric": "loss"}],
+    )
+    points_to_evaluate: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="configurations to try first, flat",
+        examples=[[{"lr": 0.1, "optimizer/momentum": 0.9}]],
+    )
+    runtime_env: dict[str, Any] = Field(default_factory=dict, description="Ray's runtime environment of the ranks")
 
 
-_SECTIONS: Mapping[str, type[Section]] = {
-    "": SpecModel,
-    "scaling": ScalingSection,
-    "limits": LimitsSection,
-    "checkpoint": CheckpointSection,
+_DECLARED = _declared(Spec)
+SpecModel = create_model(
+    "SpecModel",
+    __base__=_Written,
+    __doc__="One experiment: what is tried, what counts as better, who decides, and what may be used.",
+    **_DECLARED,
+)
+"""A spec as it is written. Fields that it shares with `Spec` are declared there."""
+
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "": list(SpecModel.model_fields),
+    **{name: [option.name for option in dataclasses.fields(kind)] for name, kind in SECTIONS.items()},
+}
+"""The names of the options, by section. The top level has the name ""."""
+
+_SECTION: Mapping[str, type[BaseModel]] = {
+    name: create_model(name, __config__=STRICT, only=cast("Any", (Annotated[kind, AsObject()], ...)))
+    for name, kind in SECTIONS.items()
 }
 _WORDED = {
     "metric": "expected the name of a metric, or a list of names",
@@ -173,35 +161,36 @@ def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Err
 
 
 def _check_sections(plain: Mapping[str, Any], errors: Errors) -> None:
-    """What no type says, of each section that is of the right form, whatever the others are."""
-    with contextlib.suppress(ValidationError):
-        _check_resources(ScalingSection.model_validate(plain.get("scaling", {})), errors)
-    with contextlib.suppress(ValidationError):
-        _check_storage(CheckpointSection.model_validate(plain.get("checkpoint", {})).storage, errors)
+    """Check what types cannot say, in each section that is well-formed, whatever is wrong with the others."""
+    if (scaling := _section(plain, "scaling")) is not None:
+        _check_resources(scaling, errors)
+    if (checkpoint := _section(plain, "checkpoint")) is not None:
+        _check_storage(checkpoint.storage, errors)
     if isinstance(environment := plain.get("runtime_env", {}), dict):
         _check_environment(environment, errors)
 
 
-def _spec(model: SpecModel, objectives: tuple[Objective, ...], space: Mapping[str, Any], code: str | None) -> Spec:
+def _section(plain: Mapping[str, Any], name: str) -> Any:
+    """Return a section as its dataclass, or None if it is malformed."""
+    try:
+        return cast("Any", _SECTION[name].model_validate({"only": plain.get(name, {})})).only
+    except ValidationError:
+        return None
+
+
+def _spec(model: _Written, objectives: tuple[Objective, ...], space: Mapping[str, Any], code: str | None) -> Spec:
     return Spec(
         name=model.name or _default_name(model.entrypoint),
         space=space,
         objectives=objectives,
         entrypoint=model.entrypoint,
         code=code,
-        num_samples=model.num_samples,
-        seed=model.seed,
-        max_t=model.max_t,
-        time_attr=model.time_attr,
         search=model.search,
         scheduler=model.scheduler,
         stop=model.stop,
         points_to_evaluate=tuple(model.points_to_evaluate),
-        scaling=Scaling(**model.scaling.model_dump()),
-        limits=Limits(**model.limits.model_dump()),
-        checkpoint=CheckpointPolicy(**model.checkpoint.model_dump()),
-        scope=model.scope,
         runtime_env=model.runtime_env,
+        **{name: getattr(model, name) for name in _DECLARED},
     )
 
 
@@ -221,7 +210,7 @@ def _mapping(value: Any) -> Any:
     raise TypeError(f"{_shown(value)} is no JSON value")
 
 
-def _shape(plain: Mapping[str, Any], errors: Errors) -> SpecModel | None:
+def _shape(plain: Mapping[str, Any], errors: Errors) -> _Written | None:
     try:
         return SpecModel.model_validate(plain)
     except ValidationError as problem:
@@ -243,7 +232,7 @@ def _message(error: Any) -> str:
     match error["type"]:
         case "missing":
             return "is required"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"unknown field{_near(str(where[-1]), '.'.join(str(part) for part in where[:-1]))}"
         case "int_type" | "int_from_float" | "int_parsing" | "int_parsing_size":
             return f"expected an integer, got {_shown(given)}"
@@ -253,7 +242,7 @@ def _message(error: Any) -> str:
             return f"expected true or false, got {_shown(given)}"
         case "string_type":
             return f"expected a string, got {_shown(given)}"
-        case "dict_type" | "model_type" | "model_attributes_type":
+        case "dict_type" | "mapping_type" | "model_type" | "dataclass_type":
             return f"expected an object, got {_shown(given)}"
         case "list_type":
             return f"expected a list, got {_shown(given)}"
@@ -278,21 +267,21 @@ def _message(error: Any) -> str:
 
 
 def _near(name: str, section: str) -> str:
-    known = list(_SECTIONS[section].model_fields) if section in _SECTIONS else []
+    known = list(OPTIONS.get(section, []))
     if section == "":
-        inner = [f"{other}.{field}" for other, model in _SECTIONS.items() if other for field in model.model_fields]
+        inner = [f"{other}.{option}" for other, options in OPTIONS.items() if other for option in options]
         if found := next((path for path in inner if path.endswith(f".{name}")), None) or elsewhere(
             name, [*known, *inner]
         ):
             return f"; did you mean {found}?"
     if meant := option_meant(name, known):
         return meant
-    if name in SpecModel.model_fields:
+    if name in OPTIONS[""]:
         return "; it belongs to the top level"
     return f"; there are {', '.join(known)}" if known else ""
 
 
-def _objectives(model: SpecModel, errors: Errors) -> tuple[Objective, ...]:
+def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
     metrics = [model.metric] if isinstance(model.metric, str) else model.metric
     modes = [model.mode] * len(metrics) if isinstance(model.mode, str) else model.mode
     if not metrics:
@@ -304,7 +293,7 @@ def _objectives(model: SpecModel, errors: Errors) -> tuple[Objective, ...]:
     return tuple(Objective(metric, mode) for metric, mode in zip(metrics, modes, strict=False))
 
 
-def _check_entrypoint(model: SpecModel, code: str | None, errors: Errors) -> None:
+def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
     if model.entrypoint is None:
         if code is None:
             errors.append(("/entrypoint", 'is required; expected "module:function"'))
@@ -312,18 +301,20 @@ def _check_entrypoint(model: SpecModel, code: str | None, errors: Errors) -> Non
         errors.append(("/entrypoint", f'expected "module:function", got {_shown(model.entrypoint)}'))
 
 
-def _check_resources(scaling: ScalingSection, errors: Errors) -> None:
+def _check_resources(scaling: Scaling, errors: Errors) -> None:
     amounts = scaling.resources_per_worker
     for name, amount in amounts.items():
-        if (meant := resource_meant(name)) is not None:
-            errors.append((f"/scaling/resources_per_worker/{escape(name)}", f"unknown resource; did you mean {meant}?"))
+        pointer = f"/scaling/resources_per_worker/{escape(name)}"
+        if not name or not re.match(PRINTABLE, name):
+            errors.append((pointer, "the name of a resource must not be empty or have control characters"))
+        elif not math.isfinite(amount):
+            errors.append((pointer, f"expected a number, got {_shown(amount)}"))
+        elif amount < 0:
+            errors.append((pointer, f"expected at least 0, got {amount:g}"))
+        elif (meant := resource_meant(name)) is not None:
+            errors.append((pointer, f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
-            errors.append(
-                (
-                    f"/scaling/resources_per_worker/{escape(name)}",
-                    f"amounts above 1 must be whole numbers, as Ray wants it, got {amount:g}",
-                )
-            )
+            errors.append((pointer, f"amounts above 1 must be whole numbers, as Ray demands it, got {amount:g}"))
     if scaling.use_gpu and amounts.get("GPU") == 0:
         errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
@@ -368,10 +359,6 @@ def _check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
 
 def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors) -> None:
     """The space, scheduler, searcher and stopper, each by whoever knows it, even where others are wrong."""
-    from tuner import schedulers, search
-    from tuner.schedulers import stoppers
-    from tuner.space import Space
-
     space = plain.get("space")
     if isinstance(space, dict):
         try:
@@ -410,11 +397,6 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
     """What scheduler and search mean here; adds to `errors` where the parts do not fit the space or each other, which shows
     when they are put together as the driver will.
     """
-    from tuner.driver.assemble import assemble
-    from tuner.driver.parts import resolved_json
-    from tuner.search.constraints import as_option
-    from tuner.space import Space
-
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:
         return {}

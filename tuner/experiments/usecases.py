@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,7 @@ from tuner.experiments.preview import Preview, preview
 from tuner.experiments.spec import escape, parse_spec
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
-from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store, TrialRecord
+from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: where one of these is in the runtime_env, the workers have packages that this process does not
@@ -37,25 +38,39 @@ _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 def create_experiment(
     store: Store, data: Mapping[str, Any], checker: EntrypointChecker, *, idempotency_key: str | None = None
 ) -> ExperimentRecord:
-    """Check a spec whole, its entrypoint included, and store it; a driver takes it up from there.
+    """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
 
-    SpecError lists everything that is wrong with the spec, EntrypointError says why its function cannot be imported.
+    If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its entrypoint is
+    not checked again: its file may have changed, or be gone.
+
+    Raises:
+        SpecError: the spec has mistakes. The error lists all of them.
+        EntrypointError: the function cannot be imported.
+        Conflict: the key was used before, with another spec.
     """
-    spec, code = _checked(data, checker)
-    return store.create_experiment(spec, code=code, source="api", idempotency_key=idempotency_key)
+    spec, names = _parsed(data)
+    if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
+        return found
+    code = _checked_code(spec, names, checker)
+    return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
-    """Check a spec as `create_experiment` does, with its errors, and say what would be done; nothing is stored."""
-    spec, _ = _checked(data, checker)
+    """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
+    spec, names = _parsed(data)
+    _checked_code(spec, names, checker)
     with functions_by_name():
         return preview(spec, configurations)
 
 
-def _checked(data: Mapping[str, Any], checker: EntrypointChecker) -> tuple[Spec, CodeRecord]:
-    """Check a spec without running user code in this process: a helper imports what the spec names."""
+def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str]]:
+    """Return the spec and the names of the functions in it, without importing any of them."""
     with functions_by_name() as names:
-        spec = parse_spec(data)
+        return parse_spec(data), names
+
+
+def _checked_code(spec: Spec, names: Container[str], checker: EntrypointChecker) -> CodeRecord:
+    """Check what the spec names by importing it in a helper process. No user code runs in this one."""
     code = entrypoint_code(spec, checker)
     mistakes = Mistakes()
     for section in ("scheduler", "search", "stop"):
@@ -64,7 +79,7 @@ def _checked(data: Mapping[str, Any], checker: EntrypointChecker) -> tuple[Spec,
                 with mistakes:
                     checker.check_function(text, code.sys_path, spec.runtime_env.get("env_vars"), pointer)
     mistakes.check()
-    return spec, code
+    return code
 
 
 def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
@@ -96,7 +111,7 @@ def create_from_python(
     if check is not None:
         check(spec)
     if by_value:
-        return store.create_experiment(spec, code=code, source="python")
+        return store.experiments.create(spec, code=code, source="python")
     checker = EntrypointChecker()
     try:
         found = entrypoint_code(spec, checker)
@@ -104,7 +119,7 @@ def create_from_python(
         checker.close()
     both = f"{found.hash}-{code.hash}"
     whole = dataclasses.replace(found, hash=both, space_blob=code.space_blob, parts_blob=code.parts_blob)
-    return store.create_experiment(spec, code=whole, source="python")
+    return store.experiments.create(spec, code=whole, source="python")
 
 
 def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
@@ -121,8 +136,15 @@ def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
             raise
         text = json.dumps([spec.entrypoint, spec.runtime_env], sort_keys=True)
         content = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    packages = {name: metadata.version(name) for name in ("torch", "ray")}
-    return CodeRecord(hash=content, python=python_version(), packages=packages, sys_path=paths, working_dir=os.getcwd())
+    return CodeRecord(
+        hash=content, python=python_version(), packages=dict(_packages()), sys_path=paths, working_dir=os.getcwd()
+    )
+
+
+@functools.cache
+def _packages() -> Mapping[str, str]:
+    """Return the versions that code depends on. Reading them takes a millisecond, so it is done once."""
+    return {name: metadata.version(name) for name in ("torch", "ray")}
 
 
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
@@ -153,14 +175,14 @@ def id_of(store: Store, called: str) -> str:
     NotFound, with the nearest name, where there is none; Conflict, with the ids to choose from, where several have the name.
     """
     with contextlib.suppress(NotFound):
-        return (store.get_trial(called) if called.startswith("trl_") else store.get_experiment(called)).public_id
-    found = store.experiments_named(called)
+        return (store.trials.get(called) if called.startswith("trl_") else store.experiments.get(called)).public_id
+    found = store.experiments.named(called)
     if len(found) > 1:
         shown = [f"{record.public_id} ({record.state}, of {_day(record.created_at)})" for record in found[:MOST_SHOWN]]
         more = f" and {len(found) - MOST_SHOWN} older ones" if len(found) > MOST_SHOWN else ""
         raise Conflict(f"{len(found)} experiments are called {called!r}; say which: {', '.join(shown)}{more}")
     if not found:
-        names = [record.name for record in store.list_experiments(page_size=1000).items]
+        names = [record.name for record in store.experiments.page(page_size=1000).items]
         what = "trial" if called.startswith("trl_") else "experiment"
         raise NotFound(f"no {what} {called!r}{did_you_mean(called, names, chr(39))}")
     return found[0].public_id
@@ -173,57 +195,16 @@ def _day(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-# -- commands: rows that the driver carries out; repeating one is harmless --------------------------------------------
-
-
-def cancel(store: Store, experiment: str) -> ExperimentRecord:
-    """End the experiment and all its trials. Conflict where it has ended otherwise."""
-    record = store.get_experiment(experiment)
-    match record.state:
-        case ExperimentState.CANCELLED | ExperimentState.CANCELLING:
-            return record
-        case ExperimentState.COMPLETED | ExperimentState.FAILED:
-            raise Conflict(f"{experiment} is {record.state}; there is nothing to cancel")
-    store.add_command(record.id, "cancel", None, "asked for by a user")
-    return store.get_experiment(experiment)
-
-
-def pause(store: Store, experiment: str) -> ExperimentRecord:
-    """Let every trial pause at its next report. Conflict where the experiment has ended or is being cancelled."""
-    record = store.get_experiment(experiment)
-    if record.state in (ExperimentState.PAUSED, ExperimentState.PAUSING) and not _wanted(store, record, "resume"):
-        return record
-    _refuse_ended(record, "paused")
-    store.add_command(record.id, "pause", None, "asked for by a user")
-    return store.get_experiment(experiment)
-
-
-def resume(store: Store, experiment: str) -> ExperimentRecord:
-    """Go on with an experiment that is paused, or whose script is gone: the service drives it from then on.
-
-    Raises Conflict if it has ended or is being cancelled.
-    """
-    record, now = store.get_experiment(experiment), time.time()
-    running = record.state in (ExperimentState.PENDING, ExperimentState.RUNNING)
-    if running and not _wanted(store, record, "pause") and not record.abandoned(now):
-        return record
-    _refuse_ended(record, "resumed")
-    if record.abandoned(now) or (record.state is ExperimentState.PAUSED and (record.lease_until or 0.0) <= now):
-        store.adopt(record.id)
-    store.add_command(record.id, "resume", None, "asked for by a user")
-    return store.get_experiment(experiment)
-
-
 def never_driven(store: Store, experiment: str, why: str) -> None:
     """End an experiment as failed that no driver has ever had, so that no service runs it later to everybody's surprise."""
-    record = store.get_experiment(experiment)
+    record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return
     now = time.time()
-    epoch = store.claim(record.id, "nobody", 1.0, now)
+    epoch = store.drivers.claim(record.id, "nobody", 1.0, now)
     batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": why, "reason": "Ray could not be started"})
-    store.commit(record.id, epoch, batch, now)
-    store.release(record.id, epoch)
+    store.drivers.commit(record.id, epoch, batch, now)
+    store.drivers.release(record.id, epoch)
 
 
 def how_to_go_on(record: ExperimentRecord) -> str:
@@ -235,30 +216,13 @@ def how_to_go_on(record: ExperimentRecord) -> str:
     )
 
 
-def stop_trial(store: Store, trial: str) -> TrialRecord:
-    """End one trial at its next report; the experiment goes on. A trial that has ended stays as it is."""
-    record = store.get_trial(trial)
-    if not record.state.ended:
-        store.add_command(record.experiment_id, "stop", record.number, "asked for by a user")
-    return store.get_trial(trial)
-
-
-def _wanted(store: Store, record: ExperimentRecord, command: str) -> bool:
-    return any(c.command == command and c.trial is None for c in store.pending_commands([record.id]))
-
-
-def _refuse_ended(record: ExperimentRecord, what: str) -> None:
-    if record.state.ended or record.state is ExperimentState.CANCELLING:
-        raise Conflict(f"{record.public_id} is {record.state} and cannot be {what}")
-
-
 # -- lineage -----------------------------------------------------------------------------------------------------------
 
 
 def trial_lineage(store: Store, trial: str) -> list[Link]:
     """The segments that led to a trial's present weights, oldest first; empty before its first one."""
     place = lineage.newest(store, trial)
-    return lineage.lineage(place, lineage.stored(store, store.get_trial(trial).experiment)) if place else []
+    return lineage.lineage(place, lineage.stored(store, store.trials.get(trial).experiment)) if place else []
 
 
 def schedule(store: Store, public_id: str, number: int | None = None) -> list[dict[str, Any]]:
@@ -268,7 +232,7 @@ def schedule(store: Store, public_id: str, number: int | None = None) -> list[di
     public_id = id_of(store, public_id)
     if not public_id.startswith("exp_"):
         return lineage.schedule(trial_lineage(store, public_id))
-    record = store.get_experiment(public_id)
+    record = store.experiments.get(public_id)
     place = lineage.best(store, record) if number is None else lineage.newest(store, trial_id(public_id, number))
     return lineage.schedule(lineage.lineage(place, lineage.stored(store, public_id))) if place else []
 
@@ -289,9 +253,9 @@ def trial_logs(
 
     Ranks write files under the home of the machine that they run on; what a driver has put into the database comes from there.
     """
-    if stored := store.logs(trial, rank=rank, segment=segment, tail=tail):
+    if stored := store.ranks.logs(trial, rank=rank, segment=segment, tail=tail):
         return stored
-    record = store.get_trial(trial)
+    record = store.trials.get(trial)
     items = []
     for part in record.segments:
         if segment is not None and part.ordinal != segment:

@@ -7,6 +7,7 @@ spec before them (``/scheduler/grace_period``).
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return option_meant(name, names) or f"; there are {', '.join(names) or 'none'}"
 
 
+@functools.cache
 def option_names(build: Callable[..., Any]) -> list[str]:
     """The keyword arguments that a class or a function takes."""
     return [name for name in inspect.signature(build).parameters if name not in ("self", "args", "kwargs")]

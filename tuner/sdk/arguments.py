@@ -27,11 +27,17 @@ from tuner.trials.compat.train_loop import LOOP_CONFIG
 _ENDLESS = 2**31 - 1  # Ray's max_failures=-1
 
 
-def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments to call `run` with instead of `given`; None where those are as they should be.
+def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `run` with foreign objects translated into plain ones.
 
-    SpecError names what in a foreign object has no counterpart here.
+    Args:
+        run: the function that was called; its defaults tell which arguments the caller left alone.
+        given: all its arguments, by name.
+
+    Raises:
+        SpecError: a foreign object asks for something that has no counterpart here.
     """
+    given = {**given, "storage": _absolute(given.get("storage")), "checkpoint": _with_storage(given.get("checkpoint"))}
     trainable = given["trainable"]
     brought: dict[str, Any] = {}
     for name, read in (("tune_config", tune_config), ("run_config", run_config), ("scaling_config", scaling_config)):
@@ -50,9 +56,6 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric or ())
     environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
     shipped = ship(environment, _storage(given, brought))
-    same = trainable is given["trainable"] and shipped == (given.get("runtime_env") or {})
-    if same and not brought and not any(given.get(n) for n in _CONFIGS):
-        return None
     defaults = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     arguments = {**given, "trainable": trainable, "runtime_env": shipped or None, **dict.fromkeys(_CONFIGS)}
     for name, value in brought.items():
@@ -61,6 +64,17 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         elif arguments[name] == defaults[name] or (name == "search_alg" and is_objective(given["trainable"])):
             arguments[name] = value
     return arguments
+
+
+def _absolute(storage: Any) -> Any:
+    """Return a storage that means the same to every process. The check of the spec refuses what is not a path."""
+    return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
+
+
+def _with_storage(checkpoint: Any) -> Any:
+    if not isinstance(checkpoint, Mapping) or "storage" not in checkpoint:
+        return checkpoint
+    return {**checkpoint, "storage": _absolute(checkpoint["storage"])}
 
 
 _CONFIGS = ("run_config", "scaling_config", "tune_config")
@@ -169,7 +183,7 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_objective(search: Any) -> dict[str, Any]:
     """Parameters are drawn as they are asked for; what the objective returns is the trial's value, not its best report."""
-    from tuner.search import DefineByRunSearch
+    from tuner.search import DefineByRunSearch  # loads Optuna
 
     if isinstance(search, DefineByRunSearch):
         return {"scope": "last"}
@@ -260,10 +274,10 @@ def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
     for name, instead in parts.items():
         if _plain(getattr(config, name, None)):
             what = f"{type(config).__name__}.{name} is not used: {instead}"
-            warnings.warn(what, UserWarning, stacklevel=_above_this_package())
+            warnings.warn(what, UserWarning, stacklevel=above_this_package())
 
 
-def _above_this_package() -> int:
+def above_this_package() -> int:
     """The `stacklevel` by which the caller's warning points at the line that called into this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "tuner":

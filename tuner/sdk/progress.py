@@ -85,7 +85,7 @@ class Progress:
     def update(self, last: bool = False) -> None:
         if not self.show:
             return
-        record = self.store.get_experiment(self.experiment_id)
+        record = self.store.experiments.get(self.experiment_id)
         if self._echo is not None:
             for line in self._echo.lines(sum(record.counts.values())):
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -106,7 +106,7 @@ class Progress:
             self.console.print(self._headline(record), highlight=False, soft_wrap=True)
 
     def _warn(self, record: ExperimentRecord) -> None:
-        for note in self.store.warnings(record.id, self._warned_seq):
+        for note in self.store.log.warnings(record.id, self._warned_seq):
             self._warned_seq = note.seq
             self.console.print(Text.assemble(("warning: ", "bold yellow"), printable(note.reason)), soft_wrap=True)
 
@@ -116,7 +116,7 @@ class Progress:
         if failed == self._failed or len(self._told) == TOLD_FAILURES:
             return
         self._failed = failed
-        for trial in self.store.list_trials(record.id, state="failed").items:
+        for trial in self.store.trials.page(record.id, state="failed").items:
             failure = trial.failure or {}
             what = str(failure.get("message") or trial.reason)
             if what not in self._told and len(self._told) < TOLD_FAILURES:
@@ -158,7 +158,7 @@ class Progress:
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Choices by their values and not by their indices."""
         if self._space is None:
-            self._space = Space.from_json(self.store.get_experiment(self.experiment_id).spec.space, opaque=True)
+            self._space = Space.from_json(self.store.experiments.get(self.experiment_id).spec.space, opaque=True)
         return self._space.readable(params)
 
     def _picture(self) -> RenderableType:
@@ -196,10 +196,10 @@ class Progress:
         """What runs first, then the newest of the rest."""
         rows: list[TrialRecord] = []
         for state in ("running", "pending"):
-            rows += self.store.list_trials(record.id, state=state, page_size=ROWS).items
+            rows += self.store.trials.page(record.id, state=state, page_size=ROWS).items
         if len(rows) < ROWS:
             known = {row.number for row in rows}
-            newest = self.store.newest_trials(record.id, ROWS)
+            newest = self.store.trials.newest(record.id, ROWS)
             rows += [row for row in newest if row.number not in known][: ROWS - len(rows)]
         return sorted(rows, key=lambda row: row.number)
 

@@ -96,9 +96,9 @@ class Result:
     """
 
     def __init__(self, store: Store, experiment_id: str) -> None:
-        record = store.get_experiment(experiment_id)
+        record = store.experiments.get(experiment_id)
         spec = record.spec
-        code = store.get_code(spec.code) if spec.code else None
+        code = store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
         histories = _histories(store, record.id)
         self.experiment_id = experiment_id
@@ -121,7 +121,7 @@ class Result:
         self.error = record.error or (record.no_best if record.state.ended else None)
         self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
-        self._segments = store.segments(record.id)
+        self._segments = store.trials.segments(record.id)
         self._best_place = lineage.best(store, record)
         self.best_checkpoint: Checkpoint | None = _checkpoint(store, best.get("checkpoint_id")) if best else None
 
@@ -149,7 +149,7 @@ class Result:
 
         If the search has constraints, the column `feasible` says whether the trial, or the report, keeps within them.
         """
-        import pandas as pd
+        import pandas as pd  # takes a second to load
 
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
@@ -194,7 +194,7 @@ def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
     rows: list[TrialRecord] = []
     token: Any = None
     while True:
-        page = store.list_trials(experiment, page_size=1000, page_token=token)
+        page = store.trials.page(experiment, page_size=1000, page_token=token)
         rows += page.items
         token = page.next_token
         if token is None:
@@ -231,7 +231,7 @@ def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> 
 
 def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]]]:
     found: dict[int, list[dict[str, float]]] = {}
-    for _, entry in store.load(experiment):
+    for _, entry in store.drivers.load(experiment):
         if isinstance(entry, Reported):
             row = {"training_iteration": entry.iteration, "segment": entry.segment, "time": entry.time, **entry.metrics}
             if entry.step is not None:
@@ -243,12 +243,12 @@ def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]
 def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
     if public_id is None:
         return None
-    row = store.get_checkpoint(public_id)
+    row = store.trials.checkpoint(public_id)
     return _opened(CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node))
 
 
 def _opened(info: CheckpointInfo) -> Checkpoint:
-    from tuner.trials.checkpoints.checkpoints import Checkpoint
+    from tuner.trials.checkpoints.checkpoints import Checkpoint  # loads Ray
 
     return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
 
@@ -261,7 +261,7 @@ def _fetch(uri: str, node: str, target: str) -> None:
             f"there is no committed checkpoint at {uri} on this machine: it lies on the disk of node {node[:8]}, which only a "
             "process connected to that Ray can read"
         )
-    from tuner.trials.checkpoints import transfer
+    from tuner.trials.checkpoints import transfer  # loads Ray
 
     transfer.fetch(uri, node, target)
 

@@ -11,26 +11,25 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
 from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
-from tuner.experiments.spec import mistakes_beside
+from tuner.experiments.spec import OPTIONS, mistakes_beside
 from tuner.experiments.usecases import create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
-from tuner.sdk.arguments import adapted
+from tuner.sdk.arguments import above_this_package, adapted
+from tuner.sdk.echo import Echo
+from tuner.sdk.progress import Progress
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import CodeRecord, Store
-from tuner.trials.checkpoints.storage import absolute
 from tuner.usercode.trainable import by_value
-
-if TYPE_CHECKING:
-    from tuner.sdk.progress import Progress
 
 __all__ = ["Result", "resume", "run"]
 
@@ -51,16 +50,18 @@ def run(
     num_workers: int = 1,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
-    placement_strategy: str = "PACK",
-    backend: str = "auto",
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK",
+    backend: Literal["auto", "gloo", "nccl", "none"] = "auto",
     reuse_workers: bool = True,
     working_dir: Literal["trial", "caller"] = "trial",
     max_concurrent_trials: int | None = None,
     time_budget_s: float | None = None,
     budget: float | None = None,
     max_failures: int = 0,
-    hang_timeout_s: float | None = 1800.0,
+    max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
+    hang_timeout_s: float | None = 1800.0,
+    stop_grace_s: float = 10.0,
     seed: int = 0,
     name: str | None = None,
     max_t: int | None = None,
@@ -69,7 +70,7 @@ def run(
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
     storage: str | os.PathLike[str] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
-    scope: str = "all",
+    scope: Literal["all", "last"] = "all",
     runtime_env: Mapping[str, Any] | None = None,
     ray_address: str | None = None,
     address: str | None = None,
@@ -78,115 +79,93 @@ def run(
     tune_config: Any = None,
     verbose: int = 1,
 ) -> Result:
-    """Search for the best configuration of `trainable` and wait for the end.
+    """Search for the best configuration of `trainable` and wait until the search has ended.
 
-    trainable: called as ``trainable(config)`` on every rank, with torch.distributed set up; calls `tuner.report`. A function,
-        or "module:name". Functions travel by value, so those of notebooks and scripts work. So do classes with `setup` and
-        `step`, and what was written for Ray (functions, `tune.Trainable` classes, `TorchTrainer` objects).
-    space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of such; Ray Tune's objects work too.
-        None: nothing is searched.
-    metric, mode: the reported objective and "min" or "max"; lists for several objectives. Needed, unless an object of Ray
-        Tune says them.
-    num_samples: trials to start; None: as many as `time_budget_s` allows, 100 without one. Grids are run so many times.
-    scheduler: e.g. ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": what the benchmarks show to be best
-        for this experiment; the first entry of the decision log says what that was and why. ``tuner.FIFOScheduler()`` stops
-        nothing.
-    search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
-    num_workers, use_gpu, resources_per_worker: the ranks of each trial; fractions of a CPU or GPU are allowed.
-    working_dir: of the ranks: "trial", a directory of their own in each trial, or "caller", that of this process.
-    max_concurrent_trials: None: as many as the cluster holds.
-    time_budget_s: running time in seconds after which everything is stopped, counted from the start of the first trial: neither
-        the start of Ray and of the workers counts nor a pause.
-    budget: how many full trainings' worth (of max_t each) the default search may spend, all trials together. None: a fifth of
-        num_samples, but at least 3. SpecError for schedulers that count no budget; those end with num_samples.
-    max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
-    seed: equal seeds draw equal configurations. The default is fixed, so that a search can be repeated; give others for others.
-    points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
-    scope: "all", the best value ever reported counts, or "last", each trial's last one.
-    checkpoint: a policy, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1, "at_end": True, "interval_s": 60}``: when
-        functions passed to `tuner.report` are called, besides where the scheduler needs it and at a new best value, and what
-        is kept.
-    backend: of torch.distributed: "auto" (nccl with GPUs, gloo without), one by name, or "none".
-    stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
-    storage: where checkpoints go, a path (a relative one as seen from the caller) or any pyarrow.fs URI; default: under the
-        home (``~/.tuner``, or TUNER_HOME).
-    ray_address: a Ray cluster; None: the Ray that this process is connected to already, or a private one on this machine.
-        It and the driver stay for the next call, which then starts at once, until the process ends or `tuner.shutdown()`.
-    address: a tuner service to run on; not available yet.
-    scaling_config, run_config, tune_config: `ray.train.ScalingConfig`, `RunConfig` and `ray.tune.TuneConfig` objects, in the
-        place of the arguments above.
-    verbose: 0 prints nothing, 1 shows progress, 2 also what the ranks on this machine print, with trial and rank.
+    Press Ctrl-C once to pause the search, so that `tuner.resume` can continue it. Press it twice to end at once.
 
-    Ctrl-C once pauses the search in good order, to be taken up by `tuner.resume`; twice ends at once.
+    Args:
+        trainable: a function that every rank calls as ``trainable(config)``, with torch.distributed set up, and that calls
+            `tuner.report`; or "module:name" of one. Functions travel by value, so those of notebooks and scripts work.
+            Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
+            `TorchTrainer` objects.
+        space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,
+            too. None searches nothing.
+        metric: the reported metric to search by, or a list of metrics for several objectives.
+        mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless an object of Ray
+            Tune has them.
+        num_samples: trials to start. None starts as many as `time_budget_s` allows, or 100 without a time budget. A grid is
+            run this many times.
+        scheduler: for example ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": the one that does best
+            in the benchmarks for an experiment like this; the first entry of the decision log names it and says why.
+            ``tuner.FIFOScheduler()`` stops nothing.
+        search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
+        num_workers: ranks of each trial.
+        use_gpu: give each rank a GPU.
+        resources_per_worker: CPU, GPU and custom resources of each rank, as ``{"CPU": 0.5}``. One CPU by default.
+        placement_strategy: Ray's strategy for placing the ranks on nodes.
+        backend: backend of torch.distributed: "auto" (nccl with GPUs, gloo without), a name, or "none".
+        reuse_workers: start the next trial in the worker processes of a finished one.
+        working_dir: working directory of the ranks: "trial", a new one for each trial, or "caller", that of this process.
+        max_concurrent_trials: trials that may run at the same time. None: as many as the cluster holds.
+        time_budget_s: running time in seconds after which the search ends, counted from the start of the first trial. The
+            start of Ray and of the workers does not count, and neither do pauses.
+        budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
+            `num_samples`, but at least 3. Only the default scheduler counts it; with others it is an error, since
+            `num_samples` ends those.
+        max_failures: retries of a trial after errors of its code.
+        max_system_failures: retries of a trial after lost nodes and preemptions.
+        placement_timeout_s: seconds to wait for the resources of a trial; longer is a system failure.
+        hang_timeout_s: seconds without a report after which a trial counts as hung. None: never.
+        stop_grace_s: seconds that a rank has to leave training before its group is killed.
+        seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
+            repeated; pass another seed to draw other configurations.
+        name: name of the experiment. None: the name of the function.
+        max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
+        time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
+        stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
+        points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
+        storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
+            default a folder under the home (``~/.tuner``, or TUNER_HOME).
+        checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
+            "at_end": True, "interval_s": 60}``. Functions passed to `tuner.report` are called then, and whenever the
+            scheduler needs a checkpoint or the objective has a new best value.
+        scope: which value of a trial counts: "all", its best report, or "last", its last one.
+        runtime_env: Ray's runtime environment of the ranks.
+        ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
+            machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
+            calls `tuner.shutdown()`.
+        address: URL of a tuner service to run on. Not available yet.
+        scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
+        run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
+        tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
+        verbose: 0 prints nothing, 1 shows progress, 2 also shows what the ranks on this machine print.
 
-    Raises SpecError for whatever is wrong with the arguments, before anything is started. Failed trials do not raise: see
-    ``result.trials`` and ``result.error``.
+    Returns:
+        The result. Failed trials do not raise: see ``result.trials`` and ``result.error``.
+
+    Raises:
+        SpecError: an argument is wrong. Nothing was started.
+        ClusterUnreachable: Ray could not be reached or started.
     """
-    storage, checkpoint = _seen_from_here(storage), _with_storage_seen_from_here(checkpoint)
-    if (other := adapted(run, locals())) is not None:
-        return run(**other)
-    if metric is None or mode is None:
-        raise SpecError(
-            [
-                (pointer, f"needed: {what}")
-                for pointer, what, value in (
-                    ("/metric", "the name of the reported value to search by", metric),
-                    ("/mode", "'min' or 'max', which of its values is the best", mode),
-                )
-                if value is None
-            ]
-        )
-    if address is not None:
-        raise SpecError(
-            "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
-        )
-    mistakes, built = Mistakes(), Space({})
+    return _search(adapted(run, dict(locals())))
+
+
+def _search(given: Mapping[str, Any]) -> Result:
+    """Create the experiment that the arguments of `run` describe, and drive it to its end."""
+    trainable, ray_address = given["trainable"], given["ray_address"]
+    _check_required(given)
+    mistakes, space = Mistakes(), Space({})
     with mistakes:
-        built = Space.from_python(space or {})
-        if not len(built):
-            _warn_of_lists(space or {})
-    parts = parts_of(scheduler, search_alg, stop, mistakes)
-    entrypoint = trainable if isinstance(trainable, str) else None
-    data = {
-        "name": name or (None if entrypoint else getattr(trainable, "__name__", None)),
-        "entrypoint": entrypoint,
-        "space": built.to_json(),
-        "metric": metric if isinstance(metric, str) else list(metric),
-        "mode": mode if isinstance(mode, str) else list(mode),
-        "num_samples": num_samples,
-        "seed": seed,
-        "max_t": max_t,
-        "time_attr": time_attr,
-        "scheduler": plain_json(parts.scheduler),
-        "search": plain_json(parts.searcher),
-        "stop": plain_json(parts.stopper) if parts.stopper else {},
-        "points_to_evaluate": [dict(point) for point in points_to_evaluate or ()],
-        "scaling": {
-            "num_workers": num_workers,
-            "use_gpu": use_gpu,
-            "resources_per_worker": dict(resources_per_worker or {}),
-            "placement_strategy": placement_strategy,
-            "backend": backend,
-            "reuse_workers": reuse_workers,
-            "working_dir": working_dir,
-        },
-        "limits": {
-            "max_concurrent_trials": max_concurrent_trials,
-            "time_budget_s": time_budget_s,
-            "budget": budget,
-            "max_failures": max_failures,
-            "hang_timeout_s": hang_timeout_s,
-            "placement_timeout_s": placement_timeout_s,
-        },
-        "checkpoint": {**({"storage": storage} if storage else {}), **(checkpoint or {})},
-        "scope": scope,
-        "runtime_env": dict(runtime_env or {}),
-    }
+        space = Space.from_python(given["space"] or {})
+        if not len(space):
+            _warn_of_lists(given["space"] or {})
+    parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
+    data = _spec_data(given, space, parts)
     if mistakes.found:
         mistakes.found += mistakes_beside(mistakes.found, data, parts)
         mistakes.check()
     function = None if isinstance(trainable, str) else trainable
-    code = by_value(function, space_blob=built.blob(), parts_blob=dump_parts(parts))
+    code = by_value(function, space_blob=space.blob(), parts_blob=dump_parts(parts))
     _warn_of_size(function, code)
     settings = Settings.from_env()
     with _store(settings) as store:
@@ -194,10 +173,46 @@ def run(
         record = create_from_python(store, data, code, parts, _check_size if alone else None)
         brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
         try:
-            return _drive(store, settings, record.public_id, ray_address, verbose, keep=not brings_code)
+            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=not brings_code)
         except ClusterUnreachable as error:
             never_driven(store, record.public_id, str(error))
             raise
+
+
+def _check_required(given: Mapping[str, Any]) -> None:
+    meanings = {
+        "metric": "the name of the reported value to search by",
+        "mode": "'min' or 'max', which of its values is best",
+    }
+    if missing := [(f"/{name}", f"needed: {what}") for name, what in meanings.items() if given[name] is None]:
+        raise SpecError(missing)
+    if given["address"] is not None:
+        raise SpecError(
+            "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
+        )
+
+
+def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str, Any]:
+    """Return the spec as JSON. Arguments that have the name of an option become that option."""
+    trainable, metric, mode = given["trainable"], given["metric"], given["mode"]
+    entrypoint = trainable if isinstance(trainable, str) else None
+    changed = {
+        "name": given["name"] or (None if entrypoint else getattr(trainable, "__name__", None)),
+        "entrypoint": entrypoint,
+        "space": space.to_json(),
+        "metric": metric if isinstance(metric, str) else list(metric),
+        "mode": mode if isinstance(mode, str) else list(mode),
+        "scheduler": plain_json(parts.scheduler),
+        "search": plain_json(parts.searcher),
+        "stop": plain_json(parts.stopper) if parts.stopper else {},
+        "points_to_evaluate": [dict(point) for point in given["points_to_evaluate"] or ()],
+        "checkpoint": {**({"storage": given["storage"]} if given["storage"] else {}), **(given["checkpoint"] or {})},
+        "runtime_env": dict(given["runtime_env"] or {}),
+    }
+    given = {**given, "resources_per_worker": dict(given["resources_per_worker"] or {})}
+    same = {name: given[name] for name in OPTIONS[""] if name in given and name not in changed}
+    sections = {name: {option: given[option] for option in OPTIONS[name]} for name in ("scaling", "limits")}
+    return {**changed, **same, **sections}
 
 
 @keywords_explained
@@ -212,10 +227,10 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
     """
     settings = Settings.from_env()
     with _store(settings) as store:
-        record = store.get_experiment(id_of(store, experiment_id))
+        record = store.experiments.get(id_of(store, experiment_id))
         if record.state.ended:
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
-        store.add_command(record.id, "resume", reason="by a user")
+        store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
 
 
@@ -239,7 +254,7 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
         f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; hand large "
         "objects over by tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
         UserWarning,
-        stacklevel=4,
+        stacklevel=above_this_package(),
     )
 
 
@@ -248,18 +263,7 @@ def _warn_of_lists(space: Mapping[str, Any]) -> None:
     lists = [f"{name} is the one value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)]
     if lists:
         what = f"{', '.join(lists)} for all trials: tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries it all"
-        warnings.warn(what, UserWarning, stacklevel=4)
-
-
-def _seen_from_here(storage: Any) -> Any:
-    """A storage that means the same to every process; what is no path at all is left to the check of the spec."""
-    return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
-
-
-def _with_storage_seen_from_here(checkpoint: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if not isinstance(checkpoint, Mapping) or "storage" not in checkpoint:
-        return checkpoint
-    return {**checkpoint, "storage": _seen_from_here(checkpoint["storage"])}
+        warnings.warn(what, UserWarning, stacklevel=above_this_package())
 
 
 def _store(settings: Settings) -> Store:
@@ -276,15 +280,13 @@ def _drive(
 
     keep: whether the host may serve the next call too: not one that has imported code of the user's, which may change.
     """
-    from tuner.sdk.echo import Echo
-    from tuner.sdk.progress import Progress
-
     echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
-    from tuner.driver import kept  # loads Ray, which takes a second or two: the line above tells of it
+    # These load Ray, which takes a second or two; the line above says so first.
+    from tuner.driver import kept
     from tuner.driver.cluster import DEAD
 
     with progress, _Interrupts(store, experiment_id) as interrupts:
@@ -316,7 +318,7 @@ def _drive(
 
 def _check_size(spec: Spec) -> None:
     """SpecError where the private Ray that is to be started could never hold a trial: starting it takes seconds."""
-    from tuner.driver.cluster import too_large
+    from tuner.driver.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
@@ -356,8 +358,8 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _I
     """A running service drives this experiment: watch it."""
     progress.say("a driver that is alive has this experiment, such as that of `tuner serve`; following it")
     while True:
-        record = store.get_experiment(experiment_id)
-        if record.state.ended or (record.state is ExperimentState.PAUSED and not store.pending_commands([record.id])):
+        record = store.experiments.get(experiment_id)
+        if record.state.ended or (record.state is ExperimentState.PAUSED and not store.commands.pending([record.id])):
             return
         if interrupts.count > 1:
             raise KeyboardInterrupt
@@ -423,7 +425,7 @@ class _Interrupts:
         self.count += 1
         if self.count == 1:
             self.news = True
-            record = self.store.get_experiment(self.experiment_id)
-            self.store.add_command(record.id, "pause", reason="by Ctrl-C")
+            record = self.store.experiments.get(self.experiment_id)
+            self.store.commands.add(record.id, "pause", reason="by Ctrl-C")
         else:
             print("ending at once", file=sys.stderr)

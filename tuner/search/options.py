@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from tuner.space.words import show
 T = TypeVar("T")
 
 
+@functools.cache
 def names(make: Callable[..., Any]) -> list[str]:
     """The options that a class takes."""
     return [name for name in inspect.signature(make).parameters if name != "self"]

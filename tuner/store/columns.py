@@ -17,10 +17,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import Boolean
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
-from tuner.store.tables import dumps
+from tuner.store.tables import JsonText, dumps, trial
 from tuner.store.writer import Cursor
 
 MAX_TRIALS = 500_000  # kept in memory, over all experiments
@@ -28,13 +29,13 @@ READ_ALL_FROM = 5_000  # newer log entries
 
 Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~"]
 OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "=", "<", ">", "~")  # the longer ones first
-PLAIN = ("number", "iteration", "best_value", "last_value", "best_iteration", "running_s", "failures", "reports")
-TIMES = ("created_at", "started_at", "ended_at")
-TEXTS = ("state", "reason", "waiting")
-NAMES = (*PLAIN, *TIMES, *TEXTS)
+_LONG = ("reason", "waiting")
+_SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
+NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
+"""The columns by which trials are sorted and filtered, besides parameters and metrics."""
 
-# A group is what is read and kept together: (columns of the table, whether each is JSON).
-_GROUPS = {"plain": (*PLAIN, *TIMES, "state"), "words": ("reason", "waiting"), "params": ("params",), "last": ("last",)}
+# A group is what is read and kept together.
+_GROUPS = {"plain": NAMES[: -len(_LONG)], "words": _LONG, "params": ("params",), "last": ("last",)}
 _CHANGED = """
 SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
 UNION SELECT trial_number, 'decision' FROM decision WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?"""

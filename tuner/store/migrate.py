@@ -1,10 +1,11 @@
-"""Bringing a database up to this version's tables.
+"""Bring a database up to the tables of this version.
 
 Alembic's scripts are in `migrations/`, and in the wheel as `tuner/_migrations`.
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from sqlalchemy import Engine, inspect, text
@@ -13,11 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from tuner.errors import StoreError
 from tuner.store.connect import shown_url
 
-HEAD = "0007"  # the newest revision in migrations/versions; a test keeps the two together
-
 
 def scripts() -> Path:
-    """Where the migration scripts are: beside the package in a source tree, inside it when installed."""
+    """Return the folder of the migration scripts: beside the package in a source tree, inside it when installed."""
     package = Path(__file__).resolve().parents[1]
     for place in (package / "_migrations", package.parent / "migrations"):
         if (place / "env.py").is_file():
@@ -25,8 +24,14 @@ def scripts() -> Path:
     raise StoreError("the migration scripts are missing from this installation; install the package again")
 
 
+@functools.cache
+def head() -> str:
+    """Return the newest revision: the number that the last file in `migrations/versions` begins with."""
+    return max(path.name[:4] for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+
+
 def revision(engine: Engine) -> str | None:
-    """The revision that the database is at; None for an empty one."""
+    """Return the revision of the database, or None if it is empty."""
     with engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
@@ -35,14 +40,15 @@ def revision(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to `HEAD`. Several processes may call it at once; one query where nothing is to do."""
+    """Bring the database to `head()`. Several processes may call it at once. If nothing is to do, it costs one query."""
     try:
-        if revision(engine) == HEAD:
+        if revision(engine) == head():
             return
     except DBAPIError as error:
         raise StoreError(f"cannot open the database {_shown(engine)}: {error.orig}") from error
 
-    from alembic import command  # 0.2 s, only where there is something to do
+    # Alembic takes 0.2 s to import, so it is imported only if there is something to do.
+    from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
 

@@ -1,15 +1,32 @@
-"""What the store hands out: rows as frozen values."""
+"""What the store returns: rows as frozen values.
+
+`TrialRecord` is also the declaration of the columns of a trial: the table, the rows that a driver writes, sorting, and the
+answers of the API are made from its fields.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Cause
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a time, in seconds since 1970.
+
+    text: what the field means. name: its name in the API, if that is not the same.
+    """
+
+    text: str
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +68,24 @@ class ExperimentRecord:
     def name(self) -> str:
         return self.spec.name
 
+    def as_created(self) -> ExperimentRecord:
+        """Return the record as it was when the experiment was created."""
+        return dataclasses.replace(
+            self,
+            state=ExperimentState.PENDING,
+            driver_epoch=0,
+            driver_owner=None,
+            lease_until=None,
+            last_event_seq=0,
+            best=None,
+            no_best=None,
+            counts={},
+            reason="",
+            error=None,
+            started_at=None,
+            ended_at=None,
+        )
+
     def abandoned(self, now: float) -> bool:
         """Return True if a script created this experiment and is gone, so that it goes on only when somebody says so."""
         if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
@@ -76,21 +111,25 @@ class Progress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRecord:
     id: int
-    public_id: str
-    ordinal: int
-    cause: str
-    start_iteration: int
-    params: Mapping[str, Any]
-    source_checkpoint: str | None
-    source_trial: int | None  # the number of the trial, and the ordinal of its segment, that saved the checkpoint
-    source_ordinal: int | None
-    placement: Mapping[str, Any]
-    warm: bool | None
-    startup_s: float | None
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    outcome: str | None
+    public_id: Annotated[str, About("seg_...", name="id")]
+    ordinal: Annotated[int, About("counts the segments of the trial from 1")]
+    cause: Annotated[Cause, About("why it was started")]
+    start_iteration: Annotated[int, About("training_iteration of the checkpoint that it started from; 0 without one")]
+    params: Annotated[Mapping[str, Any], About("the configuration that it trains with, flat")]
+    source_checkpoint: Annotated[
+        str | None, About("the checkpoint that it started from, if any", name="source_checkpoint_id")
+    ]
+    source_trial: Annotated[int | None, About("the trial that saved that checkpoint", name="source_trial_number")]
+    source_ordinal: Annotated[int | None, About("the segment of that trial that saved it")]
+    placement: Annotated[Mapping[str, Any], About("the nodes and devices of its ranks")]
+    warm: Annotated[
+        bool | None, About("whether it ran in the worker processes of a finished trial; null: not started yet")
+    ]
+    startup_s: Annotated[float | None, About("seconds from its launch until all ranks were training")]
+    created_at: Annotated[float, About("when it was created")]
+    started_at: Annotated[float | None, About("when all its ranks were training")]
+    ended_at: Annotated[float | None, About("when its ranks were gone")]
+    outcome: Annotated[str | None, About("how it ended; null while it runs")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +142,41 @@ class TrialSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
+    """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
+
+    A driver fills a column from the attribute of the same name of `tuner.domain.trial.Trial`; `tuner.store.rows` lists the
+    exceptions. The API shows the fields that have an `About`.
+    """
+
     id: int
-    public_id: str
+    public_id: Annotated[str, About("trl_...", name="id")]
     experiment_id: int
-    experiment: str  # its public id
-    number: int
-    state: TrialState
-    params: Mapping[str, Any]
+    experiment: Annotated[str, About("exp_...", name="experiment_id")]
+    number: Annotated[int, About("counts the trials of the experiment from 0")]
+    state: Annotated[TrialState, About("where the trial is in its life")]
+    params: Annotated[Mapping[str, Any], About('its configuration, flat: "optimizer/lr" -> value')]
     searcher: Mapping[str, Any]
     tags: Mapping[str, Any]
-    iteration: int
-    last: Mapping[str, float]
-    last_value: float | None
-    best_value: float | None
-    best_iteration: int | None
-    best_params: Mapping[str, Any]  # the configuration that reached best_value; the present one before there is a value
-    feasible: bool | None  # whether its result keeps within the constraints; None: there are none, or nothing to judge
+    iteration: Annotated[int, About("training_iteration of its newest report")]
+    last: Annotated[Mapping[str, float], About("the newest value of each metric")]
+    last_value: Annotated[float | None, About("the newest finite value of the first objective")]
+    best_value: Annotated[float | None, About("the best value of the first objective, within the constraints")]
+    best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
+    best_params: Annotated[
+        Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
+    ]
+    feasible: Annotated[bool | None, About("whether its result satisfies the constraints; null if there are none")]
     reports: int
-    running_s: float
-    failures: int
+    running_s: Annotated[float, About("seconds spent training, over all segments")]
+    failures: Annotated[int, About("errors of its code so far; max_failures limits the retries")]
     system_failures: int
-    failure: Mapping[str, Any] | None
-    reason: str
-    waiting: str | None
-    checkpoint: Mapping[str, Any] | None
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
+    failure: Annotated[Mapping[str, Any] | None, About("the latest failure", name="error")]
+    reason: Annotated[str, About("the reason of the latest decision about it, in words")]
+    waiting: Annotated[str | None, About("what its start waits for, in words; null if it does not wait")]
+    checkpoint: Annotated[Mapping[str, Any] | None, About("its newest usable checkpoint")]
+    created_at: Annotated[float, About("when it was created")]
+    started_at: Annotated[float | None, About("when its first segment started")]
+    ended_at: Annotated[float | None, About("when it reached its final state")]
     segments: tuple[SegmentRecord, ...] = ()
 
 
@@ -236,16 +283,16 @@ class UsageSample:
 class UsageSeries:
     """What one rank used during one segment; lists of equal length, oldest sample first."""
 
-    segment: int
-    rank: int
-    x: Sequence[float]  # seconds since the experiment's start
-    cpu_percent: Sequence[
-        float | None
-    ]  # since the sample before it, the segment's start for the first; 100 is one core
-    rss_bytes: Sequence[int]
-    gpu_bytes: Sequence[int | None]
-    gpu_reserved_bytes: Sequence[int | None]
-    gpu_percent: Sequence[float | None]
+    segment: Annotated[int, About("the ordinal of the segment")]
+    rank: Annotated[int, About("the rank, from 0")]
+    x: Annotated[Sequence[float], About("seconds since the experiment's start")]
+    cpu_percent: Annotated[
+        Sequence[float | None], About("since the previous sample, or the segment's start; 100 is one core")
+    ]
+    rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
+    gpu_bytes: Annotated[Sequence[int | None], About("allocated by torch; null if no GPU is in use")]
+    gpu_reserved_bytes: Annotated[Sequence[int | None], About("reserved by torch; null if no GPU is in use")]
+    gpu_percent: Annotated[Sequence[float | None], About("how busy its GPUs were, with all their processes")]
 
 
 @dataclass(frozen=True, slots=True)

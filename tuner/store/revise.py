@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 
 from tuner.store.connect import connect
-from tuner.store.migrate import HEAD, migrate, scripts
+from tuner.store.migrate import head, migrate, scripts
 
 
 def main(message: str) -> None:
@@ -20,7 +20,7 @@ def main(message: str) -> None:
         migrate(engine)
         with engine.connect() as connection:
             config.attributes["connection"] = connection
-            command.revision(config, message, autogenerate=True, rev_id=f"{int(HEAD) + 1:04d}")
+            command.revision(config, message, autogenerate=True, rev_id=f"{int(head()) + 1:04d}")
         engine.dispose()
 
 

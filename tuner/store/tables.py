@@ -7,9 +7,11 @@ grow with every report have no foreign keys: one writer fills them, and the chec
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Container, Mapping
+from enum import StrEnum
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
     BigInteger,
@@ -31,6 +33,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
+from tuner.domain.states import ExperimentState
+from tuner.store.records import TrialRecord
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -42,13 +47,15 @@ metadata = MetaData(
 
 
 def dumps(value: Any) -> str:
-    """JSON as it is stored. Tuples become lists and any Mapping an object."""
+    """Return a value as the JSON that is stored. Tuples become lists; mappings and dataclasses become objects."""
     return json.dumps(value, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
     if hasattr(value, "item"):  # a number of numpy or torch
@@ -70,6 +77,62 @@ class JsonText(TypeDecorator[Any]):
 Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is an alias of the rowid there
 Real: TypeEngine[float] = Double().with_variant(Float, "sqlite")
 
+
+class Choice(TypeDecorator[StrEnum]):
+    """The value of an enum, as text."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Any) -> StrEnum | None:
+        return None if value is None else self.kind(value)
+
+
+def columns_of(record: type, *own: Column[Any], leave_out: Container[str] = ()) -> list[Column[Any]]:
+    """Return a column for each field of a record, in the order of the fields.
+
+    The type and whether NULL is allowed follow from the field's annotation.
+
+    Args:
+        record: a dataclass.
+        own: columns that need more than that, such as keys. Each takes the place of the field with its name.
+        leave_out: names of fields that are not columns of this table.
+    """
+    hints = get_type_hints(record)
+    special = {column.name: column for column in own}
+    return [
+        special[name] if name in special else Column(name, _type_of(hints[name]), nullable=_may_be_none(hints[name]))
+        for name in (field.name for field in dataclasses.fields(record))
+        if name not in leave_out
+    ]
+
+
+def _may_be_none(hint: Any) -> bool:
+    return type(None) in get_args(hint)
+
+
+def _type_of(hint: Any) -> TypeEngine[Any]:
+    plain = next((part for part in get_args(hint) if part is not type(None)), hint) if _may_be_none(hint) else hint
+    plain = get_origin(plain) or plain
+    if issubclass(plain, StrEnum):
+        return Choice(plain)
+    known: dict[type, TypeEngine[Any]] = {
+        bool: Boolean(),
+        int: Integer(),
+        float: Real,
+        str: Text(),
+        Mapping: JsonText(),
+    }
+    return known[plain]
+
+
 code = Table(
     "code",
     metadata,
@@ -90,7 +153,7 @@ experiment = Table(
     Column("id", Id, primary_key=True),
     Column("public_id", String(64), nullable=False, unique=True),
     Column("name", Text, nullable=False, index=True),
-    Column("state", String(16), nullable=False, index=True),
+    Column("state", Choice(ExperimentState), nullable=False, index=True),
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
@@ -113,32 +176,14 @@ experiment = Table(
 trial = Table(
     "trial",
     metadata,
-    Column("id", Id, primary_key=True),
-    Column("public_id", String(64), nullable=False, unique=True),
-    Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("params", JsonText, nullable=False),
-    Column("searcher", JsonText, nullable=False),
-    Column("tags", JsonText, nullable=False),
-    Column("iteration", Integer, nullable=False),
-    Column("last", JsonText, nullable=False),
-    Column("last_value", Real),
-    Column("best_value", Real),
-    Column("best_iteration", Integer),
-    Column("best_params", JsonText),  # of the segment that reached best_value; NULL if they are the present ones
-    Column("feasible", Boolean),  # whether its result keeps within the constraints; NULL if there are none to judge by
-    Column("reports", Integer, nullable=False),
-    Column("running_s", Real, nullable=False),
-    Column("failures", Integer, nullable=False),
-    Column("system_failures", Integer, nullable=False),
-    Column("failure", JsonText),
-    Column("reason", Text, nullable=False),
-    Column("waiting", Text),
-    Column("checkpoint", JsonText),  # the newest ready one
-    Column("created_at", Real, nullable=False),
-    Column("started_at", Real),
-    Column("ended_at", Real),
+    *columns_of(
+        TrialRecord,
+        Column("id", Id, primary_key=True),
+        Column("public_id", String(64), nullable=False, unique=True),
+        Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
+        Column("best_params", JsonText),  # NULL if they are the present ones
+        leave_out=("experiment", "segments"),
+    ),
     UniqueConstraint("experiment_id", "number"),
     Index("ix_trial_state", "experiment_id", "state", "number"),
 )
@@ -294,4 +339,31 @@ log_chunk = Table(
     Column("time", Real, nullable=False),
     Column("text", Text, nullable=False),
     sqlite_with_rowid=False,
+)
+
+token = Table(
+    "token",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the secret, which is kept nowhere
+    Column("role", String(16), nullable=False),  # viewer | editor | admin
+    Column("created_at", Real, nullable=False),
+    Column("expires_at", Real),
+    Column("revoked_at", Real),
+    Column("used_at", Real),  # written once a minute at most
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("time", Real, nullable=False),
+    Column("actor", Text, nullable=False),  # name of the token, or "local"
+    Column("token_id", String(64)),
+    Column("method", String(16), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("address", Text, nullable=False),
 )

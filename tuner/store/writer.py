@@ -18,6 +18,7 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.trial import Segment, Trial
 from tuner.errors import LostLease, StoreError
 from tuner.store.pyramid import Pyramid
+from tuner.store.rows import CHANGING, IDENTITY, clean, trial_row
 from tuner.store.tables import dumps
 
 FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
@@ -31,35 +32,12 @@ WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _ANY_SEQ = (0, 2**62)
-_TRIAL_COLUMNS = (
-    "state",
-    "params",
-    "searcher",
-    "tags",
-    "iteration",
-    "last",
-    "last_value",
-    "best_value",
-    "best_iteration",
-    "best_params",
-    "feasible",
-    "reports",
-    "running_s",
-    "failures",
-    "system_failures",
-    "failure",
-    "reason",
-    "waiting",
-    "checkpoint",
-    "started_at",
-    "ended_at",
-)
 # An index has the state: naming it in an UPDATE costs an index entry, whether it changes or not.
-_TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in _TRIAL_COLUMNS[1:])} WHERE id = ?"
+_TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in CHANGING[1:])} WHERE id = ?"
 _TRIAL_STATE = "UPDATE trial SET state = ? WHERE id = ?"
 _TRIAL_INSERT = f"""
-INSERT INTO trial ({", ".join(_TRIAL_COLUMNS)}, public_id, experiment_id, number, created_at)
-VALUES ({", ".join("?" * (len(_TRIAL_COLUMNS) + 4))})
+INSERT INTO trial ({", ".join((*CHANGING, *IDENTITY))})
+VALUES ({", ".join("?" * (len(CHANGING) + len(IDENTITY)))})
 ON CONFLICT (experiment_id, number) DO UPDATE SET number = excluded.number RETURNING id"""
 _SEGMENT_INSERT = """
 INSERT INTO segment (public_id, trial_id, ordinal, cause, start_step, config, source_checkpoint, created_at)
@@ -266,7 +244,7 @@ class Writer:
         """Return the segments that have ended in this batch."""
         updates, ended = [], set()
         for trial in trials:
-            values = _trial_values(trial, time)
+            values = trial_row(trial, time)
             row = self._trials.get(trial.number)
             if row is None:
                 public = trial_id(self.public_id, trial.number)
@@ -435,47 +413,8 @@ def decode(value: float | None, kind: int) -> float:
     return value if kind == FINITE and value is not None else _DECODED[kind]
 
 
-def clean(text: str | None) -> str | None:
-    """Text that both databases take: no NUL, no half surrogates."""
-    if text is None or (text.isascii() and "\0" not in text):
-        return text
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def _trial_values(trial: Trial, time: float) -> tuple[Any, ...]:
-    best = trial.best_mark
-    held = None if best is None else trial.params_at(best)
-    return (
-        trial.state.value,
-        dumps(trial.params),
-        dumps(trial.searcher_state),
-        dumps(trial.tags),
-        trial.iteration,
-        dumps(trial.last),
-        _finite(trial.last_value),
-        None if best is None else _finite(best.value),
-        None if best is None else best.iteration,
-        None if held is None or held == trial.params else dumps(held),
-        trial.feasible,
-        trial.reports,
-        trial.running_s,
-        trial.failures,
-        trial.system_failures,
-        None if trial.failure is None else dumps(dataclasses.asdict(trial.failure)),
-        clean(trial.reason),
-        clean(trial.waiting) or None,
-        None if trial.checkpoint is None else dumps(dataclasses.asdict(trial.checkpoint)),
-        trial.started_at,
-        trial.ended_at if trial.ended_at is not None else (time if trial.state.ended else None),
-    )
-
-
 def _last_time(batch: Batch, now: float) -> float:
     for _, entry in reversed(batch.log):
         if isinstance(entry, e.Event):
             return entry.time
     return now
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -43,10 +43,14 @@ class Core:
         stopper: Stopper | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        self.spec, self.scheduler, self.searcher, self.stopper, self.notes = spec, scheduler, searcher, stopper, notes
+        self.scheduler, self.searcher, self.stopper, self.notes = scheduler, searcher, stopper, notes
         self.experiment = State(spec, scheduler, stopper, searcher.metric_constraints())
         self.decider = Decider(self.experiment, searcher, notes)
         self._effects = Effects()
+
+    @property
+    def spec(self) -> Spec:
+        return self.experiment.spec
 
     @property
     def trials(self) -> Population:

@@ -27,6 +27,7 @@ from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.words import counted, names
 from tuner.driver.core.state import State
 from tuner.schedulers.base import Fact, TrialReported, can_resume
+from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
 log = logging.getLogger(__name__)

@@ -8,17 +8,91 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AuditEntry
+         * @description A call that changed something, or tried to.
+         */
+        AuditEntry: {
+            /**
+             * Id
+             * @description its number; a later entry has a larger one
+             */
+            id: number;
+            /**
+             * Time
+             * @description when it was answered
+             */
+            time: string;
+            /**
+             * Actor
+             * @description the token's name; local if the service asks for none; nobody if it had none
+             */
+            actor: string;
+            /**
+             * Token Id
+             * @description tok_..., if it had a valid token
+             */
+            token_id: string | null;
+            /**
+             * Method
+             * @description POST, PATCH, DELETE, ...
+             */
+            method: string;
+            /**
+             * Path
+             * @description the address that was called
+             */
+            path: string;
+            /**
+             * Status
+             * @description of the answer; 401 and 403: it was refused
+             */
+            status: number;
+            /**
+             * Address
+             * @description where the call came from
+             */
+            address: string;
+        };
+        /**
+         * AuditPage
+         * @description Entries of the audit trail, newest first.
+         */
+        AuditPage: {
+            /**
+             * Items
+             * @description the entries
+             */
+            items: components["schemas"]["AuditEntry"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
+        /**
          * Best
          * @description The best report within the constraints or, with scope "last", the trial with the best last report.
          */
         Best: {
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Value */
+            /**
+             * Value
+             * @description the value of the first objective
+             */
             value: number | null;
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration, the count of the trial's reports
+             */
             iteration: number | null;
             /**
              * Params
@@ -27,7 +101,10 @@ export interface components {
             params: {
                 [key: string]: unknown;
             };
-            /** Checkpoint Id */
+            /**
+             * Checkpoint Id
+             * @description its checkpoint; null if none is kept
+             */
             checkpoint_id: string | null;
             /** @description null if no trial was trained to its end */
             finished: components["schemas"]["Finished"] | null;
@@ -39,7 +116,10 @@ export interface components {
              * @description seconds since the experiment's start
              */
             x: number[];
-            /** Y */
+            /**
+             * Y
+             * @description the best value by then
+             */
             y: number[];
         };
         /** BestSoFarOf */
@@ -49,36 +129,61 @@ export interface components {
              * @description seconds since the experiment's start
              */
             x: number[];
-            /** Y */
+            /**
+             * Y
+             * @description the best value by then
+             */
             y: number[];
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
         };
         /** Change */
         Change: {
-            /** Before */
+            /**
+             * Before
+             * @description the value in the previous segment
+             */
             before: unknown;
-            /** After */
+            /**
+             * After
+             * @description the value in this segment
+             */
             after: unknown;
         };
         /** Checkpoint */
         Checkpoint: {
-            /** Id */
+            /**
+             * Id
+             * @description ckpt_...
+             */
             id: string;
-            /** Uri */
+            /**
+             * Uri
+             * @description where it is stored
+             */
             uri: string;
-            /** Step */
+            /**
+             * Step
+             * @description training_iteration of the report that saved it
+             */
             step: number;
-            /** Bytes */
+            /**
+             * Bytes
+             * @description its size
+             */
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote it, where storage is a path: on its disk it lies unless nodes share the path
+             * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
              */
             node: string | null;
         };
@@ -103,65 +208,87 @@ export interface components {
         Counts: {
             /**
              * Pending
+             * @description trials that are pending
              * @default 0
              */
             pending: number;
             /**
              * Running
+             * @description trials that are running
              * @default 0
              */
             running: number;
             /**
              * Paused
+             * @description trials that are paused
              * @default 0
              */
             paused: number;
             /**
              * Completed
+             * @description trials that are completed
              * @default 0
              */
             completed: number;
             /**
              * Stopped
+             * @description trials that are stopped
              * @default 0
              */
             stopped: number;
             /**
              * Failed
+             * @description trials that are failed
              * @default 0
              */
             failed: number;
             /**
              * Cancelled
+             * @description trials that are cancelled
              * @default 0
              */
             cancelled: number;
         };
         /** CurveSegment */
         CurveSegment: {
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** X */
+            /**
+             * X
+             * @description iterations, steps or seconds, as asked for
+             */
             x: number[];
-            /** Y */
+            /**
+             * Y
+             * @description the values; null where one is not finite
+             */
             y: (number | null)[];
         };
         /** Curves */
         Curves: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
             /**
              * X
+             * @description the horizontal axis
              * @enum {string}
              */
             x: "step" | "user_step" | "time";
@@ -175,40 +302,67 @@ export interface components {
              * @description trials of the experiment that are not among these
              */
             left_out: number;
-            /** Series */
+            /**
+             * Series
+             * @description one curve for each trial
+             */
             series: components["schemas"]["Series"][];
+            /** @description the best value by time */
             best_so_far: components["schemas"]["BestSoFar"];
         };
         /** Decision */
         Decision: {
-            /** Seq */
+            /**
+             * Seq
+             * @description its place in the log
+             */
             seq: number;
-            /** Time */
+            /**
+             * Time
+             * @description when it was made
+             */
             time: string;
             /**
              * Kind
+             * @description what was decided
              * @enum {string}
              */
             kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description the number of that trial
+             */
             trial_number: number | null;
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description the trial that it is about; null: the experiment
+             */
             trial_id: string | null;
-            /** Reason */
+            /**
+             * Reason
+             * @description the reason, in words
+             */
             reason: string;
             /**
              * State
+             * @description whether the driver has carried it out
              * @enum {string}
              */
             state: "pending" | "done" | "superseded";
-            /** Payload */
+            /**
+             * Payload
+             * @description its details, by kind
+             */
             payload: {
                 [key: string]: unknown;
             };
         };
         /** DecisionPage */
         DecisionPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["Decision"][];
             /**
              * Next Page Token
@@ -221,12 +375,19 @@ export interface components {
          * @description What creating this experiment would lead to.
          */
         DryRun: {
-            /** Name */
+            /**
+             * Name
+             * @description the name of the experiment
+             */
             name: string;
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
@@ -237,7 +398,10 @@ export interface components {
             scheduler: {
                 [key: string]: unknown;
             };
-            /** Search */
+            /**
+             * Search
+             * @description what "auto" stands for, with all options
+             */
             search: {
                 [key: string]: unknown;
             };
@@ -251,11 +415,19 @@ export interface components {
              * @description trials to be started; null: until the time budget is spent
              */
             num_samples: number | null;
-            /** Max T */
+            /**
+             * Max T
+             * @description value of time_attr at which a trial is complete
+             */
             max_t: number | null;
-            /** Time Attr */
+            /**
+             * Time Attr
+             * @description what max_t counts
+             */
             time_attr: string;
+            /** @description the worker group of each trial */
             scaling: components["schemas"]["Scaling"];
+            /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Configurations
@@ -270,20 +442,26 @@ export interface components {
              * @description JSON pointer to the field; empty where the whole is meant
              */
             pointer: string;
-            /** Message */
+            /**
+             * Message
+             * @description what is wrong, what was expected, and what is near
+             */
             message: string;
         };
         /** Experiment */
         Experiment: {
-            /** Id */
-            id: string;
-            /** Name */
-            name: string;
             /**
-             * State
-             * @enum {string}
+             * Id
+             * @description exp_...
              */
-            state: "pending" | "running" | "pausing" | "paused" | "cancelling" | "cancelled" | "completed" | "failed";
+            id: string;
+            /**
+             * Name
+             * @description the name of the experiment
+             */
+            name: string;
+            /** @description where it is in its life */
+            state: components["schemas"]["ExperimentState"];
             /**
              * Metric
              * @description the first objective, the one that schedulers look at
@@ -291,34 +469,69 @@ export interface components {
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
-            /** Objectives */
+            /**
+             * Objectives
+             * @description all objectives; the first is the one that schedulers look at
+             */
             objectives: components["schemas"]["Objective"][];
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when it started; null before
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when it reached its final state
+             */
             ended_at: string | null;
-            /** Num Samples */
+            /**
+             * Num Samples
+             * @description trials to start; null: until the time budget is spent
+             */
             num_samples: number | null;
-            /** Max T */
+            /**
+             * Max T
+             * @description value of time_attr at which a trial is complete
+             */
             max_t: number | null;
-            /** Time Attr */
+            /**
+             * Time Attr
+             * @description what max_t counts
+             */
             time_attr: string;
-            /** Seed */
+            /**
+             * Seed
+             * @description searches with the same seed draw the same configurations
+             */
             seed: number;
-            /** Space */
+            /**
+             * Space
+             * @description the search space, in its JSON form
+             */
             space: {
                 [key: string]: unknown;
             };
-            /** Search */
+            /**
+             * Search
+             * @description as asked for; see resolved
+             */
             search: {
                 [key: string]: unknown;
             };
-            /** Scheduler */
+            /**
+             * Scheduler
+             * @description as asked for; see resolved
+             */
             scheduler: {
                 [key: string]: unknown;
             };
@@ -329,11 +542,16 @@ export interface components {
              * @description in a few words: "tpe + asha", "freeze_thaw (auto)"
              */
             method: string;
-            /** Stop */
+            /**
+             * Stop
+             * @description when a trial is complete, besides max_t
+             */
             stop: {
                 [key: string]: unknown;
             };
+            /** @description the worker group of each trial */
             scaling: components["schemas"]["Scaling"];
+            /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
@@ -360,9 +578,14 @@ export interface components {
              * @description names reported so far
              */
             metrics: string[];
+            /** @description trials by state */
             counts: components["schemas"]["Counts"];
-            /** Trials */
+            /**
+             * Trials
+             * @description how many trials there are
+             */
             trials: number;
+            /** @description the best trial so far */
             best: components["schemas"]["Best"] | null;
             /**
              * No Best
@@ -376,16 +599,33 @@ export interface components {
             labels: {
                 [key: string]: unknown[];
             };
-            /** Reason */
+            /**
+             * Reason
+             * @description the reason, in words
+             */
             reason: string;
-            /** Error */
+            /**
+             * Error
+             * @description why it failed, in words
+             */
             error: string | null;
-            /** Last Event Seq */
+            /**
+             * Last Event Seq
+             * @description the place in the log up to which this is true
+             */
             last_event_seq: number;
+            /**
+             * Actions
+             * @description the verbs that its state allows now
+             */
+            actions: ("pause" | "resume" | "cancel" | "stop")[];
         };
         /** ExperimentPage */
         ExperimentPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["Experiment"][];
             /**
              * Next Page Token
@@ -393,28 +633,58 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /**
+         * ExperimentState
+         * @enum {string}
+         */
+        ExperimentState: "pending" | "running" | "pausing" | "paused" | "cancelling" | "cancelled" | "completed" | "failed";
         /** Failure */
         Failure: {
             /**
              * Kind
+             * @description user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work
              * @enum {string}
              */
             kind: "user" | "system" | "placement" | "spec";
-            /** Cause */
+            /**
+             * Cause
+             * @description exception, signal, exit, oom, hang, node_lost, ...
+             */
             cause: string;
-            /** Message */
+            /**
+             * Message
+             * @description one line: what went wrong
+             */
             message: string;
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank that failed first
+             */
             rank: number | null;
-            /** Node */
+            /**
+             * Node
+             * @description the node of that rank
+             */
             node: string | null;
-            /** Pid */
+            /**
+             * Pid
+             * @description the process of that rank
+             */
             pid: number | null;
-            /** Traceback */
+            /**
+             * Traceback
+             * @description its Python traceback
+             */
             traceback: string;
-            /** Log Tail */
+            /**
+             * Log Tail
+             * @description the last lines that it printed
+             */
             log_tail: string;
-            /** Stacks */
+            /**
+             * Stacks
+             * @description rank -> stack, if the ranks were hung
+             */
             stacks: {
                 [key: string]: string;
             };
@@ -424,40 +694,60 @@ export interface components {
          * @description The trial that was trained to its end with the best last value.
          */
         Finished: {
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
             /**
              * Value
              * @description its last value
              */
             value: number | null;
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration, the count of the trial's reports
+             */
             iteration: number | null;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
             params: {
                 [key: string]: unknown;
             };
-            /** Checkpoint Id */
+            /**
+             * Checkpoint Id
+             * @description its checkpoint; null if none is kept
+             */
             checkpoint_id: string | null;
         };
         /** Health */
         Health: {
             /**
              * Status
+             * @description ok: it answers; ready or unready: whether it can run experiments
              * @enum {string}
              */
             status: "ok" | "ready" | "unready";
             /**
              * Problems
+             * @description why it is not ready
              * @default []
              */
             problems: string[];
         };
         /** Importances */
         Importances: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Items
@@ -480,35 +770,73 @@ export interface components {
              */
             left_out: number;
         };
-        /** Limits */
+        /**
+         * Limits
+         * @description What the whole experiment may use, and how long the driver waits.
+         */
         Limits: {
-            /** Max Concurrent Trials */
+            /**
+             * Max Concurrent Trials
+             * @description trials that may run at the same time; null: as many as the cluster holds
+             */
             max_concurrent_trials: number | null;
-            /** Time Budget S */
+            /**
+             * Time Budget S
+             * @description running time in seconds, from the start of the first trial; pauses do not count
+             */
             time_budget_s: number | null;
             /**
              * Budget
-             * @description full trainings' worth (max_t each), all trials together
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
              */
             budget: number | null;
-            /** Max Failures */
+            /**
+             * Max Failures
+             * @description retries of a trial after errors of its code
+             * @default 0
+             */
             max_failures: number;
-            /** Max System Failures */
+            /**
+             * Max System Failures
+             * @description retries of a trial after lost nodes and preemptions
+             * @default 10
+             */
             max_system_failures: number;
-            /** Placement Timeout S */
+            /**
+             * Placement Timeout S
+             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @default 600
+             */
             placement_timeout_s: number;
-            /** Hang Timeout S */
+            /**
+             * Hang Timeout S
+             * @description seconds without a report after which a trial counts as hung; null: never
+             * @default 1800
+             */
             hang_timeout_s: number | null;
-            /** Stop Grace S */
+            /**
+             * Stop Grace S
+             * @description seconds that a rank has to leave training before its group is killed
+             * @default 10
+             */
             stop_grace_s: number;
         };
         /** Lineage */
         Lineage: {
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
@@ -521,31 +849,56 @@ export interface components {
          * @description One segment behind a trial's weights, which may be another trial's.
          */
         LineageSegment: {
-            /** Id */
+            /**
+             * Id
+             * @description seg_...
+             */
             id: string;
-            /** Trial Id */
+            /**
+             * Trial Id
+             * @description trl_...
+             */
             trial_id: string;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Start Iteration */
+            /**
+             * Start Iteration
+             * @description training_iteration of the checkpoint that it started from; 0 without one
+             */
             start_iteration: number;
             /**
              * End Iteration
              * @description where the next one took its weights over, or where it is now
              */
             end_iteration: number;
-            /** Source Checkpoint Id */
+            /**
+             * Source Checkpoint Id
+             * @description the checkpoint that it started from, if any
+             */
             source_checkpoint_id: string | null;
-            /** Source Trial Number */
+            /**
+             * Source Trial Number
+             * @description the trial that saved that checkpoint
+             */
             source_trial_number: number | null;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
             params: {
                 [key: string]: unknown;
             };
@@ -559,9 +912,15 @@ export interface components {
         };
         /** Live */
         Live: {
-            /** Segment */
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
             segment: number;
-            /** Ranks */
+            /**
+             * Ranks
+             * @description one item for each rank
+             */
             ranks: components["schemas"]["LiveRank"][];
         };
         /**
@@ -569,25 +928,40 @@ export interface components {
          * @description What a rank does and uses now; null where it does not answer, or uses no GPU.
          */
         LiveRank: {
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
             rank: number;
-            /** Stack */
+            /**
+             * Stack
+             * @description the Python stack of its training thread
+             */
             stack: string;
             /**
              * Cpu S
              * @description CPU time since the segment's start, child processes included
              */
             cpu_s: number | null;
-            /** Rss Bytes */
+            /**
+             * Rss Bytes
+             * @description resident memory of the process
+             */
             rss_bytes: number | null;
-            /** Threads */
+            /**
+             * Threads
+             * @description threads of the process
+             */
             threads: number | null;
             /**
              * Gpu Bytes
              * @description allocated by torch
              */
             gpu_bytes: number | null;
-            /** Gpu Reserved Bytes */
+            /**
+             * Gpu Reserved Bytes
+             * @description reserved by torch
+             */
             gpu_reserved_bytes: number | null;
             /**
              * Gpu Percent
@@ -597,33 +971,58 @@ export interface components {
         };
         /** LogItem */
         LogItem: {
-            /** Segment */
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
             segment: number;
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
             rank: number;
-            /** Stream */
+            /**
+             * Stream
+             * @description output, stdout or stderr
+             */
             stream: string;
-            /** Text */
+            /**
+             * Text
+             * @description what it printed
+             */
             text: string;
         };
         /** Logs */
         Logs: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["LogItem"][];
         };
         /** MetricCurve */
         MetricCurve: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
-            /** Segments */
+            /**
+             * Segments
+             * @description one item for each segment, in the order in which they ran
+             */
             segments: components["schemas"]["CurveSegment"][];
         };
         /** Objective */
         Objective: {
-            /** Metric */
+            /**
+             * Metric
+             * @description the name of the metric
+             */
             metric: string;
             /**
              * Mode
+             * @description whether the metric is minimised or maximised
              * @enum {string}
              */
             mode: "min" | "max";
@@ -635,17 +1034,28 @@ export interface components {
         Problem: {
             /**
              * Type
+             * @description always about:blank
              * @default about:blank
              */
             type: string;
-            /** Title */
+            /**
+             * Title
+             * @description the phrase of the status
+             */
             title: string;
-            /** Status */
+            /**
+             * Status
+             * @description the status of the answer
+             */
             status: number;
-            /** Detail */
+            /**
+             * Detail
+             * @description what is wrong, in a sentence
+             */
             detail: string;
             /**
              * Errors
+             * @description each mistake with the field that it is about
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
@@ -683,24 +1093,57 @@ export interface components {
              */
             budget: string | null;
         };
-        /** Scaling */
+        /**
+         * Scaling
+         * @description The worker group of one trial.
+         */
         Scaling: {
-            /** Num Workers */
+            /**
+             * Num Workers
+             * @description ranks of a trial
+             * @default 1
+             */
             num_workers: number;
-            /** Use Gpu */
+            /**
+             * Use Gpu
+             * @description give each rank a GPU
+             * @default false
+             */
             use_gpu: boolean;
-            /** Resources Per Worker */
+            /**
+             * Resources Per Worker
+             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             */
             resources_per_worker: {
                 [key: string]: number;
             };
-            /** Placement Strategy */
-            placement_strategy: string;
-            /** Backend */
-            backend: string;
-            /** Reuse Workers */
+            /**
+             * Placement Strategy
+             * @description Ray's strategy for placing the ranks on nodes
+             * @default PACK
+             * @enum {string}
+             */
+            placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
+            /**
+             * Backend
+             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without
+             * @default auto
+             * @enum {string}
+             */
+            backend: "auto" | "gloo" | "nccl" | "none";
+            /**
+             * Reuse Workers
+             * @description start the next trial in the worker processes of a finished one
+             * @default true
+             */
             reuse_workers: boolean;
-            /** Working Dir */
-            working_dir: string;
+            /**
+             * Working Dir
+             * @description working directory of the ranks: a new one for each trial, or the one of the process that created the experiment
+             * @default trial
+             * @enum {string}
+             */
+            working_dir: "trial" | "caller";
         };
         /** ScheduleEntry */
         ScheduleEntry: {
@@ -709,9 +1152,15 @@ export interface components {
              * @description after which it held
              */
             iteration: number;
-            /** Trial Number */
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
             trial_number: number;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
             params: {
                 [key: string]: unknown;
             };
@@ -721,40 +1170,81 @@ export interface components {
          * @description One uninterrupted execution of a trial, with one configuration and one starting checkpoint.
          */
         Segment: {
-            /** Id */
+            /**
+             * Id
+             * @description seg_...
+             */
             id: string;
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Start Iteration */
+            /**
+             * Start Iteration
+             * @description training_iteration of the checkpoint that it started from; 0 without one
+             */
             start_iteration: number;
-            /** Params */
+            /**
+             * Params
+             * @description the configuration that it trains with, flat
+             */
             params: {
                 [key: string]: unknown;
             };
-            /** Source Checkpoint Id */
+            /**
+             * Source Checkpoint Id
+             * @description the checkpoint that it started from, if any
+             */
             source_checkpoint_id: string | null;
-            /** Source Trial Number */
+            /**
+             * Source Trial Number
+             * @description the trial that saved that checkpoint
+             */
             source_trial_number: number | null;
-            /** Placement */
+            /**
+             * Placement
+             * @description the nodes and devices of its ranks
+             */
             placement: {
                 [key: string]: unknown;
             };
-            /** Warm */
+            /**
+             * Warm
+             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             */
             warm: boolean | null;
-            /** Startup S */
+            /**
+             * Startup S
+             * @description seconds from its launch until all ranks were training
+             */
             startup_s: number | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when all its ranks were training
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when its ranks were gone
+             */
             ended_at: string | null;
-            /** Outcome */
+            /**
+             * Outcome
+             * @description how it ended; null while it runs
+             */
             outcome: string | null;
         };
         /**
@@ -762,47 +1252,82 @@ export interface components {
          * @description A segment in the list of all segments of an experiment.
          */
         SegmentItem: {
-            /** Trial Number */
-            trial_number: number;
-            /** Ordinal */
+            /**
+             * Ordinal
+             * @description counts the segments of the trial from 1
+             */
             ordinal: number;
             /**
              * Cause
+             * @description why it was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit";
-            /** Start Iteration */
+            /**
+             * Start Iteration
+             * @description training_iteration of the checkpoint that it started from; 0 without one
+             */
             start_iteration: number;
             /**
+             * Params
+             * @description the configuration that it trains with, flat
+             */
+            params: {
+                [key: string]: unknown;
+            };
+            /**
              * Source Trial Number
-             * @description whose checkpoint it went on from, if from any
+             * @description the trial that saved that checkpoint
              */
             source_trial_number: number | null;
             /**
              * Source Ordinal
-             * @description of the segment that saved that checkpoint
+             * @description the segment of that trial that saved it
              */
             source_ordinal: number | null;
-            /** Params */
-            params: {
-                [key: string]: unknown;
-            };
-            /** Warm */
+            /**
+             * Warm
+             * @description whether it ran in the worker processes of a finished trial; null: not started yet
+             */
             warm: boolean | null;
-            /** Startup S */
+            /**
+             * Startup S
+             * @description seconds from its launch until all ranks were training
+             */
             startup_s: number | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when all its ranks were training
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when its ranks were gone
+             */
             ended_at: string | null;
-            /** Outcome */
+            /**
+             * Outcome
+             * @description how it ended; null while it runs
+             */
             outcome: string | null;
+            /**
+             * Trial Number
+             * @description the number of its trial
+             */
+            trial_number: number;
         };
         /** SegmentPage */
         SegmentPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["SegmentItem"][];
             /**
              * Next Page Token
@@ -812,86 +1337,233 @@ export interface components {
         };
         /** Series */
         Series: {
-            /** Trial Id */
-            trial_id: string;
-            /** Number */
-            number: number;
             /**
-             * State
-             * @enum {string}
+             * Trial Id
+             * @description trl_...
              */
-            state: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
-            /** Best Value */
+            trial_id: string;
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /** @description where it is in its life */
+            state: components["schemas"]["TrialState"];
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
             best_value: number | null;
-            /** Segments */
+            /**
+             * Segments
+             * @description one item for each segment, in the order in which they ran
+             */
             segments: components["schemas"]["CurveSegment"][];
+        };
+        /**
+         * Session
+         * @description Who the service takes the caller for.
+         */
+        Session: {
+            /**
+             * Required
+             * @description whether the service asks for a token
+             */
+            required: boolean;
+            /**
+             * Name
+             * @description the token's name; local if no token is needed; null if not signed in
+             */
+            name: string | null;
+            /**
+             * Role
+             * @description what the caller may do; null if not signed in
+             */
+            role: ("viewer" | "editor" | "admin") | null;
+            /**
+             * Expires At
+             * @description when the token expires; null: never
+             */
+            expires_at: string | null;
         };
         /** Share */
         Share: {
-            /** Parameter */
+            /**
+             * Parameter
+             * @description its name, flat
+             */
             parameter: string;
-            /** Share */
+            /**
+             * Share
+             * @description from 0 to 1
+             */
             share: number;
         };
-        /** Trial */
-        Trial: {
-            /** Id */
-            id: string;
-            /** Experiment Id */
-            experiment_id: string;
-            /** Number */
-            number: number;
+        /**
+         * Token
+         * @description A token without its secret.
+         */
+        Token: {
             /**
-             * State
+             * Id
+             * @description tok_...
+             */
+            id: string;
+            /**
+             * Name
+             * @description who or what it is for
+             */
+            name: string;
+            /**
+             * Role
+             * @description what it allows
              * @enum {string}
              */
-            state: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
+            role: "viewer" | "editor" | "admin";
+            /**
+             * Created At
+             * @description when it was created
+             */
+            created_at: string;
+            /**
+             * Expires At
+             * @description when it expires; null: never
+             */
+            expires_at: string | null;
+            /**
+             * Revoked At
+             * @description when it was revoked; null: it was not
+             */
+            revoked_at: string | null;
+            /**
+             * Used At
+             * @description its latest use, to the minute
+             */
+            used_at: string | null;
+            /**
+             * Secret
+             * @description only in the answer that creates it; nobody can read it again
+             */
+            secret: string | null;
+        };
+        /**
+         * TokenList
+         * @description All tokens, newest first.
+         */
+        TokenList: {
+            /**
+             * Items
+             * @description the tokens, without their secrets
+             */
+            items: components["schemas"]["Token"][];
+        };
+        /**
+         * Trial
+         * @description A trial. `TrialRecord` declares its fields; those here have a form of their own in the API.
+         */
+        Trial: {
+            /**
+             * Id
+             * @description trl_...
+             */
+            id: string;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /** @description where the trial is in its life */
+            state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description flat: "optimizer/lr" -> value
+             * @description its configuration, flat: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration of its newest report
+             */
             iteration: number;
-            /** Last */
+            /**
+             * Last
+             * @description the newest value of each metric
+             */
             last: {
                 [key: string]: number | null;
             };
-            /** Last Value */
+            /**
+             * Last Value
+             * @description the newest finite value of the first objective
+             */
             last_value: number | null;
-            /** Best Value */
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
             best_value: number | null;
-            /** Best Iteration */
+            /**
+             * Best Iteration
+             * @description training_iteration of the report that had best_value
+             */
             best_iteration: number | null;
             /**
              * Best Params
-             * @description that led to best_value; under PBT they may differ from params
+             * @description the configuration that led to best_value; under PBT it may differ from params
              */
             best_params: {
                 [key: string]: unknown;
             };
             /**
              * Feasible
-             * @description whether its result keeps within the constraints; null: none to judge
+             * @description whether its result satisfies the constraints; null if there are none
              */
             feasible: boolean | null;
-            /** Running S */
+            /**
+             * Running S
+             * @description seconds spent training, over all segments
+             */
             running_s: number;
-            /** Failures */
+            /**
+             * Failures
+             * @description errors of its code so far; max_failures limits the retries
+             */
             failures: number;
-            /** Reason */
-            reason: string;
-            /** Waiting */
-            waiting: string | null;
+            /** @description the latest failure, even if a retry followed */
             error: components["schemas"]["Failure"] | null;
+            /**
+             * Reason
+             * @description the reason of the latest decision about it, in words
+             */
+            reason: string;
+            /**
+             * Waiting
+             * @description what its start waits for, in words; null if it does not wait
+             */
+            waiting: string | null;
+            /** @description the newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when its first segment started
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when it reached its final state
+             */
             ended_at: string | null;
         };
         /**
@@ -901,6 +1573,7 @@ export interface components {
         TrialCurves: {
             /**
              * X
+             * @description the horizontal axis
              * @enum {string}
              */
             x: "step" | "time";
@@ -912,70 +1585,121 @@ export interface components {
         };
         /** TrialDetail */
         TrialDetail: {
-            /** Id */
-            id: string;
-            /** Experiment Id */
-            experiment_id: string;
-            /** Number */
-            number: number;
             /**
-             * State
-             * @enum {string}
+             * Id
+             * @description trl_...
              */
-            state: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
+            id: string;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /** @description where the trial is in its life */
+            state: components["schemas"]["TrialState"];
             /**
              * Params
-             * @description flat: "optimizer/lr" -> value
+             * @description its configuration, flat: "optimizer/lr" -> value
              */
             params: {
                 [key: string]: unknown;
             };
-            /** Iteration */
+            /**
+             * Iteration
+             * @description training_iteration of its newest report
+             */
             iteration: number;
-            /** Last */
+            /**
+             * Last
+             * @description the newest value of each metric
+             */
             last: {
                 [key: string]: number | null;
             };
-            /** Last Value */
+            /**
+             * Last Value
+             * @description the newest finite value of the first objective
+             */
             last_value: number | null;
-            /** Best Value */
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
             best_value: number | null;
-            /** Best Iteration */
+            /**
+             * Best Iteration
+             * @description training_iteration of the report that had best_value
+             */
             best_iteration: number | null;
             /**
              * Best Params
-             * @description that led to best_value; under PBT they may differ from params
+             * @description the configuration that led to best_value; under PBT it may differ from params
              */
             best_params: {
                 [key: string]: unknown;
             };
             /**
              * Feasible
-             * @description whether its result keeps within the constraints; null: none to judge
+             * @description whether its result satisfies the constraints; null if there are none
              */
             feasible: boolean | null;
-            /** Running S */
+            /**
+             * Running S
+             * @description seconds spent training, over all segments
+             */
             running_s: number;
-            /** Failures */
+            /**
+             * Failures
+             * @description errors of its code so far; max_failures limits the retries
+             */
             failures: number;
-            /** Reason */
-            reason: string;
-            /** Waiting */
-            waiting: string | null;
+            /** @description the latest failure, even if a retry followed */
             error: components["schemas"]["Failure"] | null;
+            /**
+             * Reason
+             * @description the reason of the latest decision about it, in words
+             */
+            reason: string;
+            /**
+             * Waiting
+             * @description what its start waits for, in words; null if it does not wait
+             */
+            waiting: string | null;
+            /** @description the newest usable checkpoint */
             checkpoint: components["schemas"]["Checkpoint"] | null;
-            /** Created At */
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
             created_at: string;
-            /** Started At */
+            /**
+             * Started At
+             * @description when its first segment started
+             */
             started_at: string | null;
-            /** Ended At */
+            /**
+             * Ended At
+             * @description when it reached its final state
+             */
             ended_at: string | null;
-            /** Segments */
+            /**
+             * Segments
+             * @description in the order in which they ran
+             */
             segments: components["schemas"]["Segment"][];
         };
         /** TrialPage */
         TrialPage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["Trial"][];
             /**
              * Next Page Token
@@ -988,9 +1712,17 @@ export interface components {
              */
             total: number;
         };
+        /**
+         * TrialState
+         * @enum {string}
+         */
+        TrialState: "pending" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
         /** Usage */
         Usage: {
-            /** Items */
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
             items: components["schemas"]["UsageSeries"][];
         };
         /**
@@ -998,9 +1730,15 @@ export interface components {
          * @description What one rank used during one segment: lists of equal length, oldest sample first.
          */
         UsageSeries: {
-            /** Segment */
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
             segment: number;
-            /** Rank */
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
             rank: number;
             /**
              * X
@@ -1009,21 +1747,27 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description since the sample before; 100 is one core
+             * @description since the previous sample, or the segment's start; 100 is one core
              */
             cpu_percent: (number | null)[];
-            /** Rss Bytes */
+            /**
+             * Rss Bytes
+             * @description resident memory of the process
+             */
             rss_bytes: number[];
             /**
              * Gpu Bytes
-             * @description allocated by torch; null where no GPU is in use
+             * @description allocated by torch; null if no GPU is in use
              */
             gpu_bytes: (number | null)[];
-            /** Gpu Reserved Bytes */
+            /**
+             * Gpu Reserved Bytes
+             * @description reserved by torch; null if no GPU is in use
+             */
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description how busy its GPUs were, by whomever
+             * @description how busy its GPUs were, with all their processes
              */
             gpu_percent: (number | null)[];
         };

@@ -1,0 +1,234 @@
+"""Who may do what: tokens, roles, signing in, and the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.store.examples import begin
+from tuner.api import auth, create_app
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.store.access import Role
+
+EXPERIMENTS = "/api/v1/experiments"
+ME = "/api/v1/session"
+
+
+@pytest.fixture
+def guarded(sqlite_store: Store, tmp_path: Path) -> FastAPI:
+    """A service that asks for tokens."""
+    return create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
+
+
+@pytest.fixture
+async def stranger(guarded: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(guarded, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://box.lan:8000") as client:
+        yield client
+
+
+def bearer(store: Store, role: Role, name: str = "ci", **options: Any) -> dict[str, str]:
+    secret, _ = store.access.create_token(name, role, **options)
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_without_a_token_nothing_of_the_api_answers(stranger: httpx.AsyncClient, guarded: FastAPI) -> None:
+    paths = [
+        (method.upper(), path)
+        for path, operations in guarded.openapi()["paths"].items()
+        for method in operations
+        if path.startswith("/api/") and path != ME
+    ]
+    assert len(paths) > 15
+    for method, path in paths:
+        response = await stranger.request(method, path)
+        assert (response.status_code, path) == (401, path)
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_health_and_the_page_stay_open(stranger: httpx.AsyncClient) -> None:
+    for path in ("/healthz", "/openapi.json", "/"):
+        assert (await stranger.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer ", "Bearer tnr_wrong", "Basic dXNlcjpwYXNz", "bearer", "", "Bearer \x7f", "Bearer " + "x" * 5000],
+)
+async def test_a_wrong_token_is_refused(stranger: httpx.AsyncClient, header: str) -> None:
+    response = await stranger.get(EXPERIMENTS, headers={"Authorization": header.encode()})  # type: ignore[dict-item]
+    assert response.status_code == 401
+
+
+async def test_a_wrong_token_is_refused_even_if_none_is_needed(client: httpx.AsyncClient) -> None:
+    response = await client.get(EXPERIMENTS, headers={"Authorization": "Bearer tnr_wrong"})
+    assert response.status_code == 401
+
+
+async def test_roles(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    cancel = f"{EXPERIMENTS}/{made.public_id}/cancel"
+    expected = {  # role: reading, changing, reading tokens
+        Role.VIEWER: (200, 403, 403),
+        Role.EDITOR: (200, 202, 403),
+        Role.ADMIN: (200, 202, 200),
+    }
+    for role, statuses in expected.items():
+        head = bearer(sqlite_store, role)
+        answers = [
+            await stranger.get(EXPERIMENTS, headers=head),
+            await stranger.post(cancel, headers=head),
+            await stranger.get("/api/v1/tokens", headers=head),
+        ]
+        assert tuple(answer.status_code for answer in answers) == statuses
+    refused = await stranger.post(cancel, headers=bearer(sqlite_store, Role.VIEWER))
+    assert "needs the role editor" in refused.json()["detail"]
+
+
+async def test_an_expired_token_is_refused(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    head = bearer(sqlite_store, Role.VIEWER, lifetime_s=60, now=0.0)
+    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 401
+
+
+async def test_a_revoked_token_is_refused_at_once(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    admin = bearer(sqlite_store, Role.ADMIN, "admin")
+    made = await stranger.post("/api/v1/tokens", headers=admin, json={"name": "ci", "role": "viewer"})
+    assert made.status_code == 201
+    head = {"Authorization": f"Bearer {made.json()['secret']}"}
+    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 200
+    revoked = await stranger.post(f"/api/v1/tokens/{made.json()['id']}/revoke", headers=admin)
+    assert (revoked.status_code, revoked.json()["secret"]) == (200, None)
+    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 401
+
+
+async def test_another_service_notices_a_revoked_token_soon(
+    stranger: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = bearer(sqlite_store, Role.VIEWER)
+    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 200
+    sqlite_store.access.revoke_token(sqlite_store.access.tokens()[0].id)
+    monkeypatch.setattr(auth, "KNOWN_S", 0.0)
+    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 401
+
+
+async def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
+    stranger: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    assert (await stranger.get(ME)).json() == {"required": True, "name": None, "role": None, "expires_at": None}
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
+    response = await stranger.post(ME, json={"token": secret})
+    assert (response.status_code, response.json()["name"], response.json()["role"]) == (200, "me", "editor")
+    cookie = response.headers["set-cookie"].lower()
+    assert all(part in cookie for part in ("httponly", "samesite=strict", "max-age=2592000"))
+    assert "secure" not in cookie, "this connection is not encrypted"
+    assert (await stranger.get(EXPERIMENTS)).status_code == 200
+    assert (await stranger.get(ME)).json()["name"] == "me"
+    assert (await stranger.delete(ME)).status_code == 204
+    assert (await stranger.get(EXPERIMENTS)).status_code == 401
+
+
+async def test_the_cookie_is_secure_on_an_encrypted_connection(guarded: FastAPI, sqlite_store: Store) -> None:
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR, lifetime_s=600)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="https://box.lan") as client:
+        response = await client.post(ME, json={"token": secret})
+    cookie = response.headers["set-cookie"].lower()
+    assert "secure" in cookie
+    age = int(cookie.partition("max-age=")[2].partition(";")[0])
+    assert 590 <= age <= 600, "it ends with the token"
+
+
+async def test_another_page_cannot_use_the_cookie(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
+    await stranger.post(ME, json={"token": secret})
+    cancel = f"{EXPERIMENTS}/{made.public_id}/cancel"
+    assert (await stranger.post(cancel, headers={"Origin": "http://evil.example"})).status_code == 403
+    assert (await stranger.post(cancel, headers={"Origin": "http://box.lan:8000"})).status_code == 202
+
+
+async def test_guessing_is_slowed_down(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    for _ in range(auth.TRIES):
+        assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 401
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
+    response = await stranger.post(ME, json={"token": secret})
+    assert (response.status_code, 0 < int(response.headers["retry-after"]) <= auth.TRIES_S + 1) == (429, True)
+    head = {"Authorization": f"Bearer {secret}"}
+    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 200, "programs are not held up by it"
+
+
+async def test_guesses_are_forgotten(
+    stranger: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(auth.TRIES):
+        await stranger.post(ME, json={"token": "tnr_wrong"})
+    monkeypatch.setattr(auth, "TRIES_S", 0.0)
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
+    assert (await stranger.post(ME, json={"token": secret})).status_code == 200
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"token": 3}, {"token": ""}, {"token": "x" * 1001}])
+async def test_a_wrong_body_is_told_of(stranger: httpx.AsyncClient, body: object) -> None:
+    assert (await stranger.post(ME, json=body)).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [({"name": "a"}, "/role"), ({"name": "a", "role": "root"}, "/role"), ({"name": " ", "role": "viewer"}, "/name")],
+)
+async def test_a_wrong_token_request_is_told_of(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
+    response = await client.post("/api/v1/tokens", json=body)
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, pointer)
+
+
+async def test_who_changed_what_is_written_down(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    cancel = f"{EXPERIMENTS}/{made.public_id}/cancel"
+    await stranger.post(cancel)
+    await stranger.post(cancel, headers=bearer(sqlite_store, Role.VIEWER, "guest"))
+    await stranger.post(cancel, headers=bearer(sqlite_store, Role.EDITOR, "ci"))
+    admin = bearer(sqlite_store, Role.ADMIN, "admin")
+    assert (await stranger.get(EXPERIMENTS, headers=admin)).status_code == 200, "reading is not written down"
+    found = (await stranger.get("/api/v1/audit", headers=admin)).json()["items"]
+    assert [(entry["actor"], entry["status"]) for entry in found] == [("ci", 202), ("guest", 403), ("nobody", 401)]
+    assert {(entry["method"], entry["path"]) for entry in found} == {("POST", cancel)}
+    page = (await stranger.get("/api/v1/audit?page_size=2", headers=admin)).json()
+    rest = (await stranger.get(f"/api/v1/audit?page_token={page['next_page_token']}", headers=admin)).json()
+    assert [entry["actor"] for entry in rest["items"]] == ["nobody"]
+
+
+async def test_secrets_are_not_in_the_trail(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    secret, _ = sqlite_store.access.create_token("me", Role.ADMIN)
+    await stranger.post(ME, json={"token": secret})
+    assert secret not in (await stranger.get("/api/v1/audit")).text
+
+
+async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> None:
+    session = (await client.get(ME)).json()
+    assert session == {"required": False, "name": "local", "role": "admin", "expires_at": None}
+    assert (await client.get("/api/v1/tokens")).status_code == 200
+
+
+async def test_a_database_that_is_away_is_not_a_wrong_token(
+    stranger: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuner.store.connect import StoreUnavailable
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    head = bearer(sqlite_store, Role.VIEWER)
+    monkeypatch.setattr(type(sqlite_store.access), "token_of", away)
+    response = await stranger.get(EXPERIMENTS, headers=head)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+async def test_the_event_stream_needs_a_token_too(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    assert (await stranger.get(f"{EXPERIMENTS}/{made.public_id}/events")).status_code == 401

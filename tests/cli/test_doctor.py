@@ -1,0 +1,174 @@
+"""`tuner doctor`: each check finds what it is there for, and says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from typer.testing import CliRunner
+
+from tuner.cli import doctor
+from tuner.cli.commands import app
+from tuner.cli.doctor import Finding
+from tuner.service import Page
+from tuner.settings import Settings
+
+
+def only(findings: Iterator[Finding]) -> Finding:
+    (found,) = findings
+    assert bool(found.advice) == (found.level != "ok"), "each trouble comes with advice, and nothing else does"
+    return found
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return Settings(home=tmp_path / "home", port=port)
+
+
+def test_this_machine_passes_the_quick_checks(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(settings.home))
+    monkeypatch.setenv("TUNER_PORT", str(settings.port))
+    done = CliRunner().invoke(app, ["doctor", "--quick", "--json"])
+    found = [json.loads(line) for line in done.output.splitlines()]
+    assert done.exit_code == 0, done.output
+    assert {each["subject"] for each in found} >= {"python", "packages", "machine", "database", "storage", "port"}
+    left = [path.name for path in settings.home.rglob("*") if path.is_file()]
+    assert all(name.startswith("tuner.db") for name in left), "nothing else is left behind"
+
+
+def test_an_error_is_the_exit_status(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(settings.home))
+    monkeypatch.setenv("TUNER_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/tuner?connect_timeout=1")
+    done = CliRunner().invoke(app, ["doctor", "--quick"])
+    assert done.exit_code == 1
+    assert "ERROR    database: postgresql://nobody@127.0.0.1:1" in done.output
+    assert "-> see TUNER_DATABASE_URL" in done.output
+
+
+def test_packages_that_are_missing_or_too_old_are_named() -> None:
+    found = list(
+        doctor._unmet(
+            [
+                Requirement("no-such-package>=1"),
+                Requirement("pytest>=1"),
+                Requirement("pytest<1"),
+                Requirement("x; extra=='y'"),
+            ]
+        )
+    )
+    assert [what.split(";")[0].split(" is ")[0] for what, _ in found] == ["no-such-package", "pytest"]
+    assert found[1][1] == "pytest<1"
+
+
+def test_few_open_files_are_warned_of(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1_048_576))
+    found = {each.subject: each for each in doctor.check_machine(settings)}
+    assert found["open files"].level == "warning"
+    assert "ulimit -n 65536" in found["open files"].advice
+
+
+def test_a_full_disk_is_warned_of(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 2**60)
+    found = {each.subject: each for each in doctor.check_machine(settings)}
+    assert (found["home"].level, found["temporary directory"].level) == ("warning", "warning")
+
+
+def test_a_home_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    assert only(doctor.check_database(Settings(home=tmp_path / "home"))).level == "error"
+
+
+@pytest.mark.parametrize("uri", ["/dev/null/checkpoints", "nonsense://bucket/x"])
+def test_storage_that_takes_no_file_is_an_error(tmp_path: Path, uri: str) -> None:
+    found = only(doctor.check_storage(Settings(home=tmp_path, storage=uri)))
+    assert (found.level, uri in found.what) == ("error", True)
+
+
+def test_a_port_that_something_else_has_is_warned_of(settings: Settings) -> None:
+    assert only(doctor.check_port(settings)).level == "ok"
+    with socket.create_server(("127.0.0.1", settings.port)):
+        found = only(doctor.check_port(settings))
+    assert (found.level, "Address already in use" in found.what) == ("warning", True)
+
+
+def test_a_port_that_a_tuner_has_is_fine(settings: Settings) -> None:
+    page = Page(settings)
+    page.start()
+    try:
+        found = only(doctor.check_port(settings))
+    finally:
+        page.stop()
+    assert (found.level, found.what.startswith("a tuner serves")) == ("ok", True)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, torch: list[object], gpus: int) -> Finding:
+    """What is found if torch and the driver say this."""
+    monkeypatch.setattr(doctor, "_apart", lambda *_: json.dumps(torch))
+    monkeypatch.setattr(doctor, "_gpus", lambda: ["GPU"] * gpus)
+    return only(doctor.check_torch())
+
+
+def test_a_cpu_build_of_torch_on_a_machine_with_gpus_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(monkeypatch, ["2.13.0+cpu", None, [], None], 2)
+    assert (found.level, "it is a CPU build" in found.what) == ("error", True)
+
+
+def test_gpus_that_are_hidden_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = told(monkeypatch, ["2.13.0", "12.8", ["H100"], "2.27"], 2)
+    assert (found.level, "CUDA_VISIBLE_DEVICES is '0'" in found.what) == ("warning", True)
+
+
+def test_torch_without_nccl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, ["2.13.0", "12.8", ["H100"], None], 1).level == "error"
+
+
+def test_a_machine_with_gpus_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, ["2.13.0", "12.8", ["H100", "H100"], "2.27"], 2).level == "ok"
+
+
+def test_what_goes_wrong_in_a_process_of_its_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._apart("print('noise'); print('last')", 30) == "last"
+    failed = doctor._apart("raise OSError('no such device')", 30)
+    assert isinstance(failed, Finding)
+    assert failed.what == "OSError: no such device"
+    killed = doctor._apart("import os; os.kill(os.getpid(), 9)", 30)
+    assert isinstance(killed, Finding)
+    assert killed.what == "it was ended by signal 9"
+    hung = doctor._apart("import time; time.sleep(60)", 0.5)
+    assert isinstance(hung, Finding)
+    assert "no answer" in hung.what
+
+
+@pytest.mark.slow
+def test_two_ranks_find_each_other() -> None:
+    assert only(doctor.check_ddp()).level == "ok"
+
+
+@pytest.mark.ray
+def test_ray_starts(settings: Settings) -> None:
+    assert only(doctor.check_ray(settings)).level == "ok"
+
+
+def test_a_cluster_that_is_not_there_is_an_error(settings: Settings) -> None:
+    nowhere = f"127.0.0.1:{settings.port}"
+    found = only(doctor.check_ray(Settings(home=settings.home, ray_address=nowhere)))
+    assert (found.level, f"{nowhere} cannot be reached: " in found.what) == ("error", True)
+
+
+def test_the_command_needs_no_ray_to_say_what_it_finds_first() -> None:
+    code = "import sys, tuner.cli.doctor; print(any(name in sys.modules for name in ('ray', 'torch')))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,131 @@
+"""`tuner.load` and `tuner.experiments`."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, NotFound, SpecError
+from tuner.sdk.saved import experiments, load
+from tuner.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The database of a home of its own."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
+    store = Store.open(f"sqlite:///{tmp_path / 'tuner.db'}")
+    store.migrate()
+    return store
+
+
+def searched(store: Store, name: str, **fields: object) -> str:
+    made, epoch, trials = begin(store, spec=a_spec(name, **fields))
+    best = {"trial_number": 0, "value": 0.5, "iteration": 1, "params": dict(trials[0].params), "checkpoint_id": None}
+    trials[0].best_value = 0.5
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"best": best}), T0)
+    return made.public_id
+
+
+def test_a_result_is_loaded_by_id_and_by_name(store: Store) -> None:
+    made = searched(store, "digits")
+    for called in (made, "digits"):
+        result = tuner.load(called)
+        assert result.experiment_id == made
+        assert result.best_value == 0.5
+        assert list(result.dataframe()["config/lr"]) == [0.01]
+
+
+def test_a_wrong_name_is_answered_with_the_nearest(store: Store) -> None:
+    searched(store, "digits")
+    with pytest.raises(NotFound, match="no experiment 'digit'.*did you mean 'digits'"):
+        load("digit")
+
+
+def test_a_name_that_several_have_is_answered_with_their_ids(store: Store) -> None:
+    ids = {searched(store, "digits"), searched(store, "digits")}
+    with pytest.raises(Conflict) as caught:
+        load("digits")
+    assert all(each in str(caught.value) for each in ids)
+
+
+def test_a_trial_is_not_an_experiment(store: Store) -> None:
+    searched(store, "digits")
+    trial = tuner.load("digits").trials[0].id
+    with pytest.raises(NotFound, match="is a trial"):
+        load(trial)
+
+
+def test_a_home_without_experiments_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "new"))
+    assert experiments() == []
+    with pytest.raises(NotFound, match="no experiment 'digits'"):
+        load("digits")
+
+
+def test_experiments_are_listed_newest_first(store: Store) -> None:
+    older, newer = searched(store, "older"), searched(store, "newer")
+    found = experiments()
+    assert [each.id for each in found] == [newer, older]
+    assert dataclasses.asdict(found[1]) == {
+        "id": older,
+        "name": "older",
+        "state": "running",
+        "metric": "accuracy",
+        "mode": "max",
+        "trials": 1,
+        "best_value": 0.5,
+        "best_params": {"lr": 0.01},
+        "created_at": datetime.fromtimestamp(T0, UTC),
+        "ended_at": None,
+    }
+    assert found[1].load().experiment_id == older
+
+
+def test_experiments_can_be_filtered(store: Store) -> None:
+    searched(store, "digits-mlp")
+    searched(store, "letters")
+    assert [each.name for each in experiments(name="mlp")] == ["digits-mlp"]
+    assert len(experiments(state="running")) == 2
+    assert experiments(state="completed") == []
+    with pytest.raises(SpecError, match="expected one of .*did you mean running"):
+        experiments(state="runing")
+
+
+def test_more_experiments_than_a_page_are_all_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.sdk.saved.PAGE", 2)
+    names = [f"search-{i}" for i in range(5)]
+    for name in names:
+        store.experiments.create(a_spec(name), now=T0)
+    assert [each.name for each in experiments()] == names[::-1]
+
+
+def test_a_choice_is_shown_by_its_value(store: Store) -> None:
+    space = {"layers": {"type": "choice", "categories": [[16], [32, 32]]}}
+    made, epoch, trials = begin(store, spec=a_spec("layers", space=space))
+    best = {"trial_number": 0, "value": 0.5, "iteration": 1, "params": {"layers": 1}, "checkpoint_id": None}
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials, summary={"best": best}), T0)
+    assert experiments()[0].best_params == {"layers": "[32, 32]"}
+
+
+def test_a_state_of_its_own_is_in_the_list(store: Store) -> None:
+    made, epoch, _ = begin(store, spec=a_spec("done"))
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLING), T0)
+    assert experiments()[0].state == "cancelling"
+
+
+def test_loading_starts_neither_ray_nor_torch(store: Store) -> None:
+    searched(store, "digits")
+    code = "import sys, tuner; tuner.load('digits'); print('ray' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"], done.stderr

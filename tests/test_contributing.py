@@ -1,0 +1,128 @@
+"""The steps of CONTRIBUTING.md, walked in a copy of the package: a new limit and a new column of a trial."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "tuner", tmp_path / "tuner", ignore=shutil.ignore_patterns("_web", "__pycache__"))
+    shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def edit(copy: Path, file: str, before: str, after: str) -> None:
+    """Insert a line before another one."""
+    assert f"`{file}`" in (ROOT / "CONTRIBUTING.md").read_text(), f"CONTRIBUTING.md does not name {file}"
+    text = (copy / file).read_text()
+    assert text.count(before) == 1
+    (copy / file).write_text(text.replace(before, after + before))
+
+
+def run(copy: Path, *arguments: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "TUNER_HOME": str(copy / "home")}
+    done = subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_file_in_the_table_exists() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:tuner|tests|docs|web|migrations)/[\w/.]+)`", table)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_a_limit(copy: Path) -> None:
+    edit(
+        copy,
+        "tuner/domain/experiment.py",
+        "    max_failures: int = option(",
+        '    gpu_hours: float | None = option(None, "GPU hours of all trials together", **_SECONDS)\n',
+    )
+    edit(copy, "tuner/sdk/run.py", "    max_failures: int = 0,\n", "    gpu_hours: float | None = None,\n")
+    script = """
+        import inspect
+
+        import tuner
+        from tuner.api import create_app, schemas
+        from tuner.domain.experiment import Limits
+        from tuner.errors import SpecError
+        from tuner.experiments.spec import parse_spec
+        from tuner.sdk import run
+        from tuner.settings import Settings
+        from tuner.store import Store
+
+        data = {"entrypoint": "a:b", "space": {}, "metric": "x", "mode": "min", "limits": {"gpu_hours": 12.5}}
+        spec = parse_spec(data)
+        assert spec.limits == Limits(gpu_hours=12.5)
+        try:
+            parse_spec({**data, "limits": {"gpu_hours": 0}})
+        except SpecError as error:
+            assert error.errors == [("/limits/gpu_hours", "expected a number above 0, got 0")]
+        else:
+            raise AssertionError("0 was taken")
+
+        assert inspect.signature(tuner.run).parameters["gpu_hours"].default is None
+        given = {name: p.default for name, p in inspect.signature(tuner.run).parameters.items()}
+        given |= {"trainable": print, "space": {}, "metric": "x", "mode": "min", "gpu_hours": 3.0}
+        parts = run.parts_of(None, None, None, run.Mistakes())
+        assert run._spec_data(given, run.Space({}), parts)["limits"]["gpu_hours"] == 3.0
+
+        with Store.open("sqlite:///one.db") as store:
+            store.migrate()
+            record = store.experiments.create(spec)
+            assert record.spec.limits.gpu_hours == 12.5
+            assert schemas.Experiment.of(record, []).model_dump()["limits"]["gpu_hours"] == 12.5
+            found = create_app(Settings(), store).openapi()["components"]["schemas"]
+            for name in ("Limits", "LimitsSpec"):
+                assert found[name]["properties"]["gpu_hours"]["description"] == "GPU hours of all trials together"
+    """
+    run(copy, "-c", textwrap.dedent(script))
+
+
+def test_a_column_of_a_trial(copy: Path) -> None:
+    edit(
+        copy,
+        "tuner/store/records.py",
+        "    running_s: Annotated[float,",
+        '    gpu_s: Annotated[float | None, About("seconds of its GPUs")]\n',
+    )
+    edit(
+        copy,
+        "tuner/domain/trial.py",
+        "    running_s: float = 0.0",
+        "    gpu_s: float | None = None\n",
+    )
+    run(copy, "-m", "tuner.store.revise", "seconds of GPUs")
+    script = """
+        from tuner.api import create_app, schemas
+        from tuner.domain.batch import Batch
+        from tuner.domain.experiment import Objective, Spec
+        from tuner.domain.trial import Trial
+        from tuner.settings import Settings
+        from tuner.store import Store
+
+        with Store.open("sqlite:///one.db") as store:
+            store.migrate()
+            made = store.experiments.create(Spec(name="x", space={}, objectives=(Objective("x", "min"),)))
+            epoch = store.drivers.claim(made.id, "me", 60.0, 0.0)
+            trials = [Trial(0, {}, gpu_s=1.5), Trial(1, {}, gpu_s=2.5)]
+            store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), 0.0)
+            page, total = store.trials.sorted_page(made.id, sort="-gpu_s", where=["gpu_s>1"])
+            assert [trial.gpu_s for trial in page.items] == [2.5, 1.5]
+            assert schemas.Trial.of(page.items[0]).model_dump()["gpu_s"] == 2.5
+            found = create_app(Settings(), store).openapi()["components"]["schemas"]["Trial"]["properties"]
+            assert found["gpu_s"]["description"] == "seconds of its GPUs"
+    """
+    run(copy, "-c", textwrap.dedent(script))

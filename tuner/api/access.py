@@ -1,0 +1,240 @@
+"""/session, /tokens, /audit: signing in, and who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response
+from pydantic import Field, ValidationError
+
+from tuner.api.answers import BAD, NOT_FOUND, answer, json_body
+from tuner.api.auth import COOKIE, MAX_COOKIE_AGE_S, Identity, address_of
+from tuner.api.context import Here
+from tuner.api.problems import problem_response
+from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
+from tuner.errors import SpecError
+from tuner.store.access import AuditRecord, Role, TokenRecord
+
+router = APIRouter(tags=["access"])
+
+M = TypeVar("M", bound=Model)
+RoleName = Literal["viewer", "editor", "admin"]
+REFUSED: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "the token is wrong, expired or revoked"}
+}
+TOO_OFTEN: dict[int | str, dict[str, Any]] = {
+    429: {"model": Problem, "description": "too many failed attempts; Retry-After says when to try again"}
+}
+FORBIDDEN: dict[int | str, dict[str, Any]] = {
+    403: {"model": Problem, "description": "the token's role does not allow it"}
+}
+
+
+class Session(Model):
+    """Who the service takes the caller for."""
+
+    required: Annotated[bool, Field(description="whether the service asks for a token")]
+    name: Annotated[
+        str | None, Field(description="the token's name; local if no token is needed; null if not signed in")
+    ]
+    role: Annotated[RoleName | None, Field(description="what the caller may do; null if not signed in")]
+    expires_at: Annotated[str | None, Field(description="when the token expires; null: never")]
+
+
+class SignIn(Model):
+    """What signing in takes."""
+
+    token: Annotated[
+        str, Field(min_length=1, max_length=1000, description="tnr_..., as `tuner token create` printed it")
+    ]
+
+
+class NewToken(Model):
+    """What creating a token takes."""
+
+    name: Annotated[str, Field(description="who or what it is for; it stands in the audit trail", max_length=100)]
+    role: Annotated[RoleName, Field(description="what it allows")]
+    expires_days: Annotated[float | None, Field(gt=0, le=36500, description="null: it never expires")] = None
+
+
+class Token(Model):
+    """A token without its secret."""
+
+    id: Annotated[str, Field(description="tok_...")]
+    name: Annotated[str, Field(description="who or what it is for")]
+    role: Annotated[RoleName, Field(description="what it allows")]
+    created_at: Annotated[str, Field(description="when it was created")]
+    expires_at: Annotated[str | None, Field(description="when it expires; null: never")]
+    revoked_at: Annotated[str | None, Field(description="when it was revoked; null: it was not")]
+    used_at: Annotated[str | None, Field(description="its latest use, to the minute")]
+    secret: Annotated[str | None, Field(description="only in the answer that creates it; nobody can read it again")] = (
+        None
+    )
+
+    @classmethod
+    def of(cls, record: TokenRecord, secret: str | None = None) -> Token:
+        """Return the token as the API shows it."""
+        return cls(
+            id=record.id,
+            name=record.name,
+            role=str(record.role),  # type: ignore[arg-type]
+            created_at=rfc3339(record.created_at),
+            expires_at=rfc3339_or_none(record.expires_at),
+            revoked_at=rfc3339_or_none(record.revoked_at),
+            used_at=rfc3339_or_none(record.used_at),
+            secret=secret,
+        )
+
+
+class TokenList(Model):
+    """All tokens, newest first."""
+
+    items: Annotated[list[Token], Field(description="the tokens, without their secrets")]
+
+
+class AuditEntry(Model):
+    """A call that changed something, or tried to."""
+
+    id: Annotated[int, Field(description="its number; a later entry has a larger one")]
+    time: Annotated[str, Field(description="when it was answered")]
+    actor: Annotated[
+        str, Field(description="the token's name; local if the service asks for none; nobody if it had none")
+    ]
+    token_id: Annotated[str | None, Field(description="tok_..., if it had a valid token")]
+    method: Annotated[str, Field(description="POST, PATCH, DELETE, ...")]
+    path: Annotated[str, Field(description="the address that was called")]
+    status: Annotated[int, Field(description="of the answer; 401 and 403: it was refused")]
+    address: Annotated[str, Field(description="where the call came from")]
+
+    @classmethod
+    def of(cls, number: int, record: AuditRecord) -> AuditEntry:
+        """Return the entry as the API shows it."""
+        return cls(
+            id=number,
+            time=rfc3339(record.time),
+            actor=record.actor,
+            token_id=record.token_id,
+            method=record.method,
+            path=record.path,
+            status=record.status,
+            address=record.address,
+        )
+
+
+class AuditPage(Model):
+    """Entries of the audit trail, newest first."""
+
+    items: Annotated[list[AuditEntry], Field(description="the entries")]
+    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")]
+
+
+@router.get(
+    "/session", response_model=Session, responses=BAD, summary="Say who the caller is, and whether a token is needed"
+)
+async def session(here: Here, request: Request) -> Response:
+    return answer(_session(here.authenticator.required, request.scope["state"].get("identity")))
+
+
+@router.post(
+    "/session",
+    response_model=Session,
+    responses={**BAD, **REFUSED, **TOO_OFTEN},
+    summary="Sign in with a token: sets a cookie that scripts cannot read",
+)
+async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
+    address = address_of(request.scope)
+    if (wait_s := here.authenticator.must_wait_s(address)) > 0:
+        detail = f"too many failed attempts to sign in from {address}; try again in {wait_s:.0f} s"
+        return problem_response(429, detail, headers={"Retry-After": str(int(wait_s) + 1)})
+    given = _checked(SignIn, data)
+    identity = await here.authenticator.identity_of(given.token)
+    if identity is None:
+        here.authenticator.failed(address)
+        return problem_response(401, "this token is not valid: it is wrong, expired or revoked")
+    response = answer(_session(here.authenticator.required, identity), headers={"Cache-Control": "no-store"})
+    left = MAX_COOKIE_AGE_S if identity.expires_at is None else identity.expires_at - time.time()
+    response.set_cookie(
+        COOKIE,
+        given.token,
+        max_age=max(int(min(left, MAX_COOKIE_AGE_S)), 1),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+@router.delete("/session", status_code=204, responses=BAD, summary="Sign out: removes the cookie")
+async def sign_out() -> Response:
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+@router.get(
+    "/tokens", response_model=TokenList, responses={**BAD, **FORBIDDEN}, summary="All tokens, newest first; for admins"
+)
+def tokens(here: Here) -> Response:
+    return answer(TokenList(items=[Token.of(record) for record in here.store.access.tokens()]))
+
+
+@router.post(
+    "/tokens",
+    status_code=201,
+    response_model=Token,
+    responses={**BAD, **FORBIDDEN},
+    summary="Create a token; its secret is in this answer only; for admins",
+)
+def create_token(here: Here, data: Annotated[object, Depends(json_body)]) -> Response:
+    given = _checked(NewToken, data)
+    lifetime_s = None if given.expires_days is None else given.expires_days * 86400
+    secret, record = here.store.access.create_token(given.name, Role.named(given.role), lifetime_s=lifetime_s)
+    return answer(Token.of(record, secret), 201, {"Cache-Control": "no-store"})
+
+
+@router.post(
+    "/tokens/{token_id}/revoke",
+    response_model=Token,
+    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    summary="Revoke a token; every service notices within 5 s; for admins",
+)
+async def revoke_token(here: Here, token_id: Annotated[str, Path(description="tok_...")]) -> Response:
+    wanted = token_id.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    record = await asyncio.to_thread(here.store.access.revoke_token, wanted)
+    here.authenticator.forget(record.id)
+    return answer(Token.of(record))
+
+
+@router.get(
+    "/audit",
+    response_model=AuditPage,
+    responses={**BAD, **FORBIDDEN},
+    summary="Who changed what, newest first; for admins",
+)
+def audit(
+    here: Here,
+    page_size: Annotated[int, Query(ge=1, le=1000, description="items on a page")] = 100,
+    page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the page before")] = None,
+) -> Response:
+    found = here.store.access.trail(limit=page_size, before=page_token)
+    more = str(found[-1][0]) if len(found) == page_size else None
+    return answer(AuditPage(items=[AuditEntry.of(*entry) for entry in found], next_page_token=more))
+
+
+def _session(required: bool, identity: Identity | None) -> Session:
+    if identity is None:
+        return Session(required=required, name=None, role=None, expires_at=None)
+    role: RoleName = str(identity.role)  # type: ignore[assignment]
+    return Session(required=required, name=identity.name, role=role, expires_at=rfc3339_or_none(identity.expires_at))
+
+
+def _checked(model: type[M], data: object) -> M:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(
+            [("/" + "/".join(str(part) for part in item["loc"]), str(item["msg"])) for item in error.errors()]
+        ) from error

@@ -1,0 +1,56 @@
+"""A route for each verb of an experiment and of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import CONFLICT, NOT_FOUND, ExperimentId, TrialId, answer, plain_text
+from tuner.api.context import Here
+from tuner.experiments.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
+
+router = APIRouter()
+
+
+def _of_experiment(verb: Verb) -> Callable[..., Response]:
+    def route(here: Here, experiment_id: ExperimentId) -> Response:
+        record = act(here.store, verb.name, plain_text(experiment_id))
+        here.poke()
+        return answer(schemas.Experiment.of(record, here.store.metrics.names(record.id)), 202)
+
+    return route
+
+
+def _of_trial(verb: Verb) -> Callable[..., Response]:
+    def route(here: Here, trial_id: TrialId) -> Response:
+        record = act_on_trial(here.store, verb.name, plain_text(trial_id))
+        here.poke()
+        return answer(schemas.TrialDetail.of(record), 202)
+
+    return route
+
+
+for _verb in VERBS.values():
+    router.post(
+        f"/experiments/{{experiment_id}}/{_verb.name}",
+        name=_verb.name,
+        status_code=202,
+        response_model=schemas.Experiment,
+        responses={**NOT_FOUND, **CONFLICT},
+        summary=_verb.summary,
+        tags=["experiments"],
+    )(_of_experiment(_verb))
+
+for _verb in TRIAL_VERBS.values():
+    router.post(
+        f"/trials/{{trial_id}}/{_verb.name}",
+        name=_verb.name,
+        status_code=202,
+        response_model=schemas.TrialDetail,
+        responses={**NOT_FOUND, **CONFLICT},
+        summary=_verb.summary,
+        tags=["trials"],
+    )(_of_trial(_verb))

@@ -1,0 +1,408 @@
+"""`tuner doctor`: what of this machine and this installation would stop a search, and what to do about it.
+
+Each check looks at one thing and yields findings. A finding that is not "ok" says what to do. Checks that may hang or crash,
+such as starting Ray, run in processes of their own with a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+
+from tuner.errors import TunerError
+from tuner.settings import Settings
+from tuner.store import Store, shown_url
+
+Level = Literal["ok", "warning", "error"]
+
+MIN_FILES = 4096
+MIN_FREE_BYTES = 5 * 2**30
+MIN_SHM_BYTES = 2**30
+TORCH_S, DDP_S, RAY_S = 120.0, 120.0, 120.0
+"""How long each check in a process of its own may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check.
+
+    level: "error" stops searches, "warning" may stop some or make them slow.
+    what: what was found. advice: what to do about it; empty if there is nothing to do.
+    """
+
+    subject: str
+    level: Level
+    what: str
+    advice: str = ""
+
+
+def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
+    """Yield what each check finds, one after the other.
+
+    quick: leave out what starts processes: torch, distributed training, Ray.
+    """
+    yield from check_python()
+    yield from check_packages()
+    yield from check_machine(settings)
+    yield from check_database(settings)
+    yield from check_storage(settings)
+    yield from check_port(settings)
+    if not quick:
+        yield from check_torch()
+        yield from check_ddp()
+        yield from check_ray(settings)
+
+
+def check_python() -> Iterator[Finding]:
+    """Check the word size of Python; its version was checked when tuner was installed."""
+    version = platform.python_version()
+    if sys.maxsize < 2**32:
+        yield Finding(
+            "python",
+            "error",
+            f"Python {version} is a 32-bit build",
+            "install a 64-bit one: torch and Ray have no other",
+        )
+    else:
+        yield Finding("python", "ok", f"{version} at {sys.executable}")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Check that every package that this one needs is installed in a version that fits."""
+    try:
+        requirements = metadata.requires("tuner") or []
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            "packages",
+            "warning",
+            "tuner runs from a folder and is not installed",
+            "run `pip install .` in its checkout",
+        )
+        return
+    wrong = list(_unmet([Requirement(text) for text in requirements]))
+    for what, name in wrong:
+        yield Finding("packages", "error", what, f"run `pip install --upgrade {name!r}` in this environment")
+    if not wrong:
+        versions = ", ".join(
+            f"{name} {metadata.version(name)}" for name in ("ray", "torch", "pytorch-lightning", "optuna")
+        )
+        yield Finding("packages", "ok", f"tuner {metadata.version('tuner')}, {versions}")
+
+
+def _unmet(requirements: list[Requirement]) -> Iterator[tuple[str, str]]:
+    for needed in requirements:
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = metadata.version(needed.name)
+        except metadata.PackageNotFoundError:
+            yield f"{needed.name} is not installed", f"{needed.name}{needed.specifier}"
+            continue
+        if not needed.specifier.contains(found, prereleases=True):
+            yield f"{needed.name} is {found}; expected {needed.specifier}", f"{needed.name}{needed.specifier}"
+
+
+def check_machine(settings: Settings) -> Iterator[Finding]:
+    """Check memory, shared memory, open files, and room on the disks."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    yield Finding("machine", "ok", f"{os.cpu_count()} CPUs, {_gb(memory.available)} of {_gb(memory.total)} memory free")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < MIN_FILES:
+        yield Finding(
+            "open files",
+            "warning",
+            f"a process may open {soft} files; Ray and its workers need more on a busy machine",
+            f"run `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before, or raise nofile in /etc/security/limits.conf",
+        )
+    shm = Path("/dev/shm")
+    if shm.is_dir() and (room := shutil.disk_usage(shm)).free < MIN_SHM_BYTES:
+        yield Finding(
+            "shared memory",
+            "warning",
+            f"/dev/shm has {_gb(room.free)} free; data loaders and Ray's objects use it",
+            "in a container pass --shm-size=4g; else remove what lies there",
+        )
+    for subject, place in (("home", settings.home), ("temporary directory", Path(tempfile.gettempdir()))):
+        yield _room(subject, place)
+
+
+def _room(subject: str, place: Path) -> Finding:
+    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        advice = (
+            "let this user write there, or set TUNER_HOME"
+            if subject == "home"
+            else "let this user write there, or set TMPDIR"
+        )
+        return Finding(subject, "error", f"{there} is not writable", advice)
+    if free < MIN_FREE_BYTES:
+        return Finding(
+            subject, "warning", f"{place} has {_gb(free)} free", "make room: checkpoints and Ray's files go there"
+        )
+    return Finding(subject, "ok", f"{place}, {_gb(free)} free")
+
+
+def check_database(settings: Settings) -> Iterator[Finding]:
+    """Check that the database opens, has this version's tables."""
+    shown = shown_url(settings.database_url)
+    begun = time.perf_counter()
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        with Store.open(settings.database_url, synchronous=settings.durability) as store:
+            store.migrate()
+            store.check()
+    except (TunerError, OSError) as error:
+        advice = "see TUNER_DATABASE_URL; for PostgreSQL check that the server runs and lets this user in"
+        yield Finding("database", "error", f"{shown}: {error}", advice)
+    else:
+        yield Finding("database", "ok", f"{shown}, opened in {1000 * (time.perf_counter() - begun):.0f} ms")
+
+
+def check_storage(settings: Settings) -> Iterator[Finding]:
+    """Check that a file can be written to where checkpoints go, read back and removed."""
+    from tuner.trials.checkpoints.storage import place
+
+    content = os.urandom(16)
+    begun = time.perf_counter()
+    try:
+        target = place(settings.storage) / f"doctor-{content.hex()}"
+        target.write(content)
+        read = target.read()
+        target.unlink()
+    except Exception as error:  # any file system's own error
+        what = (
+            f"{settings.storage}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+        )
+        yield Finding(
+            "storage", "error", what, "see TUNER_STORAGE; for a bucket check its name, region and credentials"
+        )
+        return
+    if read != content:
+        yield Finding(
+            "storage", "error", f"{settings.storage} does not give back what was written", "use another place"
+        )
+    else:
+        took = 1000 * (time.perf_counter() - begun)
+        yield Finding("storage", "ok", f"{settings.storage}, a file written, read and removed in {took:.0f} ms")
+
+
+def check_port(settings: Settings) -> Iterator[Finding]:
+    """Check that `tuner serve` could bind its address, or that a tuner serves there already."""
+    where = f"{settings.host}:{settings.port}"
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as trying:
+            trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trying.bind((settings.host, settings.port))
+    except OSError as error:
+        if _serves(settings):
+            yield Finding("port", "ok", f"a tuner serves at {where}")
+        else:
+            advice = "end what uses it, or pass --port (TUNER_PORT) to `tuner serve`"
+            yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
+    else:
+        yield Finding("port", "ok", f"{where} is free")
+
+
+def _serves(settings: Settings) -> bool:
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        with urllib.request.urlopen(f"http://{shown}:{settings.port}/openapi.json", timeout=3) as answer:
+            return bool(json.load(answer)["info"]["title"] == "tuner")
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+_TORCH = """
+import json, torch
+cuda = torch.cuda.is_available()
+names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
+if cuda:
+    torch.ones(8, device="cuda").sum().item()
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if cuda and torch.distributed.is_nccl_available() else None
+print(json.dumps([torch.__version__, torch.version.cuda, names, nccl]))
+"""
+
+
+def check_torch() -> Iterator[Finding]:
+    """Check that torch can be imported and that it sees the GPUs that the driver sees."""
+    told = _apart(_TORCH, TORCH_S)
+    if isinstance(told, Finding):
+        yield Finding("torch", "error", told.what, "install torch anew: `pip install --force-reinstall torch`")
+        return
+    version, cuda, names, nccl = json.loads(told)
+    seen = _gpus()
+    if seen and not names:
+        what = f"the driver sees {len(seen)} GPUs, torch {version} sees none"
+        build = "it is a CPU build" if cuda is None else f"it is built for CUDA {cuda}"
+        yield Finding(
+            "torch",
+            "error",
+            f"{what}; {build}",
+            "install a build of torch for the CUDA of this driver (see nvidia-smi)",
+        )
+    elif len(names) < len(seen):
+        hidden = f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
+        yield Finding(
+            "torch", "warning", f"torch sees {len(names)} of {len(seen)} GPUs; {hidden}", "unset it to use all of them"
+        )
+    elif names and nccl is None:
+        yield Finding("torch", "error", f"torch {version} has no NCCL", "install an official build of torch")
+    else:
+        gpus = f"{len(names)} GPUs ({', '.join(sorted(set(names)))}), NCCL {nccl}" if names else "no GPU"
+        yield Finding("torch", "ok", f"{version}, {gpus}")
+
+
+def _gpus() -> list[str]:
+    """The GPUs that NVIDIA's driver lists."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+    return [line for line in listed.splitlines() if line.startswith("GPU ")]
+
+
+_DDP = """
+import os, socket, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def rank(number, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=number, world_size=2)
+    value = torch.tensor([float(number + 1)])
+    dist.all_reduce(value)
+    assert value.item() == 3.0, value
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(rank, (port,), nprocs=2)
+    print("ok")
+"""
+
+
+def check_ddp() -> Iterator[Finding]:
+    """Check that two ranks on this machine find each other and reduce a tensor."""
+    begun = time.perf_counter()
+    told = _apart(_DDP, DDP_S)
+    if isinstance(told, Finding):
+        advice = (
+            "check that the loopback interface is up and the host name resolves (/etc/hosts), or set GLOO_SOCKET_IFNAME"
+        )
+        yield Finding("distributed training", "error", told.what, advice)
+    else:
+        took = time.perf_counter() - begun
+        yield Finding(
+            "distributed training", "ok", f"two ranks reduced a tensor over gloo, {took:.1f} s with their start"
+        )
+
+
+_RAY = """
+import sys
+from tuner.driver.cluster import connect
+connect(sys.argv[1] or None)
+import ray
+total = ray.cluster_resources()
+print(int(total.get("CPU", 0)), int(total.get("GPU", 0)), len([n for n in ray.nodes() if n["Alive"]]), ray.__version__)
+ray.shutdown()
+"""
+
+
+def check_ray(settings: Settings) -> Iterator[Finding]:
+    """Check that the Ray cluster of the settings can be reached or, without one, that Ray starts on this machine."""
+    address = settings.ray_address or ""
+    if (trouble := _unreachable(address)) is not None:
+        advice = "check the address (RAY_ADDRESS), that the cluster runs (`ray status` on its head), and firewalls"
+        yield Finding("ray", "error", f"the cluster at {address} cannot be reached: {trouble}", advice)
+        return
+    begun = time.perf_counter()
+    told = _apart(_RAY, RAY_S, address)
+    if isinstance(told, Finding):
+        yield Finding(
+            "ray",
+            "error",
+            told.what.removeprefix("tuner.errors.ClusterUnreachable: "),
+            "see above; `ray status` and Ray's logs say more",
+        )
+        return
+    cpus, gpus, nodes, version = told.split()
+    where = f"the cluster at {settings.ray_address}" if settings.ray_address else "a private one"
+    took = f"{time.perf_counter() - begun:.1f} s"
+    yield Finding(
+        "ray", "ok", f"Ray {version}, {where}, {took} to start or reach: {nodes} nodes, {cpus} CPUs, {gpus} GPUs"
+    )
+
+
+def _unreachable(address: str) -> str | None:
+    """Return why nothing answers at an address with a port; None if something does. Ray itself takes minutes to say so."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return None
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return None
+
+
+def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
+    """Run code in a Python process of its own. Return the last line that it printed, or a Finding with what went wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "check.py"  # a file: processes that are spawned import it again
+        script.write_text(code)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            done = subprocess.run(
+                [sys.executable, str(script), *arguments],
+                capture_output=True, text=True, timeout=limit_s, check=False, env=environment,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Finding("", "error", f"no answer within {limit_s:.0f} s")
+    if done.returncode:
+        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        ended = (
+            f"it was ended by signal {-done.returncode}" if done.returncode < 0 else f"it ended with {done.returncode}"
+        )
+        return Finding("", "error", said[-1].strip() if said else ended)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def _gb(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+MARK: dict[Level, str] = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
+
+
+def report(findings: Iterator[Finding], say: Callable[[str], None], as_json: bool = False) -> bool:
+    """Say each finding as it comes. Return whether none of them is an error."""
+    fine = True
+    for found in findings:
+        fine = fine and found.level != "error"
+        if as_json:
+            say(json.dumps(asdict(found)))
+            continue
+        say(f"{MARK[found.level]}  {found.subject}: {found.what}")
+        if found.advice:
+            say(f"         -> {found.advice}")
+    return fine

@@ -1,0 +1,133 @@
+"""What users can ask of an experiment or a trial.
+
+`VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, and
+docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` says what the driver does about it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from tuner.domain.events import Command
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import Conflict
+
+if TYPE_CHECKING:
+    from tuner.store import ExperimentRecord, Store, TrialRecord
+
+_E = ExperimentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A command that users can give.
+
+    name: the name in addresses and on the command line.
+    summary: one sentence in the imperative, for OpenAPI and ``--help``.
+    past: completes "it cannot be ...".
+    done: states in which there is nothing to do, so that a repeated command is harmless.
+    refused: states in which the command is an error.
+    undoes: the command that this one takes back while it is pending.
+    adopts: whether it gives an experiment whose script is gone to the service.
+    """
+
+    name: Command
+    summary: str
+    past: str
+    done: frozenset[ExperimentState] | frozenset[TrialState]
+    refused: frozenset[ExperimentState] | frozenset[TrialState] = frozenset()
+    undoes: Command | None = None
+    adopts: bool = False
+
+
+_OVER = frozenset({*(state for state in _E if state.ended), _E.CANCELLING})
+
+VERBS: dict[Command, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="pause",
+            summary="Pause every trial at its next report.",
+            past="paused",
+            done=frozenset({_E.PAUSED, _E.PAUSING}),
+            refused=_OVER,
+            undoes="resume",
+        ),
+        Verb(
+            name="resume",
+            summary="Continue an experiment that is paused, or whose script is gone.",
+            past="resumed",
+            done=frozenset({_E.PENDING, _E.RUNNING}),
+            refused=_OVER,
+            undoes="pause",
+            adopts=True,
+        ),
+        Verb(
+            name="cancel",
+            summary="End the experiment and all its trials.",
+            past="cancelled",
+            done=frozenset({_E.CANCELLED, _E.CANCELLING}),
+            refused=frozenset({_E.COMPLETED, _E.FAILED}),
+        ),
+    )
+}
+"""The verbs of experiments, by name."""
+
+TRIAL_VERBS: dict[Command, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="stop",
+            summary="End the trial at its next report. The experiment goes on.",
+            past="stopped",
+            done=frozenset(state for state in TrialState if state.ended),
+        ),
+    )
+}
+"""The verbs of trials, by name."""
+
+assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the domain needs a verb"
+
+_REASON = "asked for by a user"
+
+
+def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
+    """Ask for a verb of an experiment.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: its state does not allow the verb.
+    """
+    verb, record, now = VERBS[name], store.experiments.get(experiment), time.time()
+    abandoned = verb.adopts and record.abandoned(now)
+    if record.state in verb.done and not abandoned and not _pending(store, record, verb.undoes):
+        return record
+    if record.state in verb.refused:
+        raise Conflict(f"{experiment} is {record.state} and cannot be {verb.past}")
+    if verb.adopts and (abandoned or (record.state is _E.PAUSED and (record.lease_until or 0.0) <= now)):
+        store.drivers.adopt(record.id)
+    store.commands.add(record.id, verb.name, None, _REASON)
+    return store.experiments.get(experiment)
+
+
+def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
+    """Ask for a verb of a trial. Raise NotFound if there is no such trial, and Conflict if its state does not allow it."""
+    verb, record = TRIAL_VERBS[name], store.trials.get(trial)
+    if record.state in verb.refused:
+        raise Conflict(f"{trial} is {record.state} and cannot be {verb.past}")
+    if record.state not in verb.done:
+        store.commands.add(record.experiment_id, verb.name, record.number, _REASON)
+    return store.trials.get(trial)
+
+
+def actions(record: ExperimentRecord, now: float) -> list[Command]:
+    """Return the verbs that would change an experiment in its present state, as a menu offers them."""
+    if record.abandoned(now):
+        return [verb.name for verb in VERBS.values() if verb.adopts or not verb.undoes]
+    return [verb.name for verb in VERBS.values() if record.state not in {*verb.done, *verb.refused}]
+
+
+def _pending(store: Store, record: ExperimentRecord, command: Command | None) -> bool:
+    return any(one.command == command and one.trial is None for one in store.commands.pending([record.id]))

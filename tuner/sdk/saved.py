@@ -1,0 +1,116 @@
+"""`tuner.load` and `tuner.experiments`: the searches of this home, in any process and at any time after they were started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner.domain.states import ExperimentState
+from tuner.errors import NotFound, SpecError
+from tuner.experiments.usecases import id_of
+from tuner.names import did_you_mean, keywords_explained
+from tuner.sdk.result import Result
+from tuner.settings import Settings
+from tuner.space import Space
+from tuner.store import ExperimentRecord, Store
+
+__all__ = ["ExperimentSummary", "experiments", "load"]
+
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSummary:
+    """One experiment, as `tuner.experiments` lists it. `load` reads the rest."""
+
+    id: str
+    name: str
+    state: str
+    metric: str
+    mode: str
+    trials: int
+    best_value: float | None
+    best_params: Mapping[str, Any] | None  # flat: "optimizer/lr" -> value
+    created_at: datetime  # in UTC
+    ended_at: datetime | None
+
+    def load(self) -> Result:
+        """Return the whole result, as `tuner.load(self.id)` does."""
+        return load(self.id)
+
+
+@keywords_explained
+def load(experiment: str) -> Result:
+    """Return the result of an experiment in this home's database, whichever process started it.
+
+    It has what `tuner.run` returned, or would have: trials, frame, best trial, best checkpoint. An experiment that is still
+    running gives what it has found so far; load it again for what came since. Nothing is started.
+
+    Args:
+        experiment: ``exp_...``, or the experiment's name if no other has it.
+
+    Raises:
+        NotFound: This home has no such experiment. The message names the nearest one.
+        Conflict: Several experiments have this name. The message lists their ids.
+    """
+    if not isinstance(experiment, str):
+        raise TypeError(f"expected an experiment's id or name, got {experiment!r}")
+    with _database() as store:
+        found = id_of(store, experiment)
+        if not found.startswith("exp_"):
+            raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
+        return Result(store, found)
+
+
+def experiments(name: str | None = None, state: str | None = None) -> list[ExperimentSummary]:
+    """List the experiments of this home's database, newest first.
+
+    Args:
+        name: Only those with this text in their name.
+        state: Only those in this state: "running", "paused", "completed", "failed", ...
+
+    Raises:
+        SpecError: There is no such state.
+    """
+    if state is not None and state not in (known := [str(each) for each in ExperimentState]):
+        raise SpecError(f"expected one of {', '.join(known)}, got {state!r}{did_you_mean(str(state), known)}", "/state")
+    with _database() as store:
+        return [_summary(record) for record in _records(store, name, state)]
+
+
+@contextmanager
+def _database() -> Iterator[Store]:
+    settings = Settings.from_env()
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with Store.open(settings.database_url, synchronous=settings.durability) as store:
+        store.migrate()
+        yield store
+
+
+def _summary(record: ExperimentRecord) -> ExperimentSummary:
+    objective, best = record.spec.objective, record.best
+    return ExperimentSummary(
+        id=record.public_id,
+        name=record.name,
+        state=str(record.state),
+        metric=objective.metric,
+        mode=objective.mode,
+        trials=sum(record.counts.values()),
+        best_value=best["value"] if best else None,
+        best_params=Space.from_json(record.spec.space).readable(best["params"]) if best else None,
+        created_at=datetime.fromtimestamp(record.created_at, UTC),
+        ended_at=None if record.ended_at is None else datetime.fromtimestamp(record.ended_at, UTC),
+    )
+
+
+def _records(store: Store, name: str | None, state: str | None) -> Iterator[ExperimentRecord]:
+    token: str | None = None
+    while True:
+        page = store.experiments.page(name=name, state=state, page_size=PAGE, page_token=token)
+        yield from page.items
+        token = page.next_token
+        if token is None:
+            return

@@ -1,0 +1,56 @@
+"""Training functions that travel by value, and where to find those that are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import select
+
+from tuner.domain.states import ExperimentState
+from tuner.errors import NotFound
+from tuner.store.database import Database, at
+from tuner.store.records import CodeRecord
+from tuner.store.rows import clean
+from tuner.store.tables import code, dumps, experiment
+from tuner.store.writer import Cursor
+
+_INSERT = """
+INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+
+
+class Code:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put(self, record: CodeRecord, now: float | None = None) -> None:
+        """Store a trainable. Does nothing if its hash is stored already."""
+        with self._database.write() as cursor:
+            put(cursor, record, at(now))
+
+    def get(self, code_hash: str) -> CodeRecord:
+        """Return the code with this hash. Raise NotFound if there is none."""
+        with self._database.read() as connection:
+            row = connection.execute(select(code).where(code.c.hash == code_hash)).mappings().first()
+        if row is None:
+            raise NotFound(f"no code with the hash {code_hash}")
+        parts = dict(row)
+        del parts["created_at"]
+        return CodeRecord(**parts)
+
+    def unfinished(self) -> Iterator[bytes]:
+        """Yield the pickled training functions of all experiments that have not ended."""
+        ended = [state for state in ExperimentState if state.ended]
+        query = select(experiment.c.code_hash).where(experiment.c.state.not_in(ended))
+        with self._database.read() as connection:
+            hashes = connection.execute(query.where(experiment.c.code_hash.is_not(None)).distinct()).scalars().all()
+        for code_hash in hashes:
+            if (blob := self.get(code_hash).blob) is not None:
+                yield blob
+
+
+def put(cursor: Cursor, record: CodeRecord, now: float) -> None:
+    """Insert a trainable in the caller's transaction."""
+    blobs = (record.blob, record.space_blob, record.parts_blob)
+    where = (record.python, dumps(record.packages), dumps(list(record.sys_path)), clean(record.working_dir))
+    cursor.execute(_INSERT, (record.hash, *blobs, *where, now))

@@ -1,0 +1,119 @@
+"""What a driver needs: leases, and the log as it reads and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import and_, exists, or_, select
+
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, LostLease, NotFound
+from tuner.store import history
+from tuner.store.database import Database
+from tuner.store.experiments import COLUMNS, record
+from tuner.store.records import ExperimentRecord
+from tuner.store.tables import command, experiment
+from tuner.store.writer import Writer
+
+_ACTIVE = [ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING, ExperimentState.CANCELLING]
+_ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
+
+_ADOPT = "UPDATE experiment SET source = 'adopted' WHERE id = ? AND source = 'python'"
+_CLAIM = f"""
+UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = ?, lease_until = ?
+WHERE id = ? AND state NOT IN ({_ENDED}) AND (lease_until IS NULL OR lease_until <= ? OR driver_owner = ?)
+RETURNING driver_epoch"""
+_RENEW = "UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_epoch = ?"
+_RELEASE = "UPDATE experiment SET lease_until = NULL, driver_owner = NULL WHERE id = ? AND driver_epoch = ?"
+
+
+class Drivers:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._writers: dict[int, Writer] = {}
+
+    def claimable(self, now: float) -> list[ExperimentRecord]:
+        """Return the experiments that need a driver and have none that is alive, oldest first.
+
+        These are the experiments that are to run, and paused ones that a user wants resumed or cancelled.
+        """
+        wanted = exists().where(
+            command.c.experiment_id == experiment.c.id,
+            command.c.state == "pending",
+            command.c.command.in_(["resume", "cancel"]),
+        )
+        free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
+        to_run = or_(experiment.c.state.in_(_ACTIVE), and_(experiment.c.state == ExperimentState.PAUSED, wanted))
+        query = select(*COLUMNS).where(free, to_run).order_by(experiment.c.id)
+        with self._database.read() as connection:
+            return [record(row) for row in connection.execute(query).mappings()]
+
+    def adopt(self, experiment_id: int) -> None:
+        """Give an experiment that a script created to the service: from now on services drive it without being asked."""
+        with self._database.write() as cursor:
+            cursor.execute(_ADOPT, (experiment_id,))
+
+    def claim(self, experiment_id: int, owner: str, lease_s: float, now: float) -> int:
+        """Become the experiment's driver. If several drivers try at once, one succeeds.
+
+        Returns:
+            The epoch to write under.
+
+        Raises:
+            Conflict: another owner's lease has not expired, or the experiment has ended.
+            NotFound: there is no such experiment.
+        """
+        with self._database.write() as cursor:
+            epoch = cursor.value(_CLAIM, (owner, now + lease_s, experiment_id, now, owner))
+            if epoch is None:
+                query = "SELECT public_id, state, driver_owner FROM experiment WHERE id = ?"
+                self._refuse(experiment_id, cursor.rows(query, (experiment_id,)))
+            self._writers.pop(experiment_id, None)
+        return int(epoch)
+
+    def _refuse(self, experiment_id: int, rows: list[tuple[str, str, str]]) -> None:
+        if not rows:
+            raise NotFound(f"no experiment with the internal id {experiment_id}")
+        public, state, holder = rows[0]
+        if ExperimentState(state).ended:
+            raise Conflict(f"{public} is {state}")
+        raise Conflict(f"{public} is driven by {holder}, whose lease has not expired")
+
+    def renew(self, experiment_id: int, epoch: int, lease_s: float, now: float) -> None:
+        """Extend the lease. Raise LostLease if another driver has claimed the experiment."""
+        with self._database.write() as cursor:
+            cursor.execute(_RENEW, (now + lease_s, experiment_id, epoch))
+            if cursor.rowcount != 1:
+                raise LostLease(f"experiment {experiment_id}: another driver has claimed it since epoch {epoch}")
+
+    def release(self, experiment_id: int, epoch: int) -> None:
+        """Give the lease back. Does nothing if another driver has it."""
+        with self._database.write() as cursor:
+            cursor.execute(_RELEASE, (experiment_id, epoch))
+            self._writers.pop(experiment_id, None)
+
+    def load(self, experiment_id: int, after: int = 0) -> Iterator[Entry]:
+        """Yield the committed log after `after`, in order.
+
+        The entries are equal to those that were committed. A mapping comes back as a dict, and a report's metrics are in the
+        order in which the experiment first saw their names.
+        """
+        with self._database.read() as connection:
+            yield from history.entries(connection, experiment_id, after)
+
+    def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> None:
+        """Write the whole batch durably, or nothing. Writing the same batch again changes nothing.
+
+        Raises:
+            LostLease: another driver has claimed the experiment since `epoch`.
+        """
+        try:
+            with self._database.write() as cursor:
+                writer = self._writers.get(experiment_id)
+                if writer is None or writer.epoch != epoch:
+                    writer = self._writers[experiment_id] = Writer(cursor, experiment_id, epoch)
+                writer.write(cursor, batch, now)
+        except BaseException:
+            self._writers.pop(experiment_id, None)  # the ids that it remembers may not have been written
+            raise

@@ -1,0 +1,170 @@
+"""Experiments: create, find, list."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from tuner.domain.experiment import SPEC_VERSION, Spec
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, NotFound
+from tuner.store.code import put
+from tuner.store.database import Database, at
+from tuner.store.paging import number, page
+from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
+from tuner.store.rows import clean
+from tuner.store.tables import dumps, experiment
+from tuner.store.writer import Cursor
+
+COLUMNS = [column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key")]
+
+_INSERT = """
+INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, driver_epoch,
+  last_event_seq, counts, reason, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+
+_NOT_ASKED = {"code": None, "resolved": None}
+"""The parts of a stored spec that are not part of the request."""
+
+
+class Experiments:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self,
+        spec: Spec,
+        *,
+        public_id: str | None = None,
+        code: CodeRecord | None = None,
+        source: str = "python",
+        idempotency_key: str | None = None,
+        now: float | None = None,
+    ) -> ExperimentRecord:
+        """Insert a pending experiment.
+
+        If the `idempotency_key` was used before, return the experiment that was created then. Raise Conflict if its spec is
+        another one.
+        """
+        if code is not None and spec.code is None:
+            spec = dataclasses.replace(spec, code=code.hash)
+        wanted = public_id or f"exp_{secrets.token_hex(10)}"
+        with self._database.write() as cursor:
+            if code is not None:
+                put(cursor, code, at(now))
+            found = _insert(cursor, spec, wanted, source, idempotency_key, at(now))
+        return self.get(found)
+
+    def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
+        """Return the experiment that was created with this key, or None if there is none yet.
+
+        Raise Conflict if its spec is another one.
+        """
+        query = select(*COLUMNS).where(experiment.c.idempotency_key == clean(idempotency_key))
+        with self._database.read() as connection:
+            row = connection.execute(query).mappings().first()
+        if row is None:
+            return None
+        found = record(row)
+        _compare(found.spec.to_json(), spec.to_json(), idempotency_key)
+        return found
+
+    def get(self, public_id: str) -> ExperimentRecord:
+        """Return an experiment by its public id. Raise NotFound if there is none."""
+        return self._one(experiment.c.public_id == public_id, public_id)
+
+    def by_id(self, experiment_id: int) -> ExperimentRecord:
+        """Return an experiment by its internal id. Raise NotFound if there is none."""
+        return self._one(experiment.c.id == experiment_id, str(experiment_id))
+
+    def _one(self, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
+        with self._database.read() as connection:
+            row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
+        if row is None:
+            raise NotFound(f"no experiment {shown}")
+        return record(row)
+
+    def named(self, name: str) -> list[ExperimentRecord]:
+        """Return all experiments with exactly this name, newest first."""
+        query = select(*COLUMNS).where(experiment.c.name == name).order_by(experiment.c.id.desc())
+        with self._database.read() as connection:
+            return [record(row) for row in connection.execute(query).mappings()]
+
+    def page(
+        self, *, state: str | None = None, name: str | None = None, page_size: int = 50, page_token: str | None = None
+    ) -> Page[ExperimentRecord]:
+        """Return a page of experiments, newest first. `name` matches any part of a name."""
+        query = select(*COLUMNS).order_by(experiment.c.id.desc())
+        if state is not None:
+            query = query.where(experiment.c.state == state)
+        if name is not None:
+            query = query.where(experiment.c.name.icontains(name, autoescape=True))
+        if page_token is not None:
+            query = query.where(experiment.c.id < number(page_token))
+        with self._database.read() as connection:
+            return page(connection, query, page_size, record, lambda found: found.id)
+
+    def progress(self, experiment_id: int) -> Progress:
+        """Return how far an experiment is. One cheap query. Raise NotFound if there is none."""
+        found = self.progress_of([experiment_id])
+        if not found:
+            raise NotFound(f"no experiment with the internal id {experiment_id}")
+        return found[experiment_id]
+
+    def progress_of(self, experiment_ids: Sequence[int]) -> dict[int, Progress]:
+        """Return how far several experiments are, in one query. Experiments that do not exist are left out."""
+        if not experiment_ids:
+            return {}
+        query = select(*experiment.c["id", "last_event_seq", "state", "reason", "error"])
+        query = query.where(experiment.c.id.in_(experiment_ids))
+        with self._database.read() as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        return {row.pop("id"): Progress(**row) for row in rows}
+
+
+def record(row: Any) -> ExperimentRecord:
+    """Return the experiment in a row of `COLUMNS`."""
+    parts = dict(row)
+    parts["spec"] = Spec.from_json(parts["spec"])
+    parts["counts"] = parts["counts"] or {}
+    best = parts["best"] or {}
+    parts["no_best"] = best.get("why")
+    parts["best"] = best if "trial_number" in best else None
+    return ExperimentRecord(**parts)
+
+
+def begin(connection: Connection, experiment_id: int) -> float:
+    """Return the time from which the seconds of an experiment's curves count."""
+    query = select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
+    row = connection.execute(query).first()
+    if row is None:
+        raise NotFound(f"no experiment with the internal id {experiment_id}")
+    return float(row.created_at if row.started_at is None else row.started_at)
+
+
+def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float) -> str:
+    """Return the public id: the new one, or that of the experiment with this idempotency key."""
+    name, spec_json = clean(spec.name), dumps(spec.to_json())
+    state, version = ExperimentState.PENDING.value, SPEC_VERSION
+    values = (public_id, name, state, spec_json, version, spec.seed, source, clean(key), spec.code, now)
+    cursor.execute(_INSERT, values)
+    if cursor.rowcount == 1:
+        return public_id
+    [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
+    _compare(json.loads(stored), json.loads(spec_json), key)
+    return str(found)
+
+
+def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
+    """Raise Conflict if two specs are different requests. The files of the code may have changed since the first one."""
+    if _plain({**stored, **_NOT_ASKED}) != _plain({**asked, **_NOT_ASKED}):
+        raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(dumps(value))

@@ -1,0 +1,68 @@
+"""The log of an experiment, as people read it: decisions with their reasons, and events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Select, select
+
+from tuner.store import history
+from tuner.store.database import Database
+from tuner.store.paging import number, page
+from tuner.store.records import DecisionRecord, Page, StreamItem
+from tuner.store.tables import decision
+
+
+class Log:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def decisions(
+        self,
+        experiment_id: int,
+        *,
+        trial: int | None = None,
+        kinds: Sequence[str] = (),
+        text: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
+    ) -> Page[DecisionRecord]:
+        """Return a page of decisions, newest first.
+
+        If given, `trial` selects the decisions about one trial, `kinds` those of some kinds, and `text` those with this text
+        in their reasons.
+        """
+        query = _decisions(experiment_id).order_by(decision.c.event_seq.desc())
+        if trial is not None:
+            query = query.where(decision.c.trial_number == trial)
+        if kinds:
+            query = query.where(decision.c.kind.in_(kinds))
+        if text:
+            query = query.where(decision.c.reason.icontains(text, autoescape=True))
+        if page_token is not None:
+            query = query.where(decision.c.event_seq < number(page_token))
+        with self._database.read() as connection:
+            return page(connection, query, page_size, _record, lambda found: found.seq)
+
+    def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
+        """Return the notes after this event_seq that warn of a likely mistake, oldest first."""
+        query = _decisions(experiment_id).where(decision.c.kind == "note", decision.c.event_seq > after)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(decision.c.event_seq)).mappings()
+            return [found for found in map(_record, rows) if found.payload.get("warning")]
+
+    def events_after(self, experiment_id: int, seq: int, limit: int = 1000) -> list[StreamItem]:
+        """Return the events, decisions and reports whose event_seq is in (seq, seq + limit], in order."""
+        with self._database.read() as connection:
+            return history.stream(connection, experiment_id, seq, limit)
+
+
+def _decisions(experiment_id: int) -> Select[Any]:
+    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
+    return select(*columns).where(decision.c.experiment_id == experiment_id)
+
+
+def _record(row: Any) -> DecisionRecord:
+    parts = dict(row)
+    return DecisionRecord(seq=parts.pop("event_seq"), trial=parts.pop("trial_number"), **parts)

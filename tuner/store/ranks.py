@@ -1,0 +1,152 @@
+"""What ranks print and use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Select, select
+
+from tuner.errors import NotFound
+from tuner.store.database import Database
+from tuner.store.experiments import begin
+from tuner.store.records import LogChunk, UsageSample, UsageSeries
+from tuner.store.rows import clean
+from tuner.store.tables import log_chunk, rank_usage, segment, trial
+from tuner.store.writer import Cursor
+
+_SEGMENT = """
+SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
+WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
+_LOG = """
+INSERT INTO log_chunk (segment_id, rank, stream, chunk_no, time, text) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_USAGE_COLUMNS = [column.name for column in rank_usage.c if column.name != "segment_id"]
+_USAGE = f"""
+INSERT INTO rank_usage (segment_id, {", ".join(_USAGE_COLUMNS)})
+VALUES (?, {", ".join("?" * len(_USAGE_COLUMNS))}) ON CONFLICT DO NOTHING"""
+_USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (sample_no / ?) * ? <> 0"
+
+
+class Ranks:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add_logs(self, experiment_id: int, chunks: Sequence[LogChunk]) -> None:
+        """Append what ranks printed. A chunk that is stored already stays as it is."""
+        with self._database.write() as cursor:
+            ids = _segment_ids(cursor, experiment_id, {(chunk.trial, chunk.segment) for chunk in chunks})
+            rows = [
+                (ids[c.trial, c.segment], c.rank, c.stream, c.chunk_no, c.time, clean(c.text))
+                for c in chunks
+                if (c.trial, c.segment) in ids
+            ]
+            if rows:
+                cursor.executemany(_LOG, rows)
+
+    def logs(
+        self, trial_public_id: str, *, rank: int | None = None, segment: int | None = None, tail: int | None = None
+    ) -> list[LogChunk]:
+        """Return what ranks printed, in order, by (segment, rank, stream).
+
+        With `tail`, return the last so many lines of each, as one chunk. Raise NotFound if there is no such trial.
+        """
+        query = _of_ranks(log_chunk, trial_public_id, rank, segment)
+        query = query.order_by(log_chunk.c.stream, log_chunk.c.chunk_no)
+        with self._database.read() as connection:
+            found = connection.execute(select(trial.c.number).where(trial.c.public_id == trial_public_id)).scalar()
+            if found is None:
+                raise NotFound(f"no trial {trial_public_id}")
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        for row in rows:
+            row["segment"] = row.pop("ordinal")
+            del row["segment_id"], row["started_at"]
+        chunks = [LogChunk(trial=found, **row) for row in rows]
+        return chunks if tail is None else _tail(chunks, tail)
+
+    def add_usage(
+        self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None
+    ) -> None:
+        """Append what ranks used. Samples that are stored already, or whose segment is not stored, are left out.
+
+        keep: (trial, segment) -> n. Of these segments, delete the stored samples whose number is not a multiple of n.
+        """
+        keep = keep or {}
+        with self._database.write() as cursor:
+            ids = _segment_ids(cursor, experiment_id, {(s.trial, s.segment) for s in samples} | keep.keys())
+            for key, every in keep.items():
+                if key in ids:
+                    cursor.execute(_USAGE_THIN, (ids[key], every, every))
+            rows = [
+                (ids[s.trial, s.segment], *(getattr(s, name) for name in _USAGE_COLUMNS))
+                for s in samples
+                if (s.trial, s.segment) in ids
+            ]
+            if rows:
+                cursor.executemany(_USAGE, rows)
+
+    def usage(self, trial_public_id: str, *, rank: int | None = None, segment: int | None = None) -> list[UsageSeries]:
+        """Return what the ranks of a trial used, by (segment, rank). Raise NotFound if there is no such trial."""
+        query = _of_ranks(rank_usage, trial_public_id, rank, segment).order_by(rank_usage.c.sample_no)
+        with self._database.read() as connection:
+            owner = select(trial.c.experiment_id).where(trial.c.public_id == trial_public_id)
+            if (experiment_id := connection.execute(owner).scalar()) is None:
+                raise NotFound(f"no trial {trial_public_id}")
+            zero = begin(connection, experiment_id)
+            found: dict[tuple[int, int], list[Any]] = {}
+            for row in connection.execute(query):
+                found.setdefault((row.ordinal, row.rank), []).append(row)
+        return [_series(of, by, rows, zero) for (of, by), rows in found.items()]
+
+
+def _segment_ids(cursor: Cursor, experiment_id: int, keys: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Return (trial number, ordinal) -> id of the segment, of those segments that are stored."""
+    found = {key: cursor.value(_SEGMENT, (experiment_id, *key)) for key in keys}
+    return {key: row_id for key, row_id in found.items() if row_id is not None}
+
+
+def _of_ranks(table: Any, trial_public_id: str, rank: int | None, ordinal: int | None) -> Select[Any]:
+    query = (
+        select(segment.c.ordinal, segment.c.started_at, table)
+        .join(segment, segment.c.id == table.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+        .where(trial.c.public_id == trial_public_id)
+        .order_by(segment.c.ordinal, table.c.rank)
+    )
+    if rank is not None:
+        query = query.where(table.c.rank == rank)
+    return query if ordinal is None else query.where(segment.c.ordinal == ordinal)
+
+
+def _series(ordinal: int, rank: int, rows: Sequence[Any], zero: float) -> UsageSeries:
+    same = ("rss_bytes", "gpu_bytes", "gpu_reserved_bytes", "gpu_percent")
+    return UsageSeries(
+        segment=ordinal,
+        rank=rank,
+        x=[row.time - zero for row in rows],
+        cpu_percent=_cpu_percent(rows),
+        **{name: [getattr(row, name) for row in rows] for name in same},
+    )
+
+
+def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
+    """Return the use between each sample and the previous one. The first sample counts from the segment's start."""
+    time, used = rows[0].started_at, 0.0
+    percents: list[float | None] = []
+    for row in rows:
+        known = time is not None and row.time > time
+        percents.append(max(0.0, 100.0 * (row.cpu_s - used) / (row.time - time)) if known else None)
+        time, used = row.time, row.cpu_s
+    return percents
+
+
+def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:
+    """Return the last `lines` lines of each (segment, rank, stream), as one chunk each."""
+    streams: dict[tuple[int, int, str], list[LogChunk]] = {}
+    for chunk in chunks:
+        streams.setdefault((chunk.segment, chunk.rank, chunk.stream), []).append(chunk)
+    tails = []
+    for parts in streams.values():
+        text = "".join("".join(part.text for part in parts).splitlines(keepends=True)[-lines:]) if lines > 0 else ""
+        tails.append(dataclasses.replace(parts[-1], text=text))
+    return tails

@@ -1,0 +1,215 @@
+"""Trials, their segments and their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from tuner.domain.states import TrialState
+from tuner.errors import NotFound
+from tuner.store import columns
+from tuner.store.database import Database
+from tuner.store.paging import number, page
+from tuner.store.records import CheckpointRecord, Page, SegmentRecord, TrialRecord, TrialSegment
+from tuner.store.tables import checkpoint, experiment, segment, trial
+
+_TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
+_OTHER_NAMES = {"start_step": "start_iteration", "config": "params"}
+_SEGMENT = [c.label(_OTHER_NAMES.get(c.name, c.name)) for c in segment.c if c.name != "trial_id"]
+
+
+class Trials:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sorter = columns.Sorter()
+
+    def get(self, public_id: str) -> TrialRecord:
+        """Return a trial with its segments. Raise NotFound if there is none."""
+        with self._database.read() as connection:
+            row = connection.execute(_trials().where(trial.c.public_id == public_id)).mappings().first()
+            if row is None:
+                raise NotFound(f"no trial {public_id}")
+            segments = connection.execute(_segments().where(segment.c.trial_id == row["id"])).mappings()
+            return _trial(row, tuple(_segment(part) for part in segments))
+
+    def page(
+        self, experiment_id: int, *, state: str | None = None, page_size: int = 100, page_token: str | None = None
+    ) -> Page[TrialRecord]:
+        """Return a page of an experiment's trials, without segments, ordered by number."""
+        query = _trials_of(experiment_id).order_by(trial.c.number)
+        if state is not None:
+            query = query.where(trial.c.state == state)
+        if page_token is not None:
+            query = query.where(trial.c.number > number(page_token))
+        with self._database.read() as connection:
+            return page(connection, query, page_size, _trial, lambda found: found.number)
+
+    def sorted_page(
+        self,
+        experiment_id: int,
+        *,
+        sort: str = "number",
+        where: Sequence[str] = (),
+        state: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
+    ) -> tuple[Page[TrialRecord], int]:
+        """Return a page of the trials that match, without segments, and how many trials match altogether.
+
+        Args:
+            experiment_id: the internal id.
+            sort: a column, with a minus before it for descending order: `number`, `state`, `best_value`, `params.NAME`,
+                `last.METRIC`, ... Equal trials are ordered by number; trials without a value come last.
+            where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches for a part of a text.
+            state: only trials in this state.
+            page_size: how many trials.
+            page_token: the `next_token` of the previous page.
+
+        Raises:
+            SpecError: a name or a condition is wrong.
+        """
+        conditions = columns.parsed(where, state)
+        with self._database.cursor() as (cursor, connection):
+            numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
+            return Page(_numbered(connection, experiment_id, numbers), token), total
+
+    def best(self, experiment_id: int, mode: str, count: int) -> list[int]:
+        """Return the numbers of the `count` trials with the best values. Trials without a value come last."""
+        sort = "-best_value" if mode == "max" else "best_value"
+        with self._database.cursor() as (cursor, _):
+            return self._sorter.page(cursor, experiment_id, sort, (), count, None)[0]
+
+    def newest(self, experiment_id: int, count: int) -> list[TrialRecord]:
+        """Return the last `count` trials by number, without segments."""
+        query = _trials_of(experiment_id).order_by(trial.c.number.desc()).limit(count)
+        with self._database.read() as connection:
+            return [_trial(row) for row in connection.execute(query).mappings()][::-1]
+
+    def ended(self, experiment_id: int) -> list[int]:
+        """Return the numbers of the trials that have ended, in order. Reads only an index."""
+        ended = [state for state in TrialState if state.ended]
+        query = select(trial.c.number).where(trial.c.experiment_id == experiment_id, trial.c.state.in_(ended))
+        with self._database.read() as connection:
+            return sorted(connection.execute(query).scalars())
+
+    def results(
+        self, experiment_id: int, trials: Sequence[int], *, best: bool
+    ) -> list[tuple[Mapping[str, Any], float]]:
+        """Return (flat params, best or last value) of those of these trials that have a value, by number."""
+        value = trial.c.best_value if best else trial.c.last_value
+        query = select(trial.c.params, trial.c.best_params, value)
+        query = query.where(trial.c.experiment_id == experiment_id, value.is_not(None))
+        found: list[tuple[Mapping[str, Any], float]] = []
+        with self._database.read() as connection:
+            for at in range(0, len(trials), 1000):  # a statement takes a limited number of parameters
+                part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
+                for newest, reached, result in connection.execute(part):
+                    found.append((reached if best and reached is not None else newest, float(result)))
+        return found
+
+    # -- segments and checkpoints --------------------------------------------------------------------------------------
+
+    def segments(self, experiment_id: int) -> dict[int, tuple[SegmentRecord, ...]]:
+        """Return the segments of every trial that has any, in order, by the number of the trial."""
+        found: dict[int, list[SegmentRecord]] = {}
+        with self._database.read() as connection:
+            for row in connection.execute(_segments().where(trial.c.experiment_id == experiment_id)).mappings():
+                found.setdefault(row["number"], []).append(_segment(row))
+        return {of: tuple(records) for of, records in found.items()}
+
+    def segment_page(
+        self, experiment_id: int, *, causes: Sequence[str] = (), page_size: int = 100, page_token: str | None = None
+    ) -> Page[TrialSegment]:
+        """Return a page of the segments of all trials, in the order in which they were created.
+
+        If `causes` is not empty, return only segments with one of these causes.
+        """
+        query = _segments().order_by(None).order_by(segment.c.id).where(trial.c.experiment_id == experiment_id)
+        if causes:
+            query = query.where(segment.c.cause.in_(causes))
+        if page_token is not None:
+            query = query.where(segment.c.id > number(page_token))
+        with self._database.read() as connection:
+            return page(
+                connection,
+                query,
+                page_size,
+                lambda row: TrialSegment(row["number"], _segment(row)),
+                lambda item: item.segment.id,
+            )
+
+    def checkpoints(self, experiment_id: int, *, trial_number: int | None = None) -> list[CheckpointRecord]:
+        """Return all checkpoints of an experiment or of one trial, oldest first, including deleted ones."""
+        query = _checkpoints().where(trial.c.experiment_id == experiment_id).order_by(checkpoint.c.id)
+        if trial_number is not None:
+            query = query.where(trial.c.number == trial_number)
+        with self._database.read() as connection:
+            return [CheckpointRecord(**row) for row in connection.execute(query).mappings()]
+
+    def checkpoint(self, public_id: str) -> CheckpointRecord:
+        """Return a checkpoint. Raise NotFound if there is none."""
+        with self._database.read() as connection:
+            row = connection.execute(_checkpoints().where(checkpoint.c.public_id == public_id)).mappings().first()
+        if row is None:
+            raise NotFound(f"no checkpoint {public_id}")
+        return CheckpointRecord(**row)
+
+
+def _trials() -> Select[Any]:
+    return select(*_TRIAL).join(experiment, experiment.c.id == trial.c.experiment_id)
+
+
+def _trials_of(experiment_id: int) -> Select[Any]:
+    return _trials().where(trial.c.experiment_id == experiment_id)
+
+
+def _numbered(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> tuple[TrialRecord, ...]:
+    """Return the trials with these numbers, in the order of `numbers`."""
+    query = _trials_of(experiment_id).where(trial.c.number.in_(numbers))
+    found = {row["number"]: _trial(row) for row in connection.execute(query).mappings()}
+    return tuple(found[number] for number in numbers if number in found)
+
+
+def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:
+    parts = dict(row)
+    parts["best_params"] = parts["best_params"] if parts["best_params"] is not None else parts["params"]
+    return TrialRecord(**parts, segments=segments)
+
+
+def _segments() -> Select[Any]:
+    source_segment, source_trial = segment.alias("source_segment"), trial.alias("source_trial")
+    return (
+        select(
+            *_SEGMENT,
+            trial.c.number,
+            source_trial.c.number.label("source_trial"),
+            source_segment.c.ordinal.label("source_ordinal"),
+        )
+        .join(trial, trial.c.id == segment.c.trial_id)
+        .outerjoin(checkpoint, checkpoint.c.public_id == segment.c.source_checkpoint)
+        .outerjoin(source_segment, source_segment.c.id == checkpoint.c.segment_id)
+        .outerjoin(source_trial, source_trial.c.id == source_segment.c.trial_id)
+        .order_by(segment.c.trial_id, segment.c.ordinal)
+    )
+
+
+def _segment(row: Any) -> SegmentRecord:
+    parts = dict(row)
+    del parts["number"]
+    parts["placement"] = parts["placement"] or {}
+    return SegmentRecord(**parts)
+
+
+def _checkpoints() -> Select[Any]:
+    return (
+        select(
+            checkpoint.c.public_id,
+            trial.c.number.label("trial"),
+            segment.c.ordinal.label("segment"),
+            *checkpoint.c["step", "uri", "bytes", "state", "node"],
+        )
+        .join(segment, segment.c.id == checkpoint.c.segment_id)
+        .join(trial, trial.c.id == segment.c.trial_id)
+    )
