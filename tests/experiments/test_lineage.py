@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
     report = a_report(0, 2, segment=2)
     log = [
         (4, SegmentEnded(time=T0 + 2, trial=0, segment=1, outcome="failed")),
-        (5, report.__class__(**{**{n: getattr(report, n) for n in report.__slots__}, "checkpoint": info, "time": T0})),
+        (5, dataclasses.replace(report, checkpoint=info, time=T0)),
     ]
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0)
     links = usecases.trial_lineage(sqlite_store, public)
