@@ -166,7 +166,7 @@ def on_ray(training: Training, options: Mapping[str, Any]) -> list[Entry]:
         verbose=0,
         **limits,
     )
-    with Store.open(Settings().database_url) as store:
+    with Store.open(Settings.from_env().database_url) as store:
         return list(store.drivers.load(store.experiments.get(result.experiment_id).id))
 
 
