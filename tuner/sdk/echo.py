@@ -1,4 +1,4 @@
-"""What the ranks print, as it is written, each line with the trial and the rank that it comes from."""
+"""Show what the ranks print, while they print it, each line with its trial and rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ORDINALS = 200
 
 
 class Echo:
-    """Follows the log files of an experiment's ranks on this machine, from where they end now.
+    """Follows the log files of an experiment's ranks on this machine, from their present ends.
 
-    A progress bar writes over its line; of such a line its newest state is shown, once the line is left.
+    A progress bar overwrites its line. Only the last state of such a line is shown, once the line is complete.
     """
 
     def __init__(self, folder: Path, experiment: str) -> None:
@@ -24,7 +24,7 @@ class Echo:
         self._trials: dict[str, int] = {}
 
     def lines(self, trials: int) -> Iterator[str]:
-        """``(trial 3, rank 0) text`` for every line that has been finished since the last call; `trials` is their number."""
+        """Return ``(trial 3, rank 0) text`` for every line completed since the last call. `trials`: how many there are."""
         for path in self._files():
             start = self._read.get(path, 0)
             if path.stat().st_size <= start:
