@@ -59,6 +59,11 @@ class Settings:
         "a worker group that has waited for resources for this many seconds is placed before all later ones",
         default=30.0,
     )
+    log_bytes: int = _setting(
+        "TUNER_LOG_BYTES",
+        "how many bytes of what a rank prints in a segment the database keeps, its beginning and its end; 0: none",
+        default=4 << 20,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
 
     def __post_init__(self) -> None:
@@ -106,6 +111,12 @@ def _seconds_or_none(text: str) -> float:
     return _number(text)
 
 
+def _bytes(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"expected a number of bytes, or 0, got {text!r}")
+    return int(text)
+
+
 def _number(text: str) -> float:
     """-1 where it is none, or infinite."""
     try:
@@ -143,5 +154,6 @@ _READERS: Mapping[str, Any] = {
     "lease_s": _seconds,
     "usage_every_s": _seconds_or_none,
     "reserve_after_s": _seconds_or_none,
+    "log_bytes": _bytes,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
 }

@@ -204,7 +204,9 @@ async def test_the_time_without_a_driver_is_no_running_time(monkeypatch: pytest.
     memory = Endless()
     loop = driven(memory)
     now, away = time.time(), 8 * 3600.0
-    loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=3600.0))
+    loop.core.experiment.spec = dataclasses.replace(
+        loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=3600.0)
+    )
     first = assemble(loop.core.spec, Space.from_json(loop.core.spec.space))
     log = list(first.handle(e.DriverStarted(time=now - away - 60, epoch=1, slots=2)).log)
     log += first.handle(e.SegmentStarted(time=now - away - 50, trial=0, segment=1)).log
@@ -233,7 +235,9 @@ async def test_the_start_of_workers_takes_nothing_from_the_time_budget() -> None
     memory.run = run  # type: ignore[method-assign]
     loop = driven(memory)
     budget = 0.2
-    loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=budget))
+    loop.core.experiment.spec = dataclasses.replace(
+        loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=budget)
+    )
     task = asyncio.create_task(loop.run(1, 2))
     await asyncio.sleep(2 * budget)
     assert not spent(memory)

@@ -17,6 +17,7 @@ from tuner.domain.segments import CheckpointInfo, Leave, Outcome, Report, Segmen
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.judge import Judge
+from tuner.driver.logs import Owner
 from tuner.driver.loop import ExperimentLoop
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError
@@ -170,10 +171,17 @@ class RayGroups:
         """Return where the experiment's checkpoints lie."""
         return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
 
+    @property
+    def log_dir(self) -> str:
+        """Return where the ranks write their logs, on the nodes where they run."""
+        return str(self._host.settings.home / "logs" / self.record.public_id)
+
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         launch = self._launch(segment, milestone)
         running = Running(self.record.id, segment, launch.start_iteration, self.inbound)
         self._host.segments[launch.segment_id] = running
+        if self._host.logs is not None:
+            self._host.logs.begin(launch.segment_id, Owner(self.record.id, *segment))
         try:
             return await self._host.groups.run(launch, inbox=self.inbound)
         finally:
@@ -220,7 +228,7 @@ class RayGroups:
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
             durable=settings.durability == "FULL",
-            log_dir=str(settings.home / "logs" / experiment),
+            log_dir=self.log_dir,
             first_milestone=milestone,
             checkpoint_every=spec.checkpoint.frequency,
             milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,

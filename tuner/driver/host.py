@@ -23,10 +23,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tuner.domain.batch import Batch
 from tuner.domain.events import Commanded, Event
 from tuner.domain.keys import keyed_seed
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
-from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
+from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.driven import Driven, Running
+from tuner.driver.logs import LogKeeper, Owner
 from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
@@ -36,9 +38,10 @@ from tuner.store import Store
 from tuner.store.records import ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.manager import GroupManager, LogFile
 from tuner.trials.messages.launch import Resend
-from tuner.trials.messages.report_socket import Address, Exchange
+from tuner.trials.messages.report_socket import Address, ReportServer
+from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ T = TypeVar("T")
 POLL_S = 0.5
 AGAIN_S = 5.0
 """Seconds before an experiment whose driver crashed is taken up again."""
+LOGS_S = 10.0
+"""Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
@@ -71,8 +76,11 @@ class Host:
         self._news: list[str] = []  # lines for the log of the service
         self._offered: set[int] = set()
         self._groups: GroupManager | None = None
-        self._exchange = Exchange(self.report)
-        self._line: Address | None = None
+        self.logs: LogKeeper | None = None
+        if settings.log_bytes:
+            self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
+        self._report_server = ReportServer(self.report, self.take_logs)
+        self._report_address: Address | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
@@ -101,10 +109,18 @@ class Host:
             self._groups = GroupManager(
                 ray.get_runtime_context().current_actor,
                 name=self.name,
-                line=self._line,
+                report_address=self._report_address,
                 reserve_after_s=self.settings.reserve_after_s,
+                logs=self.logs,
+                log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
             )
         return self._groups
+
+    async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
+        if node != self.node and node in await asyncio.to_thread(living_nodes):
+            return await on_node(node, function, *args)
+        return await asyncio.to_thread(function, *args)
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
@@ -118,11 +134,11 @@ class Host:
             self._adopting = adopt
         if not self._background:
             await asyncio.to_thread(remove_orphans)
-            if self._line is None:
+            if self._report_address is None:
                 with contextlib.suppress(
                     OSError
                 ):  # an address that is not this machine's own, behind NAT: reports go by calls
-                    self._line = await self._exchange.open(ray.util.get_node_ip_address())
+                    self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
                 gc.collect()
                 gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
@@ -178,6 +194,11 @@ class Host:
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
 
+    async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Store what a rank has printed."""
+        if self.logs is not None:
+            await self.logs.take(segment_id, chunks)
+
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
         """Return the value of a parameter that a rank's training code has come to. It is equal for all ranks."""
         found = self._segment(segment_id)
@@ -205,7 +226,7 @@ class Host:
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
-        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.figures(segment_id))
+        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
@@ -231,6 +252,8 @@ class Host:
         await self._end_tasks(self._background)
         if self._groups is not None:
             await self._groups.rest(keep_groups)
+        if self.logs is not None:
+            await self.logs.flush(timeout=LOGS_S)
         self.store.close()
 
     async def close(self) -> None:
@@ -238,7 +261,9 @@ class Host:
         await self._end_tasks([*self._background, *self.tasks.values()])
         if self._groups is not None:
             await self._groups.close()
-        await self._exchange.close()
+        if self.logs is not None:
+            await self.logs.flush(timeout=LOGS_S)
+        await self._report_server.close()
         self._writer.shutdown(wait=False)
         self.store.close()
 
@@ -277,6 +302,7 @@ class Host:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
+                await self._find_logs(driven)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
@@ -297,6 +323,8 @@ class Host:
         finally:
             self.driven.pop(record.id, None)
             await self._leave_nothing(record)
+            if self.logs is not None:
+                await self.logs.flush(record.id, timeout=LOGS_S)
             self._claimed.pop(record.id, None)
             with contextlib.suppress(Exception):
                 await self.write(store.drivers.release, record.id, epoch)
@@ -324,6 +352,21 @@ class Host:
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
         await self.write(self.store.drivers.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
+
+    async def _find_logs(self, driven: Driven) -> None:
+        """Read, in the background, the rest of the logs of ranks that died with an earlier host."""
+        if self.logs is None:
+            return
+        files: dict[Owner, list[LogFile]] = {}
+        names: dict[Owner, str] = {}
+        for found in await asyncio.to_thread(self.store.logs.unfinished, driven.record.id):
+            owner = Owner(driven.record.id, found.trial, found.segment)
+            path = os.path.join(driven.groups.log_dir, found.segment_id, f"rank{found.rank}.log")
+            files.setdefault(owner, []).append(LogFile(found.rank, found.node, path))
+            names[owner] = found.segment_id
+        for owner, name in names.items():
+            self.logs.begin(name, owner)
+            self.logs.end(name, files[owner], gone=asyncio.sleep(0))
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]

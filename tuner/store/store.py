@@ -18,6 +18,7 @@ from tuner.store.database import Database
 from tuner.store.drivers import Drivers
 from tuner.store.experiments import Experiments
 from tuner.store.log import Log
+from tuner.store.logs import Logs
 from tuner.store.metrics import Metrics
 from tuner.store.ranks import Ranks
 from tuner.store.trials import Trials
@@ -30,7 +31,8 @@ class Store:
     trials: find, sort and list trials, their segments and checkpoints.
     metrics: names and curves.
     log: decisions and events, as people read them.
-    ranks: what ranks print and use.
+    ranks: what ranks use.
+    logs: what ranks print.
     code: training functions that travel by value.
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
@@ -44,6 +46,7 @@ class Store:
         self.metrics = Metrics(database)
         self.log = Log(database)
         self.ranks = Ranks(database)
+        self.logs = Logs(database)
         self.code = Code(database)
         self.commands = Commands(database)
         self.drivers = Drivers(database)

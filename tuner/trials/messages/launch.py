@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
+from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 
 
@@ -87,7 +88,7 @@ class Inbox(Protocol):
 class Driver(Protocol):
     """The Ray actor that ranks report to.
 
-    Both methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
+    All methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
     """
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
@@ -101,3 +102,6 @@ class Driver(Protocol):
 
         `report` has acknowledged the report that it belongs to before.
         """
+
+    async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Store pieces of what a rank has printed, and return once they are stored."""

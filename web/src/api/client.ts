@@ -89,7 +89,7 @@ export const api = {
     call<Page<Decision>>("GET", `/experiments/${id}/decisions`, { ...query }, signal),
   trial: (id: string, signal?: AbortSignal) => call<TrialWithSegments>("GET", `/trials/${id}`, {}, signal),
   trialCurves: (id: string, x: XAxis, signal?: AbortSignal) => call<TrialCurves>("GET", `/trials/${id}/curves`, { x, max_points: 400 }, signal),
-  logs: (id: string, query: { rank?: number; segment?: number; tail?: number }, signal?: AbortSignal) =>
+  logs: (id: string, query: { rank?: number; segment?: number; tail?: number; search?: string }, signal?: AbortSignal) =>
     call<{ items: LogPart[] }>("GET", `/trials/${id}/logs`, query, signal),
   usage: (id: string, signal?: AbortSignal) => call<{ items: UsageSeries[] }>("GET", `/trials/${id}/usage`, {}, signal),
   lineage: (id: string, signal?: AbortSignal) => call<Lineage>("GET", `/trials/${id}/lineage`, {}, signal),

@@ -969,28 +969,51 @@ export interface components {
              */
             gpu_percent: number | null;
         };
-        /** LogItem */
+        /**
+         * LogItem
+         * @description What one rank printed in one segment, or a part of it.
+         */
         LogItem: {
             /**
              * Segment
-             * @description the ordinal of the segment
+             * @description ordinal of the segment within the trial
              */
             segment: number;
             /**
              * Rank
-             * @description the rank, from 0
+             * @description the rank that printed it
              */
             rank: number;
             /**
              * Stream
-             * @description output, stdout or stderr
+             * @description always output: both streams, in the order in which they were written
              */
             stream: string;
             /**
              * Text
-             * @description what it printed
+             * @description what it printed; a line of its own says where bytes are not kept
              */
             text: string;
+            /**
+             * Start
+             * @description offset of the text in the rank's log, in bytes
+             */
+            start: number;
+            /**
+             * End
+             * @description the offset that follows the text; ask for what follows with `offset`
+             */
+            end: number;
+            /**
+             * Left Out
+             * @description how many bytes in between are not kept; a line in the text says where
+             */
+            left_out: number;
+            /**
+             * Complete
+             * @description the text goes up to the end, and the rank prints no more
+             */
+            complete: boolean;
         };
         /** Logs */
         Logs: {
