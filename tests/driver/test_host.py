@@ -141,11 +141,11 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
         nodes.append(node)
         return function(*args)
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-        return "returned", None, ""
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(Host, "_on_node", on_node)
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
