@@ -6,7 +6,7 @@ from tests.store.examples import T0, a_report, a_trial, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Resume
 from tuner.domain.events import SegmentEnded, SegmentStarted
-from tuner.domain.states import TrialState
+from tuner.domain.states import SegmentState, TrialState
 from tuner.domain.trial import Segment
 from tuner.store import Bookmark, Store
 
@@ -20,7 +20,7 @@ def test_a_trial_that_is_launched_because_another_one_ended_is_among_the_changes
     since = store.changes.bookmark(made.id)
     second.segments.append(Segment(2, "resume", {"lr": 0.5}, 3, None, opened_at=T0 + 5))
     second.iteration = 3
-    first.segments[0].ended_at, first.segments[0].outcome = T0 + 5, "left"
+    first.segments[0].ended_at, first.segments[0].state = T0 + 5, SegmentState.LEFT
     ended = SegmentEnded(time=T0 + 5, trial=0, segment=1, outcome="left")
     store.drivers.commit(made.id, epoch, Batch(log=[(7, ended)], trials=trials), T0 + 5)
     found = store.changes.since(made.id, since, 7)
@@ -50,7 +50,7 @@ def test_only_segments_that_may_have_changed_are_read(store: Store) -> None:
     made, epoch, _ = begin(store)
     trial = a_trial(0, segments=3)
     for segment in trial.segments[:2]:
-        segment.started_at, segment.ended_at, segment.outcome = T0 + 1, T0 + 2, "left"
+        segment.started_at, segment.ended_at, segment.state = T0 + 1, T0 + 2, SegmentState.LEFT
     store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0 + 2)
     since = store.changes.bookmark(made.id)
     trial.segments[2].started_at = T0 + 3
