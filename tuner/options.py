@@ -31,12 +31,13 @@ def option_names(make: Callable[..., Any]) -> list[str]:
     return [name for name in inspect.signature(make).parameters if name not in ("self", "args", "kwargs")]
 
 
-def options_of(thing: object) -> dict[str, Any]:
+def options_of(thing: Any) -> dict[str, Any]:
     """Return every option of `thing`, read from its attributes.
 
     Defaults are included, since a later version may have other ones.
     """
-    return {name: getattr(thing, name) for name in option_names(type(thing))}  # type: ignore[arg-type]
+    make: Callable[..., Any] = type(thing)
+    return {name: getattr(thing, name) for name in option_names(make)}
 
 
 def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
 from tests.api.conftest import Poked
@@ -13,8 +14,9 @@ from tuner.domain.batch import Batch
 from tuner.domain.decisions import Fail
 from tuner.domain.events import Failure
 from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.logs import LogChunk, cut
 from tuner.domain.states import TrialState
-from tuner.store import LogChunk, Store, UsageSample
+from tuner.store import Store, UsageSample
 
 
 async def test_a_failed_trial_says_which_rank_and_why(client: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -83,10 +85,62 @@ async def test_logs_come_from_the_files_of_the_ranks(
 
 async def test_logs_of_the_database_come_first(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store)
-    chunk = LogChunk(trial=0, segment=1, rank=0, stream="stderr", chunk_no=0, time=T0, text="from afar\n")
-    sqlite_store.ranks.add_logs(made.id, [chunk])
-    items = (await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs")).json()["items"]
-    assert items == [{"segment": 1, "rank": 0, "stream": "stderr", "text": "from afar\n"}]
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"from afar\n", T0), LogChunk.of(0, 10, b"", T0)]})
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs"
+    items = (await client.get(url)).json()["items"]
+    assert items == [
+        {
+            "segment": 1, "rank": 0, "stream": "output", "text": "from afar\n",
+            "start": 0, "end": 10, "left_out": 0, "complete": True,
+        }
+    ]  # fmt: skip
+    assert (await client.get(f"{url}/text")).text == "from afar\n"
+    assert (await client.get(f"{url}/text", params={"rank": 1})).text == ""
+    assert (await client.get("/api/v1/trials/trl_nothing/logs/text")).status_code == 404
+
+
+@pytest.mark.parametrize("place", ["database", "file"])
+async def test_logs_are_read_on_and_searched(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path, place: str
+) -> None:
+    made, _, _ = begin(sqlite_store)
+    content = "".join(f"Epoch {number}\n" for number in range(20_000)).encode()
+    if place == "database":
+        chunks = cut(lambda at, size: content[at : at + size], [(0, len(content))], 0, 0, T0)
+        sqlite_store.logs.add(made.id, {(0, 1): list(chunks)})
+    else:
+        folder = tmp_path / "logs" / made.public_id / segment_id(made.public_id, 0, 1)
+        folder.mkdir(parents=True)
+        (folder / "rank0.log").write_bytes(content)
+    url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/logs"
+
+    async def item(**query: Any) -> dict[str, Any]:
+        [found] = (await client.get(url, params=query)).json()["items"]
+        return dict(found)
+
+    text, at = "", 0
+    while (part := await item(offset=at, limit=100_000))["text"]:
+        text, at = text + part["text"], part["end"]
+    assert text.encode() == content
+    assert (await item(tail=2))["text"] == "Epoch 19998\nEpoch 19999\n"
+    assert (await item(search="epoch 1999", tail=3))["text"] == "Epoch 19997\nEpoch 19998\nEpoch 19999\n"
+    assert (await client.get(f"{url}/text")).content == content
+    for wrong in ({"search": ""}, {"offset": -1}, {"limit": 0}):
+        assert (await client.get(url, params=wrong)).status_code == 422
+
+
+async def test_a_log_is_followed_until_its_rank_prints_no_more(
+    client: httpx.AsyncClient, server: str, sqlite_store: Store
+) -> None:
+    made, _, _ = begin(sqlite_store)
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
+    url = f"{server}/api/v1/trials/{trial_id(made.public_id, 0)}/logs/text"
+    async with httpx.AsyncClient() as real, real.stream("GET", url, params={"follow": True}) as answer:
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "first"
+        more = [LogChunk.of(0, 6, b"second\n", T0), LogChunk.of(0, 13, b"", T0)]
+        sqlite_store.logs.add(made.id, {(0, 1): more})
+        assert [line async for line in lines] == ["second"]
 
 
 async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Store) -> None:

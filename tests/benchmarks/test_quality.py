@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from argparse import Namespace
 from pathlib import Path
 
@@ -113,5 +112,13 @@ def test_differences_are_taken_run_by_run() -> None:
     assert table["b"]["difference_interval"][1] == pytest.approx(
         1.96 * np.std([0, 0.1, 0.2, 0.3], ddof=1) / 2, abs=1e-4
     )
-    assert math.isnan(quality.interval([0.5]))
     assert not quality.in_family("made/up", "mad")
+
+
+def test_a_single_run_has_no_interval_in_the_table_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    args = Namespace(baseline="", budgets=[1.0], workers=4, startup=0.0)
+    rows = {quality.row_key(0, "made/up", method, args): row(method, 0, [0.5]) for method in "ab"}
+    table = {"made": quality.summary("made", ["a", "b"], rows, args)}
+    assert json.loads(json.dumps(table, allow_nan=False))["made"]["b"]["difference_interval"] == [None]
+    quality.show(table, args)
+    assert "0.500 ± -" in capsys.readouterr().out

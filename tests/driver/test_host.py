@@ -16,16 +16,18 @@ from typing import Any
 
 import pytest
 
-from tests.store.examples import a_spec
+from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
+from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.logs import LogChunk
 from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
 from tuner.driver.judge import Judge
 from tuner.experiments import verbs
 from tuner.settings import Settings
-from tuner.store import CodeRecord, ExperimentRecord
+from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.checkpoints import objects
 from tuner.trials.messages.launch import ReportMsg, Resend
 from tuner.usercode.pickling import dumps
@@ -114,6 +116,42 @@ def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     yield host
     host.store.close()
+
+
+async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, epoch, [trial] = begin(sqlite_store, spec=a_spec(**SMALL))
+    placement = {"ranks": [{"rank": rank, "node": "a node"} for rank in (0, 1)]}
+    trial.segments[0].placement, trial.segments[0].ended_at = placement, T0 + 5
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0 + 5)
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"kept\n", T0), LogChunk.of(0, 5, b"", T0)]})
+    folder = tmp_path / "logs" / made.public_id / segment_id(made.public_id, 0, 1)
+    folder.mkdir(parents=True)
+    (folder / "rank0.log").write_text("kept\nand read by nobody\n")
+    (folder / "rank1.log").write_text("not sent\n")
+    nodes: list[str] = []
+
+    async def on_node(self: Host, node: str, function: Any, *args: Any) -> Any:
+        nodes.append(node)
+        return function(*args)
+
+    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+        return "returned", None, ""
+
+    monkeypatch.setattr(Host, "_on_node", on_node)
+    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(module, "capacity", lambda scaling: 1)
+    sqlite_store.drivers.release(made.id, epoch)
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
+    try:
+        host._begin(sqlite_store.experiments.get(made.public_id))
+        await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
+    finally:
+        host.store.close()
+    assert nodes == ["a node"], "the log of rank 0 is complete"
+    found = [log for log in sqlite_store.logs.of_trial(trial_id(made.public_id, 0)) if log.segment == 1]
+    assert [(log.rank, log.text, log.complete) for log in found] == [(0, "kept\n", True), (1, "not sent\n", True)]
 
 
 SMALL: dict[str, Any] = {"num_samples": 3, "search": {"type": "random"}, "scheduler": {"type": "fifo"}}

@@ -153,7 +153,7 @@ def test_an_unfilled_bracket_goes_on_with_what_it_has() -> None:
     drive = Drive({"type": "hyperband", "reduction_factor": 3}, 2, num_samples=4, max_t=27, trouble=0).run()
     assert drive.core.ended
     reasons = [d.reason for d in drive.decisions() if isinstance(d, Resume)]
-    assert any("planned for 27 trials, but no more may be started" in reason for reason in reasons)
+    assert any("planned for 27 trials, but no further trial may be started" in reason for reason in reasons)
     assert [trial.state for trial in drive.core.trials].count(TrialState.COMPLETED) == 1
     assert max(event.iteration for _, event in drive.log if isinstance(event, Reported)) == 27
 

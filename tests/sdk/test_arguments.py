@@ -249,7 +249,7 @@ def test_a_name_that_ray_made_up_is_none() -> None:
     ("thing", "instead"),
     [
         (lambda: ray.tune.Tuner(train), r"tuner.run\(trainable, param_space, tune_config=..., run_config=...\)"),
-        (lambda: __import__("optuna").create_study(), "hand the objective over"),
+        (lambda: __import__("optuna").create_study(), "pass the objective"),
     ],
     ids=["tuner", "study"],
 )

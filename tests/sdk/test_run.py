@@ -305,7 +305,7 @@ class TestRun:
         assert [str(t.state) for t in result.trials] == ["failed", "completed"]
         assert "rank 1" in (result.trials[0].error or "")
 
-    def test_reports_go_by_a_line_of_their_own_and_by_ray_once_that_is_gone(self) -> None:
+    def test_reports_go_by_a_socket_and_by_ray_once_that_is_gone(self) -> None:
         def train(config: dict[str, Any]) -> None:
             import socket
 
@@ -313,13 +313,13 @@ class TestRun:
 
             for step in range(1, 21):
                 tuner.report({"loss": 1.0 / step})
-                line = current()._reports._sender._line  # type: ignore[union-attr]
+                client = current()._reports._sender._reports  # type: ignore[union-attr]
                 if step == 3:
-                    print("line", line._link is not None)
+                    print("socket", client._link is not None)
                 if step == 10:
-                    line._link._socket.shutdown(socket.SHUT_RDWR)
+                    client._link._socket.shutdown(socket.SHUT_RDWR)
                 if step == 12:
-                    print("line", line._link is not None)
+                    print("socket", client._link is not None)
 
         always = {"type": "median", "grace_period": 1, "min_samples_required": 100}  # decides at each report
         result = search(train, num_samples=1, scheduler=always)
@@ -327,7 +327,7 @@ class TestRun:
         assert [report["training_iteration"] for report in result.trials[0].history] == list(range(1, 21))
         home = Settings.from_env().home
         [log] = (home / "logs" / result.experiment_id).rglob("rank0.log")
-        assert log.read_text().splitlines() == ["line True", "line False"]
+        assert log.read_text().splitlines() == ["socket True", "socket False"]
 
     def test_what_every_rank_uses_is_kept_over_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TUNER_USAGE_EVERY_S", "0.2")

@@ -26,7 +26,7 @@ from tuner.domain.keys import checkpoint_id, segment_id, trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment
 from tuner.errors import Conflict, LostLease, NotFound, SpecError, StoreError
-from tuner.store import CodeRecord, LogChunk, Store, UsageSample, history
+from tuner.store import CodeRecord, Store, UsageSample, history
 
 
 def run_all(threads: list[threading.Thread]) -> None:
@@ -639,31 +639,6 @@ class TestViews:
         assert store.metrics.best_so_far(made.id, "accuracy", "max") == ([1.0, 4.0, 7.0], [0.3, 0.5, 0.6])
         assert store.metrics.best_so_far(made.id, "accuracy", "min") == ([1.0, 2.0], [0.3, 0.2])
         assert store.metrics.best_so_far(made.id, "nothing", "min") == ([], [])
-
-    def test_logs_by_rank_and_tail(self, store: Store) -> None:
-        made, _, _ = begin(store)
-        chunks = [
-            LogChunk(
-                trial=0, segment=1, rank=rank, stream="stdout", chunk_no=n, time=T0, text=f"{rank} a{n}\n{rank} b{n}\n"
-            )
-            for rank in (0, 1)
-            for n in (0, 1)
-        ]
-        store.ranks.add_logs(made.id, chunks)
-        store.ranks.add_logs(
-            made.id,
-            [*chunks, LogChunk(trial=9, segment=1, rank=0, stream="stdout", chunk_no=0, time=T0, text="nobody's")],
-        )
-        name = trial_id(made.public_id, 0)
-        assert store.ranks.logs(name) == chunks
-        assert store.ranks.logs(name, rank=1) == chunks[2:]
-        assert [(c.rank, c.text) for c in store.ranks.logs(name, tail=3)] == [
-            (0, "0 b0\n0 a1\n0 b1\n"),
-            (1, "1 b0\n1 a1\n1 b1\n"),
-        ]
-        assert store.ranks.logs(name, segment=2) == []
-        with pytest.raises(NotFound):
-            store.ranks.logs("trl_nothing")
 
 
 class TestCommands:

@@ -14,11 +14,12 @@ from tuner.domain.decisions import Decision, Exploit, Resume, Retry, Start
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import Limits, Objective, Spec
 from tuner.domain.keys import checkpoint_id, keyed_random, segment_id
+from tuner.domain.logs import LogChunk
 from tuner.driver.actions import Fit, Interrupt, Launch
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.space import Space
-from tuner.store import ExperimentRecord, LogChunk, Store, UsageSample
+from tuner.store import ExperimentRecord, Store, UsageSample
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 41, in train
@@ -222,19 +223,12 @@ class Search:
 
     def write_logs(self, number: int, ordinal: int = 1) -> None:
         """What two ranks would have printed."""
-        chunks = [
-            LogChunk(
-                trial=number,
-                segment=ordinal,
-                rank=rank,
-                stream="stdout",
-                chunk_no=0,
-                time=self.now,
-                text="".join(f"[rank {rank}] epoch {epoch} loss {2.3 / epoch:.3f}\n" for epoch in range(1, 9)),
-            )
-            for rank in (0, 1)
-        ]
-        self.store.ranks.add_logs(self.id, chunks)
+        chunks = []
+        for rank in (0, 1):
+            lines = (f"[rank {rank}] epoch {epoch} loss {2.3 / epoch:.3f}\n" for epoch in range(1, 9))
+            content = "".join(lines).encode()
+            chunks += [LogChunk.of(rank, 0, content, self.now), LogChunk.of(rank, len(content), b"", self.now)]
+        self.store.logs.add(self.id, {(number, ordinal): chunks})
 
     def write_usage(self, number: int, ordinal: int = 1) -> None:
         """What two ranks would have used: a core each, and memory that rises to 2 GiB."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.web.conftest import Open, Service
-from tests.web.searches import SHAPES, Search, bred, digits, steady, two_objectives
+from tests.web.searches import SHAPES, Search, bred, digits, steady
 from tuner.domain.experiment import Limits
 
 pytestmark = pytest.mark.browser

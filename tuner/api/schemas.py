@@ -31,7 +31,7 @@ from tuner.store import (
     Curve,
     DecisionRecord,
     ExperimentRecord,
-    LogChunk,
+    RankLog,
     ReportPoint,
     SegmentRecord,
     StreamItem,
@@ -648,18 +648,25 @@ class Changes(Model):
 
 
 class LogItem(Model):
-    segment: int
-    rank: int
-    stream: Annotated[str, Field(description="output, stdout or stderr")]
-    text: Annotated[str, Field(description="what it printed")]
+    """What one rank printed in one segment, or a part of it."""
+
+    segment: Annotated[int, Field(description="ordinal of the segment within the trial")]
+    rank: Annotated[int, Field(description="the rank that printed it")]
+    stream: Annotated[str, Field(description="always output: both streams, in the order in which they were written")]
+    text: Annotated[str, Field(description="what it printed; a line of its own says where bytes are not kept")]
+    start: Annotated[int, Field(description="offset of the text in the rank's log, in bytes")]
+    end: Annotated[int, Field(description="the offset that follows the text; ask for what follows with `offset`")]
+    left_out: Annotated[int, Field(description="how many bytes in between are not kept; a line in the text says where")]
+    complete: Annotated[bool, Field(description="the text goes up to the end, and the rank prints no more")]
 
 
 class Logs(Model):
     items: list[LogItem]
 
     @classmethod
-    def of(cls, chunks: list[LogChunk]) -> Logs:
-        return cls(items=[LogItem(segment=c.segment, rank=c.rank, stream=c.stream, text=c.text) for c in chunks])
+    def of(cls, logs: list[RankLog]) -> Logs:
+        names = ("segment", "rank", "text", "start", "end", "left_out", "complete")
+        return cls(items=[LogItem(stream="output", **{name: getattr(log, name) for name in names}) for log in logs])
 
 
 class UsageSeries(shown(UsageRecord)):  # type: ignore[misc]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, plain_text
 from tuner.api.context import Here
 from tuner.errors import Conflict
 from tuner.experiments import usecases
+from tuner.experiments.logs import LogReader, trial_logs
+from tuner.store import LogQuery
 
 router = APIRouter(tags=["trials"])
 MAX_NUMBER = 2**31 - 1
+MAX_OFFSET = 2**53 - 1
 
 
 @router.get(
@@ -38,11 +41,37 @@ def logs(
     trial_id: TrialId,
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only the last lines of each, this many")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only the last so many lines of each")] = None,
+    offset: Annotated[
+        int | None, Query(ge=0, le=MAX_OFFSET, description="only what follows this byte: `end` of the answer before")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most so many bytes of each")] = 1_000_000,
+    search: Annotated[
+        str | None,
+        Query(min_length=1, max_length=1000, description="only lines that contain this, in upper or lower case"),
+    ] = None,
 ) -> Response:
-    home = here.settings.home
-    found = usecases.trial_logs(here.store, home, plain_text(trial_id), rank=rank, segment=segment, tail=tail)
-    return answer(schemas.Logs.of(found))
+    query = LogQuery(rank=rank, segment=segment, tail=tail, offset=offset, limit=limit, search=search)
+    return answer(schemas.Logs.of(trial_logs(here.store, here.settings.home, plain_text(trial_id), query)))
+
+
+@router.get(
+    "/trials/{trial_id}/logs/text",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/plain": {}}, "description": "the log"}, **NOT_FOUND, **BAD},
+    summary="Get what one rank printed as plain text, and follow what it prints.",
+)
+def log_text(
+    here: Here,
+    trial_id: TrialId,
+    rank: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="which rank")] = 0,
+    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal; else the newest")] = None,
+    follow: Annotated[bool, Query(description="stay connected until the rank prints no more")] = False,
+) -> Response:
+    record = here.store.trials.get(plain_text(trial_id))
+    ordinal = segment if segment is not None else max((part.ordinal for part in record.segments), default=1)
+    source = LogReader(here.store, here.settings.home, record.public_id, ordinal, rank)
+    return StreamingResponse(source.stream(follow, here.ending), media_type="text/plain; charset=utf-8")
 
 
 @router.get(

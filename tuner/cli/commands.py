@@ -99,6 +99,27 @@ def explain(
 
 
 @app.command()
+def logs(
+    trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name")],
+    number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="only this process of the trial")] = None,
+    segment: Annotated[
+        int | None, typer.Option(min=1, help="which run of the trial; the newest if none is given")
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="only the last so many lines")] = None,
+    search: Annotated[str | None, typer.Option(help="only lines that contain this, in upper or lower case")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="print what one process writes until it ends")] = False,
+) -> None:
+    """Print what the processes of a trial have written, wherever they ran."""
+    from tuner.cli.logs import logs_of
+    from tuner.store import LogQuery
+
+    query = LogQuery(rank=rank, segment=segment, tail=tail, search=search)
+    for text in logs_of(_settings(), trial, number, query, follow=follow):
+        print(printable(text), end="", flush=True)
+
+
+@app.command()
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[

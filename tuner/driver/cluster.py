@@ -130,6 +130,11 @@ def remove_orphans() -> int:
     return removed
 
 
+def living_nodes() -> set[str]:
+    """Return Ray's ids of the nodes that are alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
 def capacity(scaling: Scaling) -> int | None:
     """How many worker groups of this kind the present cluster holds at once, at least one; None where it cannot be told."""
     bundle = scaling.bundle()

@@ -35,11 +35,13 @@ from tuner.domain.events import (
 )
 from tuner.domain.events import CheckpointSaved as Saved
 from tuner.domain.keys import keyed_seed, segment_id, trial_id
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
-from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, remove_orphans
+from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.core import Core
 from tuner.driver.judge import Judge
+from tuner.driver.logs import LogKeeper, Owner
 from tuner.driver.loop import ExperimentLoop
 from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.parts import load_parts
@@ -54,9 +56,10 @@ from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects, transfer
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
-from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.manager import GroupManager, LogFile
 from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
-from tuner.trials.messages.report_socket import Address, Exchange
+from tuner.trials.messages.report_socket import Address, ReportServer
+from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ T = TypeVar("T")
 POLL_S = 0.5
 AGAIN_S = 5.0
 """How long an experiment whose driver crashed is left alone before it is taken up again."""
+LOGS_S = 10.0
+"""How long the end of an experiment waits for its logs; what takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
 
@@ -141,6 +146,11 @@ class Driven:
         """Where the experiment's checkpoints lie."""
         return join(self.record.spec.checkpoint.storage or self.host.settings.storage, self.record.public_id)
 
+    @property
+    def log_dir(self) -> str:
+        """Where the ranks write their logs, on the nodes where they run."""
+        return str(self.host.settings.home / "logs" / self.record.public_id)
+
     def segment_name(self, number: int, ordinal: int) -> str:
         return segment_id(self.record.public_id, number, ordinal)
 
@@ -154,6 +164,8 @@ class Driven:
     async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
         launch = self._launch(number, ordinal, milestone)
         self.host.segments[launch.segment_id] = (self, number, ordinal, launch.start_iteration)
+        if self.host.logs is not None:
+            self.host.logs.begin(launch.segment_id, Owner(self.record.id, number, ordinal))
         try:
             outcome = await self.host.groups.run(launch, inbox=self)
         finally:
@@ -206,7 +218,7 @@ class Driven:
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
             durable=settings.durability == "FULL",
-            log_dir=str(settings.home / "logs" / experiment),
+            log_dir=self.log_dir,
             first_milestone=milestone,
             checkpoint_every=spec.checkpoint.frequency,
             milestone_checkpoints=self.core.scheduler.SAVES_AT_MILESTONES,
@@ -316,8 +328,11 @@ class Host:
         self._news: list[str] = []  # what the log of the service is to say
         self._offered: set[int] = set()
         self._groups: GroupManager | None = None
-        self._exchange = Exchange(self.report)
-        self._line: Address | None = None
+        self.logs: LogKeeper | None = None
+        if settings.log_bytes:
+            self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
+        self._report_server = ReportServer(self.report, self.take_logs)
+        self._report_address: Address | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
@@ -346,10 +361,18 @@ class Host:
             self._groups = GroupManager(
                 ray.get_runtime_context().current_actor,
                 name=self.name,
-                line=self._line,
+                report_address=self._report_address,
                 reserve_after_s=self.settings.reserve_after_s,
+                logs=self.logs,
+                log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
             )
         return self._groups
+
+    async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
+        if node != self.node and node in await asyncio.to_thread(living_nodes):
+            return await on_node(node, function, *args)
+        return await asyncio.to_thread(function, *args)
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
@@ -363,11 +386,11 @@ class Host:
             self._adopting = adopt
         if not self._background:
             await asyncio.to_thread(remove_orphans)
-            if self._line is None:
+            if self._report_address is None:
                 with contextlib.suppress(
                     OSError
                 ):  # an address that is not this machine's own, behind NAT: reports go by calls
-                    self._line = await self._exchange.open(ray.util.get_node_ip_address())
+                    self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
                 gc.collect()
                 gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
             self._poked = asyncio.Event()
@@ -421,6 +444,11 @@ class Host:
             driven, number, ordinal, _ = found
             await driven.loop.put(Saved(time=time.time(), trial=number, segment=ordinal, checkpoint=info))
 
+    async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Store what a rank has printed."""
+        if self.logs is not None:
+            await self.logs.take(segment_id, chunks)
+
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
         """From any rank: the value of a parameter that its training code has come to; equal for all ranks."""
         driven, number, ordinal, _ = self._segment(segment_id)
@@ -449,7 +477,7 @@ class Host:
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """rank -> its Python stack ("stack") and what it uses now (see `process_stats.usage`), of a segment that runs."""
-        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.figures(segment_id))
+        stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
@@ -475,6 +503,8 @@ class Host:
         await self._end_tasks(self._background)
         if self._groups is not None:
             await self._groups.rest(keep_groups)
+        if self.logs is not None:
+            await self.logs.flush(timeout=LOGS_S)
         self.store.close()
 
     async def close(self) -> None:
@@ -482,7 +512,9 @@ class Host:
         await self._end_tasks([*self._background, *self.tasks.values()])
         if self._groups is not None:
             await self._groups.close()
-        await self._exchange.close()
+        if self.logs is not None:
+            await self.logs.flush(timeout=LOGS_S)
+        await self._report_server.close()
         self._writer.shutdown(wait=False)
         self.store.close()
 
@@ -521,6 +553,7 @@ class Host:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.storage)
+                await self._find_logs(driven)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
@@ -541,6 +574,8 @@ class Host:
         finally:
             self.driven.pop(record.id, None)
             await self._leave_nothing(record)
+            if self.logs is not None:
+                await self.logs.flush(record.id, timeout=LOGS_S)
             self._claimed.pop(record.id, None)
             with contextlib.suppress(Exception):
                 await self.write(store.drivers.release, record.id, epoch)
@@ -569,6 +604,21 @@ class Host:
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
         await self.write(self.store.drivers.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
+
+    async def _find_logs(self, driven: Driven) -> None:
+        """Read, in the background, the rest of the logs of ranks that died with an earlier host."""
+        if self.logs is None:
+            return
+        files: dict[Owner, list[LogFile]] = {}
+        names: dict[Owner, str] = {}
+        for found in await asyncio.to_thread(self.store.logs.unfinished, driven.record.id):
+            owner = Owner(driven.record.id, found.trial, found.segment)
+            path = os.path.join(driven.log_dir, found.segment_id, f"rank{found.rank}.log")
+            files.setdefault(owner, []).append(LogFile(found.rank, found.node, path))
+            names[owner] = found.segment_id
+        for owner, name in names.items():
+            self.logs.begin(name, owner)
+            self.logs.end(name, files[owner], gone=asyncio.sleep(0))
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, (driven, *_) in self.segments.items() if driven.record.id == record.id]

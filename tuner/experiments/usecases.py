@@ -28,7 +28,7 @@ from tuner.experiments.preview import Preview, preview
 from tuner.experiments.spec import escape, parse_spec
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
-from tuner.store import CodeRecord, ExperimentRecord, LogChunk, Store
+from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: with any of these in the runtime_env, workers may have packages that this process does not have
@@ -248,68 +248,3 @@ def schedule(store: Store, public_id: str, number: int | None = None) -> list[di
     record = store.experiments.get(public_id)
     place = lineage.best(store, record) if number is None else lineage.newest(store, trial_id(public_id, number))
     return lineage.schedule(lineage.lineage(place, lineage.stored(store, public_id))) if place else []
-
-
-# -- logs --------------------------------------------------------------------------------------------------------------
-
-
-def trial_logs(
-    store: Store,
-    home: Path,
-    trial: str,
-    *,
-    rank: int | None = None,
-    segment: int | None = None,
-    tail: int | None = None,
-) -> list[LogChunk]:
-    """Return what the ranks of a trial printed, one item per segment and rank.
-
-    Ranks write files under the home of their machine. What a driver has stored in the database comes from there instead.
-
-    tail: return only the last lines of each, this many.
-    """
-    if stored := store.ranks.logs(trial, rank=rank, segment=segment, tail=tail):
-        return stored
-    record = store.trials.get(trial)
-    items = []
-    for part in record.segments:
-        if segment is not None and part.ordinal != segment:
-            continue
-        for number, path in _rank_files(home / "logs" / record.experiment / part.public_id):
-            if rank is None or number == rank:
-                text, written = _last_lines(path, tail)
-                items.append(
-                    LogChunk(
-                        trial=record.number,
-                        segment=part.ordinal,
-                        rank=number,
-                        stream="output",
-                        chunk_no=0,
-                        time=written,
-                        text=text,
-                    )
-                )
-    return items
-
-
-def _rank_files(folder: Path) -> list[tuple[int, Path]]:
-    found = []
-    for path in folder.glob("rank*.log"):
-        number = path.stem.removeprefix("rank")
-        if number.isdecimal():
-            found.append((int(number), path))
-    return sorted(found)
-
-
-MAX_LOG_BYTES = 1_000_000
-
-
-def _last_lines(path: Path, lines: int | None) -> tuple[str, float]:
-    """Return (the end of the file, when it was written)."""
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        file.seek(max(0, status.st_size - MAX_LOG_BYTES))
-        text = file.read().decode(errors="replace")
-    if lines is not None:
-        text = "".join(text.splitlines(keepends=True)[-lines:]) if lines > 0 else ""
-    return text, status.st_mtime

@@ -1,8 +1,8 @@
 """ASHA, stopping form: at each rung a trial goes on only if it is among the best 1/eta of those that have reached it.
 
 Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel Hyperparameter
-Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The paper's algorithm promotes trials (see `asha_promotion`);
-Ray Tune and Optuna implement the form here, which stops them.
+Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes
+trials; that is `asha_promotion`. The form here stops trials instead, as Ray Tune and Optuna do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface of a scheduler: a pure state machine that decides which trials go on training.
+"""The interface of a scheduler: a pure state machine that decides which trials train.
 
 A scheduler has no clock, no I/O, no threads and no random generator of its own. Its methods are of three kinds.
 Keeping them apart is what lets a search survive the death of its driver.
@@ -195,7 +195,7 @@ class Scheduler(ABC):
         """Fold a fact into `state`."""
 
     def enacted(self, decision: Decision, trials: Population) -> None:  # noqa: B027
-        """Fold a committed decision into `state`. It may be one of this scheduler, of a user or of the core."""
+        """Fold a committed decision into `state`. It may come from this scheduler, a user or the core."""
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         """Return what to do after a fact. An empty sequence means that the trial continues."""

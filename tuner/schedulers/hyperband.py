@@ -248,6 +248,6 @@ class HyperBandScheduler(Scheduler):
         reason = (
             f"resumed from {where}: the best of {len(bracket.arrived)} trials, of which {keep} "
             f"continue{'s' if keep == 1 else ''}; "
-            f"their bracket was planned for {bracket.size} trials, but no more may be started"
+            f"their bracket was planned for {bracket.size} trials, but no further trial may be started"
         )
         return Resume(trial=best, reason=reason)

@@ -1,55 +1,38 @@
-"""Show what the ranks print, while they print it, each line with its trial and rank."""
+"""Show what the ranks print, soon after they print it, each line with its trial and rank."""
 
 from __future__ import annotations
 
-import itertools
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from tuner.domain.keys import segment_id
+from tuner.store import Store
 
-_ORDINALS = 200
+LATE_S = 30.0
+"""How long after its end a segment's log is still looked at: the last lines may come from another node."""
+_Key = tuple[int, int, int]  # trial, segment, rank
 
 
 class Echo:
-    """Follows the log files of an experiment's ranks on this machine, from their present ends.
+    """Follows the logs of an experiment's ranks, wherever they run, from where the logs end now.
 
     A progress bar overwrites its line. Only the last state of such a line is shown, once the line is complete.
     """
 
-    def __init__(self, folder: Path, experiment: str) -> None:
-        self._folder, self._experiment = folder, experiment
-        self._read: dict[Path, int] = {path: path.stat().st_size for path in self._files()}
-        self._left: dict[Path, bytes] = {}
-        self._trials: dict[str, int] = {}
+    def __init__(self, store: Store, experiment: int) -> None:
+        self._store, self._experiment = store, experiment
+        self._ends: dict[_Key, int] = store.logs.ends(experiment)
+        self._unfinished: dict[_Key, str] = {}
 
-    def lines(self, trials: int) -> Iterator[str]:
-        """Return ``(trial 3, rank 0) text`` for every line completed since the last call. `trials`: how many there are."""
-        for path in self._files():
-            start = self._read.get(path, 0)
-            if path.stat().st_size <= start:
-                continue
-            with path.open("rb") as file:
-                file.seek(start)
-                content = file.read()
-            self._read[path] = start + len(content)
-            *whole, self._left[path] = (self._left.get(path, b"") + content).split(b"\n")
-            number = self._trial(path.parent.name, trials)
-            for line in whole:
-                text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
-                yield f"({'trial ?' if number is None else f'trial {number}'}, {_rank(path)}) {text}"
-
-    def _files(self) -> list[Path]:
-        return sorted(self._folder.glob("seg_*/rank*.log"))
-
-    def _trial(self, segment: str, trials: int) -> int | None:
-        if segment not in self._trials:
-            for ordinal, number in itertools.product(range(1, _ORDINALS), range(trials)):
-                if segment_id(self._experiment, number, ordinal) == segment:
-                    self._trials[segment] = number
-                    break
-        return self._trials.get(segment)
-
-
-def _rank(path: Path) -> str:
-    return f"rank {path.stem.removeprefix('rank')}"
+    def lines(self) -> Iterator[str]:
+        """Yield ``(trial 3, rank 0) text`` for every line that has been finished since the last call."""
+        for log in self._store.logs.recent(self._experiment, time.time() - LATE_S, self._ends):
+            key = log.trial, log.segment, log.rank
+            self._ends[key] = log.end
+            *finished, rest = (self._unfinished.pop(key, "") + log.text).split("\n")
+            if log.complete and rest:
+                finished.append(rest)
+            elif rest:
+                self._unfinished[key] = rest
+            for line in finished:
+                shown = line.rstrip("\r").rpartition("\r")[2]
+                yield f"(trial {log.trial}, rank {log.rank}) {shown}"

@@ -87,7 +87,7 @@ class Progress:
             return
         record = self.store.experiments.get(self.experiment_id)
         if self._echo is not None:
-            for line in self._echo.lines(sum(record.counts.values())):
+            for line in self._echo.lines():
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         now, new = time.monotonic(), record.last_event_seq != self._seen_seq
         if new:

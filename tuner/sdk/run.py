@@ -286,7 +286,7 @@ def _drive(
 
     keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
-    echo = Echo(settings.home / "logs" / experiment_id, experiment_id) if verbose > 1 else None
+    echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address

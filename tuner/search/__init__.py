@@ -95,7 +95,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         return _build("optuna", {"sampler": argument}, pointer)
     if "ray.tune.search.searcher.Searcher" in families:
         return _build("ray", {"searcher": argument}, pointer)
-    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # draws at random, and grids out
+    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # it draws at random, and runs grids
         if getattr(argument, "_points_to_evaluate", None):
             raise SpecError("give points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
         return _build("random", {}, pointer)

@@ -175,7 +175,7 @@ class _Live(Cache):
 
 
 def ray_space(space: Space) -> dict[str, Any]:
-    """Return the parameters as `ray.tune` domains, nested by path. A choice of anything but scalars is by index."""
+    """Return the parameters as `ray.tune` domains, nested by path. Choices among other things than scalars have indices."""
     sample = sys.modules["ray.tune.search.sample"]
     nested: dict[str, Any] = {}
     for p in space.parameters:

@@ -59,18 +59,18 @@ class Parameter:
 
     path: str
     kind: Kind
-    type: str  # as declared: "loguniform"
+    type: str
     lower: float = -math.inf
     upper: float = math.inf
     log: bool = False
-    step: float | None = None  # 1 for integers, q where it was given
+    step: float | None = None
     mean: float = 0.0
     sd: float = 1.0
-    categories: tuple[Any, ...] = ()  # a `Branch` where the category is a space of its own
+    categories: tuple[Any, ...] = ()
     ordered: bool = False
     plain: bool = True
     grid: bool = False
-    condition: tuple[str, int] | None = None  # active only where this choice has this index
+    condition: tuple[str, int] | None = None
     _places: dict[tuple[Any, Any], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -119,7 +119,11 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # type -> neede
 
 
 def domain_of(value: Any) -> Any:
-    """Return our `Domain` for Ray Tune's objects and its ``{"grid_search": [...]}``, and Python's numbers for numpy's."""
+    """Return our form of a value.
+
+    Ray Tune's objects and its ``{"grid_search": [...]}`` become a `Domain`, and numpy's scalars become Python's. Any other
+    value stays as it is.
+    """
     if isinstance(value, Domain):
         return value
     if isinstance(value, Mapping):

@@ -34,7 +34,7 @@ class Space:
         """
         build = Builder()
         if not isinstance(source, Mapping):
-            raise SpecError(f"a search space is a dict of parameters, got {show(source)}", pointer)
+            raise SpecError(f"expected a search space, which is a dict of parameters, got {show(source)}", pointer)
         self._root = build.node(source, "", pointer, None, 0)
         if build.errors:
             raise SpecError(build.errors)
@@ -44,7 +44,10 @@ class Space:
 
     @classmethod
     def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:
-        """Return the space of a dict of primitives, of Ray Tune's objects of the same names, of constants and of such dicts."""
+        """Return the space of a dict.
+
+        Its values are primitives, Ray Tune's objects of the same names, constants, or such dicts.
+        """
         return cls(space, pointer=pointer)
 
     @classmethod
@@ -60,7 +63,7 @@ class Space:
             pointer: where the space is in the spec, for error messages.
         """
         if not isinstance(data, Mapping):
-            raise SpecError(f"a search space is an object of parameters, got {show(data)}", pointer)
+            raise SpecError(f"expected a search space, which is an object of parameters, got {show(data)}", pointer)
         reader = Reader(load(blob, pointer), opaque)
         source = {str(key): reader.value(value, f"{pointer}/{escape(key)}", 1) for key, value in data.items()}
         if reader.errors:
@@ -169,7 +172,7 @@ class Space:
             SpecError: lists values that are unknown, outside their domain, or of a branch that is not chosen.
         """
         if not isinstance(point, Mapping):
-            raise SpecError(f"a point is a dict of values, got {show(point)}", pointer)
+            raise SpecError(f"expected a point, which is a dict of values, got {show(point)}", pointer)
         if self._is_flat(point):
             return {p.path: p.normal_form(point[p.path]) for p in self.parameters if p.path in point}
         checker = Checker(self._by_path)

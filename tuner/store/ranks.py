@@ -1,8 +1,7 @@
-"""What ranks print and use."""
+"""What ranks use of their machines."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,16 +10,13 @@ from sqlalchemy import Select, select
 from tuner.errors import NotFound
 from tuner.store.database import Database
 from tuner.store.experiments import begin
-from tuner.store.records import LogChunk, UsageSample, UsageSeries
-from tuner.store.rows import clean
-from tuner.store.tables import log_chunk, rank_usage, segment, trial
+from tuner.store.records import UsageSample, UsageSeries
+from tuner.store.tables import rank_usage, segment, trial
 from tuner.store.writer import Cursor
 
 _SEGMENT = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
-_LOG = """
-INSERT INTO log_chunk (segment_id, rank, stream, chunk_no, time, text) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
 _USAGE_COLUMNS = [column.name for column in rank_usage.c if column.name != "segment_id"]
 _USAGE = f"""
 INSERT INTO rank_usage (segment_id, {", ".join(_USAGE_COLUMNS)})
@@ -31,38 +27,6 @@ _USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (samp
 class Ranks:
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def add_logs(self, experiment_id: int, chunks: Sequence[LogChunk]) -> None:
-        """Append what ranks printed. A chunk that is stored already stays as it is."""
-        with self._database.write() as cursor:
-            ids = _segment_ids(cursor, experiment_id, {(chunk.trial, chunk.segment) for chunk in chunks})
-            rows = [
-                (ids[c.trial, c.segment], c.rank, c.stream, c.chunk_no, c.time, clean(c.text))
-                for c in chunks
-                if (c.trial, c.segment) in ids
-            ]
-            if rows:
-                cursor.executemany(_LOG, rows)
-
-    def logs(
-        self, trial_public_id: str, *, rank: int | None = None, segment: int | None = None, tail: int | None = None
-    ) -> list[LogChunk]:
-        """Return what ranks printed, in order, by (segment, rank, stream).
-
-        With `tail`, return the last so many lines of each, as one chunk. Raise NotFound if there is no such trial.
-        """
-        query = _of_ranks(log_chunk, trial_public_id, rank, segment)
-        query = query.order_by(log_chunk.c.stream, log_chunk.c.chunk_no)
-        with self._database.read() as connection:
-            found = connection.execute(select(trial.c.number).where(trial.c.public_id == trial_public_id)).scalar()
-            if found is None:
-                raise NotFound(f"no trial {trial_public_id}")
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-        for row in rows:
-            row["segment"] = row.pop("ordinal")
-            del row["segment_id"], row["started_at"]
-        chunks = [LogChunk(trial=found, **row) for row in rows]
-        return chunks if tail is None else _tail(chunks, tail)
 
     def add_usage(
         self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None
@@ -138,15 +102,3 @@ def _cpu_percent(rows: Sequence[Any]) -> list[float | None]:
         percents.append(max(0.0, 100.0 * (row.cpu_s - used) / (row.time - time)) if known else None)
         time, used = row.time, row.cpu_s
     return percents
-
-
-def _tail(chunks: list[LogChunk], lines: int) -> list[LogChunk]:
-    """Return the last `lines` lines of each (segment, rank, stream), as one chunk each."""
-    streams: dict[tuple[int, int, str], list[LogChunk]] = {}
-    for chunk in chunks:
-        streams.setdefault((chunk.segment, chunk.rank, chunk.stream), []).append(chunk)
-    tails = []
-    for parts in streams.values():
-        text = "".join("".join(part.text for part in parts).splitlines(keepends=True)[-lines:]) if lines > 0 else ""
-        tails.append(dataclasses.replace(parts[-1], text=text))
-    return tails

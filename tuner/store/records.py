@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -301,16 +301,48 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogChunk:
-    """A piece of what one rank printed. `chunk_no` counts from 0 per (segment, rank, stream), so a repeat is harmless."""
+class LogQuery:
+    """Which logs of a trial are wanted, and what of each.
+
+    offset: what follows this byte of the log; else the end of the log. tail: at most so many lines, the last ones. search:
+    only lines that contain this text, in any case of letters. limit: at most so many bytes.
+    """
+
+    rank: int | None = None
+    segment: int | None = None
+    offset: int | None = None
+    tail: int | None = None
+    search: str | None = None
+    limit: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLog:
+    """What one rank printed in one segment: bytes `start` to `end` of its log, as text.
+
+    To read on, ask again with `end` as the offset. left_out: how many bytes between `start` and `end` are not kept, which a
+    line in the text says. complete: the rank prints no more, and the text goes up to its last word.
+    """
 
     trial: int
     segment: int
     rank: int
-    stream: str
-    chunk_no: int
-    time: float
     text: str
+    start: int
+    end: int
+    left_out: int
+    complete: bool
+    time: float  # when the newest part was written, in seconds since the epoch
+
+
+class OpenLog(NamedTuple):
+    """A rank whose log has no end in the database, and the node that it ran on."""
+
+    trial: int
+    segment: int  # ordinal within the trial
+    segment_id: str
+    rank: int
+    node: str  # Ray's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

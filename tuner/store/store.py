@@ -19,6 +19,7 @@ from tuner.store.database import Database
 from tuner.store.drivers import Drivers
 from tuner.store.experiments import Experiments
 from tuner.store.log import Log
+from tuner.store.logs import Logs
 from tuner.store.metrics import Metrics
 from tuner.store.ranks import Ranks
 from tuner.store.trials import Trials
@@ -32,7 +33,8 @@ class Store:
     metrics: names and curves.
     log: decisions and events, as people read them.
     changes: the rows that changed behind an entry of the log.
-    ranks: what ranks print and use.
+    ranks: what ranks use.
+    logs: what ranks print.
     code: training functions that travel by value.
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
@@ -47,6 +49,7 @@ class Store:
         self.log = Log(database)
         self.changes = ChangeLog(database)
         self.ranks = Ranks(database)
+        self.logs = Logs(database)
         self.code = Code(database)
         self.commands = Commands(database)
         self.drivers = Drivers(database)

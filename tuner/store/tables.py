@@ -335,10 +335,10 @@ log_chunk = Table(
     metadata,
     Column("segment_id", Id, primary_key=True, autoincrement=False),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("stream", String(8), primary_key=True),  # stdout | stderr
-    Column("chunk_no", Integer, primary_key=True, autoincrement=False),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),  # offset in the file that the rank writes
+    Column("size", Integer, primary_key=True, autoincrement=False),  # bytes of the file; 0 marks its end
     Column("time", Real, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),  # zlib
     sqlite_with_rowid=False,
 )
 

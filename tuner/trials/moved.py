@@ -1,9 +1,9 @@
-"""Modules of before, by the names that pickles still have for them.
+"""Import modules that have moved by their old names, for the sake of old pickles.
 
-Training functions, searchers and checkpoints lie in databases and files as pickles, which refer to what they use by module and
-name: a function that calls `tuner.report` says `tuner.trials.session` and `report`. So a module that moves keeps its old name,
-here and for nobody else: the package `tuner.trials` makes Python's import system give the module of today for it. That holds
-for every pickle, those within pickles and those that Ray loads included.
+Databases and files contain pickles of training functions, searchers and checkpoints. A pickle refers to what it uses
+by module and name: a function that calls `tuner.report` refers to `report` in `tuner.trials.session`. When a module
+moves, its old name must therefore still be importable. This module tells Python's import system which module of today
+has which old names. It works for all pickles, including nested ones and those that Ray loads.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ MOVED = {
     "tuner.pickling": "tuner.usercode.pickling",
     "tuner.trainable": "tuner.usercode.trainable",
 }
-"""Name of before -> name of today. A package that has the name of before takes `names_of` for its `__getattr__`."""
+"""Old name -> name of today. If a package has the old name of a module, its `__getattr__` is made by `names_of`."""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Answers an import of a name of before with the module of today, which then has both names in `sys.modules`."""
+    """Imports the module of today when an old name is imported; `sys.modules` then has it under both names."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in MOVED else None
@@ -67,13 +67,16 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make the names of before importable. It comes last, so that a module that is there is found first."""
+    """Make the old names importable. Modules that exist are found first."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 def names_of(package: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that has the name of a module of before: it looks in the module of today."""
+    """Return a `__getattr__` for a package that has the old name of a module.
+
+    It looks the name up in the module of today.
+    """
 
     def getattribute(name: str) -> Any:
         # The import system itself asks for some of these, and for submodules that are not imported yet.

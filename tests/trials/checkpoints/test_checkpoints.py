@@ -159,7 +159,7 @@ def test_sweeping_removes_what_was_never_committed(storage: str, tmp_path: Path)
 def test_files_that_are_not_there_cannot_be_committed(storage: str) -> None:
     uri = join(storage, "trial_00000", "one")
     (place(uri) / "weights.pt").write(b"w")
-    with pytest.raises(CheckpointError, match="is not whole: other.pt is missing"):
+    with pytest.raises(CheckpointError, match="is incomplete: other.pt is missing"):
         checkpoints.commit(uri, {"weights.pt": (1, "x"), "other.pt": (1, "x")}, {})
 
 
@@ -211,7 +211,7 @@ def test_one_below_a_variable_that_only_its_own_node_has_is_fetched(tmp_path: Pa
     with checkpoint.as_directory() as folder:
         assert Path(folder, "count").read_text() == "3"
     assert Path(checkpoint.to_directory(tmp_path / "copy"), "count").read_text() == "3"
-    assert checkpoints.papers(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
+    assert checkpoints.manifest_and_marker(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
     with pytest.raises(CheckpointError, match="NOT_SET_HERE, which is not set here"):
         Checkpoint(uri).to_directory()
 
@@ -238,7 +238,9 @@ def test_a_download_whose_reader_was_killed_is_removed_by_the_next_one(s3: str, 
 def test_a_variable_that_is_a_relative_path_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process would take it for a directory of its own."""
     monkeypatch.setenv("SCRATCH", "scratch")
-    with pytest.raises(CheckpointError, match=r"the storage \$SCRATCH/x is scratch/x here, which is no absolute path"):
+    with pytest.raises(
+        CheckpointError, match=r"the storage \$SCRATCH/x is scratch/x here, which is not an absolute path"
+    ):
         place("$SCRATCH/x")
 
 

@@ -27,7 +27,7 @@ class Pair:
     """Rank 0 and rank 1 of a group."""
 
     def __init__(self, storage: Path) -> None:
-        self.hub, (self.spoke,) = star(2)
+        self.server, (self.client,) = star(2)
         self.committed: list[CheckpointInfo] = []
         self.zero, self.one = (
             Saver(
@@ -36,16 +36,16 @@ class Pair:
                 trial_number=0,
                 rank=rank,
                 world_size=2,
-                hub=self.hub if rank == 0 else None,
+                server=self.server if rank == 0 else None,
                 committed=self.committed.append,
             )
             for rank in range(2)
         )
-        threading.Thread(target=answer_notes, args=(self.spoke, lambda _: self.one), daemon=True).start()
+        threading.Thread(target=answer_notes, args=(self.client, lambda _: self.one), daemon=True).start()
 
     def close(self) -> None:
-        self.hub.close()
-        self.spoke.close()
+        self.server.close()
+        self.client.close()
 
 
 def fill(name: str, text: str = "text") -> checkpoints.Source:

@@ -185,7 +185,7 @@ def test_several_values(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, "returned None, which is no number"),
+        (None, "returned None, which is not a number"),
         ("good", "returned 'good'"),
         ((1.0, 2.0), "returned 2 values for the 1 objective loss"),
     ],
@@ -261,5 +261,5 @@ def test_what_is_not_here_says_so(driver: Driver) -> None:
 
 
 def test_outside_a_trial() -> None:
-    with pytest.raises(OutsideTrial, match="hand it to tuner.run"):
+    with pytest.raises(OutsideTrial, match="pass it to tuner.run"):
         Objective(lambda trial: 1.0, ("loss",))({})

@@ -240,7 +240,7 @@ def test_a_rank_that_does_not_report_as_often(bench: Bench) -> None:
 def test_no_report(bench: Bench) -> None:
     failure = run(bench, bench.launch(never_reports, 2))
     assert (failure.kind, failure.cause) == ("user", "no_report")
-    assert "without a single call of tuner.report" in failure.message
+    assert "without calling tuner.report" in failure.message
     assert failure.log_tail == "done already"
 
 

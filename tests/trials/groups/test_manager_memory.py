@@ -111,7 +111,7 @@ def own_bench(without_ray: None, tmp_path: Path) -> Iterator[Bench]:
 def test_by_the_kernel(own_bench: Bench, cgroup: Path) -> None:
     failure = run(own_bench, own_bench.launch(fills_its_cgroup, 2, params={"cgroup": str(cgroup)}))
     assert (failure.kind, failure.cause, failure.rank) == ("user", "oom", 1)
-    assert "killed by the kernel for want of memory" in failure.message
+    assert "killed by the kernel because memory ran out" in failure.message
 
 
 def test_by_rays_memory_monitor(watchful: None, own_bench: Bench) -> None:

@@ -4,20 +4,27 @@ import pytest
 import ray.exceptions as r
 
 from tuner.domain.experiment import Scaling
-from tuner.trials.groups.placement import seats, unmet
+from tuner.trials.groups.placement import assign_ranks, unmet
 from tuner.trials.groups.pool import LostAtStart, start_error
 from tuner.trials.messages.protocol import Member
 
 
 def member(node: str, *gpus: str) -> Member:
     return Member(
-        node=node, host=node, ip="10.0.0.1", pid=1, gpus=gpus, hub=(node, 1), token=node.encode(), oom_kills=0
+        node=node,
+        host=node,
+        ip="10.0.0.1",
+        pid=1,
+        gpus=gpus,
+        channel_address=(node, 1),
+        token=node.encode(),
+        oom_kills=0,
     )
 
 
 def test_ranks_of_a_node_are_consecutive_and_ordered_by_their_gpus() -> None:
     members = [member("b", "1"), member("a", "0"), member("b", "0"), member("a", "10"), member("a", "9")]
-    order, found = seats(members, Scaling(num_workers=5, use_gpu=True))
+    order, found = assign_ranks(members, Scaling(num_workers=5, use_gpu=True))
     assert [(members[i].node, members[i].gpus[0]) for i in order] == [
         ("b", "0"),
         ("b", "1"),
@@ -34,7 +41,7 @@ def test_ranks_of_a_node_are_consecutive_and_ordered_by_their_gpus() -> None:
     ]
     assert [s.gpus for s in found] == [("0", "1")] * 2 + [("0", "9", "10")] * 3, "all of its node, for peer-to-peer"
     assert [s.devices for s in found] == [(0,), (1,), (0,), (1,), (2,)]
-    assert {s.hub for s in found} == {("b", 1)}
+    assert {s.channel_address for s in found} == {("b", 1)}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +56,8 @@ def test_ranks_of_a_node_are_consecutive_and_ordered_by_their_gpus() -> None:
     ],
 )
 def test_the_backend(members: list[Member], asked: str, backend: str) -> None:
-    _, found = seats(members, Scaling(num_workers=len(members), backend=asked))  # type: ignore[arg-type]
-    assert {seat.backend for seat in found} == {backend}
+    _, found = assign_ranks(members, Scaling(num_workers=len(members), backend=asked))  # type: ignore[arg-type]
+    assert {assignment.backend for assignment in found} == {backend}
 
 
 NODES = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}]

@@ -210,7 +210,7 @@ def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that
         return told
 
     told = asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert told[0] == "lets a worker with 1 CPU find room first, which was asked for earlier"
+    assert told[0] == "waits until a worker with 1 CPU, asked for earlier, has found room"
 
 
 def test_who_asks_for_nothing_that_a_waiting_group_lacks_is_not_held_up(

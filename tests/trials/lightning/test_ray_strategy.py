@@ -33,7 +33,7 @@ from tuner.trials.lightning.flavour import flavour_of
 from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayStrategy, _Job, _pickled
 from tuner.trials.lightning.results import in_order
 from tuner.trials.lightning.switches import Switches
-from tuner.trials.lightning.trial import Ranks, take_seat
+from tuner.trials.lightning.trial import Ranks, assign_trainer
 from tuner.trials.lightning.workers import _Tee
 
 pytestmark = [
@@ -464,7 +464,7 @@ def test_a_mac_may_ask_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     made = pl.Trainer(
         strategy=strategy(use_gpu=True, lightning=FLAVOURS[0]), accelerator="cpu", precision="bf16-mixed", logger=False
     )
-    take_seat(made, Ranks.make(flavour_of(made), 1, 2, 1, 2, 0), torch.device("cuda", 1))
+    assign_trainer(made, Ranks.make(flavour_of(made), 1, 2, 1, 2, 0), torch.device("cuda", 1))
     assert isinstance(made.accelerator, pl.accelerators.CUDAAccelerator)
     assert made.strategy.root_device == torch.device("cuda", 1)
     assert made.precision_plugin.device == "cuda"

@@ -5,63 +5,63 @@ import threading
 
 import pytest
 
-from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 TOKEN = b"0123456789abcdef"
 
 
-def star(size: int) -> tuple[Hub, list[Spoke]]:
-    hub = Hub("127.0.0.1", TOKEN)
-    spokes: dict[int, Spoke] = {}
+def star(size: int) -> tuple[ChannelServer, list[ChannelClient]]:
+    server = ChannelServer("127.0.0.1", TOKEN)
+    clients: dict[int, ChannelClient] = {}
 
     def connect(rank: int) -> None:
-        spokes[rank] = Spoke(hub.address, TOKEN, rank, 5)
+        clients[rank] = ChannelClient(server.address, TOKEN, rank, 5)
 
     threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(1, size)]
     for thread in threads:
         thread.start()
-    hub.accept(size, 5)
+    server.accept(size, 5)
     for thread in threads:
         thread.join()
-    return hub, [spokes[rank] for rank in range(1, size)]
+    return server, [clients[rank] for rank in range(1, size)]
 
 
 def test_a_broadcast_reaches_every_rank_in_order() -> None:
-    hub, spokes = star(4)
+    server, clients = star(4)
     for number in range(100):
-        hub.broadcast({"number": number, "text": "x" * number * 100})
-    for spoke in spokes:
-        assert [spoke.verdicts.receive(5)["number"] for _ in range(100)] == list(range(100))
-    hub.close()
-    for spoke in spokes:
-        spoke.close()
+        server.broadcast({"number": number, "text": "x" * number * 100})
+    for client in clients:
+        assert [client.verdicts.receive(5)["number"] for _ in range(100)] == list(range(100))
+    server.close()
+    for client in clients:
+        client.close()
 
 
 def test_notes_go_both_ways_and_apart_from_verdicts() -> None:
-    hub, (one, two) = star(3)
-    hub.broadcast("verdict")
-    hub.notes[1].send("want")
+    server, (one, two) = star(3)
+    server.broadcast("verdict")
+    server.notes[1].send("want")
     assert one.notes.receive(5) == "want"
     one.notes.send("have")
-    assert hub.notes[1].receive(5) == "have"
+    assert server.notes[1].receive(5) == "have"
     assert one.verdicts.receive(5) == two.verdicts.receive(5) == "verdict"
-    for end in (hub, one, two):
+    for end in (server, one, two):
         end.close()
 
 
 def test_a_lost_peer_is_seen_at_once_on_either_side() -> None:
-    hub, (one, two) = star(3)
+    server, (one, two) = star(3)
     one.close()
     with pytest.raises(PeerLost):
-        hub.notes[1].receive(5)
-    hub.close()
+        server.notes[1].receive(5)
+    server.close()
     with pytest.raises(PeerLost):
         two.verdicts.receive(5)
     two.close()
 
 
 def test_closing_wakes_a_reader_in_another_thread() -> None:
-    hub, (one,) = star(2)
+    server, (one,) = star(2)
     caught: list[BaseException] = []
 
     def read() -> None:
@@ -75,34 +75,34 @@ def test_closing_wakes_a_reader_in_another_thread() -> None:
     one.close()
     thread.join(5)
     assert caught
-    hub.close()
+    server.close()
 
 
 def test_a_timeout_is_a_timeout() -> None:
-    hub, (one,) = star(2)
+    server, (one,) = star(2)
     with pytest.raises(TimeoutError):
         one.verdicts.receive(0.05)
-    hub.close()
+    server.close()
     one.close()
 
 
 def test_strangers_are_turned_away_and_a_missing_rank_is_named() -> None:
-    hub = Hub("127.0.0.1", TOKEN)
-    stranger = socket.create_connection(hub.address)
+    server = ChannelServer("127.0.0.1", TOKEN)
+    stranger = socket.create_connection(server.address)
     stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\0" * 16)
-    wrong = socket.create_connection(hub.address)
+    wrong = socket.create_connection(server.address)
     wrong.sendall(b"f" * 16 + b"\0\0\0\0\1")
-    with pytest.raises(TimeoutError, match=r"ranks \[1\] have not come within 0 s"):
-        hub.accept(2, 0.3)
-    assert not hub.verdicts
-    hub.close()
+    with pytest.raises(TimeoutError, match=r"ranks \[1\] did not connect within 0 s"):
+        server.accept(2, 0.3)
+    assert not server.verdicts
+    server.close()
     stranger.close()
     wrong.close()
 
 
 def test_nobody_listens_once_all_have_come() -> None:
-    hub, (one,) = star(2)
+    server, (one,) = star(2)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(hub.address, timeout=1)
-    hub.close()
+        socket.create_connection(server.address, timeout=1)
+    server.close()
     one.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.logs import LogChunk
+from tuner.errors import DriverSilent
 from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
-from tuner.trials.messages.report_socket import Address, Exchange, Line
+from tuner.trials.messages.report_socket import Address, LogClient, ReportClient, ReportServer
 
 
 class Driver:
@@ -29,7 +31,8 @@ class Driver:
         self.error: Exception | None = None
         self.held: dict[str, asyncio.Event] = {}
         self.came: dict[str, Future[None]] = {}
-        self.exchange = Exchange(self.take)
+        self.logs: dict[str, list[tuple[str, Sequence[LogChunk]]]] = {"line": [], "call": []}
+        self.exchange = ReportServer(self.take, self.take_logs)
         self.address: Address = self.run(self.exchange.open("127.0.0.1"))
 
     def run(self, work: Any) -> Any:
@@ -48,6 +51,17 @@ class Driver:
         self.by_call.append((segment_id, reports))
         return self._verdict(reports)
 
+    async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.logs["line"].append((segment_id, chunks))
+
+    def call_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        self.logs["call"].append((segment_id, chunks))
+
+    def log_connection(self, **changes: Any) -> LogClient:
+        return LogClient(replace(self.address, **changes), self.call_logs)
+
     @staticmethod
     def _verdict(reports: list[ReportMsg]) -> Verdict | None:
         return Verdict(next_milestone=reports[-1].report_no + 1) if reports[-1].wait else None
@@ -61,8 +75,8 @@ class Driver:
     def release(self, segment_id: str) -> None:
         self.loop.call_soon_threadsafe(self.held[segment_id].set)
 
-    def line(self, **changes: Any) -> Line:
-        return Line(replace(self.address, **changes), self.call)
+    def line(self, **changes: Any) -> ReportClient:
+        return ReportClient(replace(self.address, **changes), self.call)
 
     def end(self) -> None:
         self.run(self.exchange.close())
@@ -169,7 +183,7 @@ def test_without_a_line_everything_goes_by_calls(driver: Driver, trouble: str) -
     elif trouble == "a wrong token":
         line = driver.line(token=bytes(16))
     else:
-        line = Line(None, driver.call)
+        line = ReportClient(None, driver.call)
     for number in (1, 2):
         assert line.send("seg", [a_report(number, wait=True)]) == Verdict(next_milestone=number + 1)
     assert (len(driver.by_line), len(driver.by_call)) == (0, 2)
@@ -185,3 +199,38 @@ def test_nothing_is_read_from_whoever_does_not_have_the_token(driver: Driver) ->
     assert line.send("seg", [a_report(1)]) is None
     assert len(driver.by_line) == 1
     line.close()
+
+
+CHUNKS = [LogChunk.of(3, 7, b"printed\n", 5.5), LogChunk.of(3, 15, b"", 6.0)]
+
+
+def test_logs_come_over_beside_a_report_that_waits(driver: Driver) -> None:
+    reports, logs = driver.line(), driver.log_connection()
+    came = driver.hold("seg")
+    waiting = threading.Thread(target=reports.send, args=("seg", [a_report(1, wait=True)]))
+    waiting.start()
+    came.result(20)
+    logs.send("seg", CHUNKS)
+    assert driver.logs == {"line": [("seg", CHUNKS)], "call": []}
+    driver.release("seg")
+    waiting.join(20)
+    reports.close()
+    logs.close()
+
+
+def test_logs_that_could_not_be_stored_are_an_error_and_may_be_sent_again(driver: Driver) -> None:
+    logs = driver.log_connection()
+    driver.error = OSError("the disk is full")
+    with pytest.raises(DriverSilent):
+        logs.send("seg", CHUNKS)
+    driver.error = None
+    logs.send("seg", CHUNKS)
+    assert driver.logs == {"line": [("seg", CHUNKS)], "call": []}
+    logs.close()
+
+
+def test_without_a_connection_logs_go_by_calls(driver: Driver) -> None:
+    logs = driver.log_connection(token=bytes(16))
+    logs.send("seg", CHUNKS)
+    logs.send("seg", CHUNKS)
+    assert driver.logs == {"line": [], "call": [("seg", CHUNKS)] * 2}

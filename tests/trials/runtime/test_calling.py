@@ -117,7 +117,8 @@ def test_a_value_that_is_returned_is_told_from_a_report() -> None:
 def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
     with pytest.raises(AttributeError) as caught:
         reports_of(lambda config, session: config.suggest_float("x", 0, 1))
-    assert caught.value.__notes__ == ["an objective of Optuna is told by its first argument: name it trial"]
+    [note] = caught.value.__notes__
+    assert note == "an objective of Optuna is recognised by the name of its first argument, which must be trial"
 
 
 @pytest.mark.parametrize("form", [lambda value: value, lambda value: iter_of(value)], ids=["returned", "yielded"])

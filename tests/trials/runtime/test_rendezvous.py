@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tuner.errors import TunerError
-from tuner.trials.messages.protocol import Seat
+from tuner.trials.messages.protocol import RankAssignment
 from tuner.trials.runtime import rendezvous
 
 
 def test_a_gpu_that_torch_does_not_find_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    seat = Seat(
+    assignment = RankAssignment(
         rank=1,
         world_size=2,
         local_rank=1,
@@ -24,24 +24,24 @@ def test_a_gpu_that_torch_does_not_find_is_said_in_words(monkeypatch: pytest.Mon
         nodes=1,
         gpus=("4", "6"),
         devices=(1,),
-        hub=None,
+        channel_address=None,
         token=b"",
         backend="nccl",
     )
-    with pytest.raises(TunerError, match=r"given this rank the GPU 6, but torch .* finds none here"):
-        rendezvous.join(seat, "seg", None, None)
+    with pytest.raises(TunerError, match=r"gave this rank the GPU 6, but torch .* finds no GPU here"):
+        rendezvous.join(assignment, "seg", None, None)
 
 
 OF_ONE_RANK = """
 from tuner.trials.runtime import rendezvous
-from tuner.trials.messages.protocol import Seat
+from tuner.trials.messages.protocol import RankAssignment
 from tuner.trials.runtime.worker import Rank
 
 Rank(None, wants_torch=False)
 from torch.distributed import HashStore, get_world_size, init_process_group  # as a module of the user's
-alone = Seat(
-    rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nodes=1, gpus=(), devices=(), hub=None, token=b"",
-    backend="gloo",
+alone = RankAssignment(
+    rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nodes=1, gpus=(), devices=(),
+    channel_address=None, token=b"", backend="gloo",
 )
 rendezvous.join(alone, "seg", None, None)
 init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

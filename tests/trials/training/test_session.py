@@ -17,7 +17,7 @@ import pytest
 
 from tuner.trials.checkpoints.checkpoints import Source
 from tuner.trials.compat.ray_compat import TrainContext
-from tuner.trials.messages.channel import Hub, Spoke
+from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.launch import Launch, ReportMsg, Verdict
 from tuner.trials.training import session
 from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
@@ -390,7 +390,7 @@ def test_inside_a_trial() -> None:
 
 def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     from tuner.trials.messages.launch import CodeRef
-    from tuner.trials.runtime.worker import _Star
+    from tuner.trials.runtime.worker import _ChannelPeers
 
     launch = Launch(
         experiment_id="e",
@@ -402,14 +402,14 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
         log_dir=str(tmp_path),
     )
     token = b"x" * 16
-    hub = Hub("127.0.0.1", token)
-    spoke: list[Spoke] = []
-    thread = threading.Thread(target=lambda: spoke.append(Spoke(hub.address, token, 1, 5)))
+    server = ChannelServer("127.0.0.1", token)
+    client: list[ChannelClient] = []
+    thread = threading.Thread(target=lambda: client.append(ChannelClient(server.address, token, 1, 5)))
     thread.start()
-    hub.accept(2, 5)
+    server.accept(2, 5)
     thread.join()
-    zero, one = _Star(hub, None, launch), _Star(None, spoke[0], launch)
-    hub.broadcast(("verdict", "a segment before", 9, Verdict(action="stop")))
+    zero, one = _ChannelPeers(server, None, launch), _ChannelPeers(None, client[0], launch)
+    server.broadcast(("verdict", "a segment before", 9, Verdict(action="stop")))
     zero.hand_out(1, Verdict(action="pause"))
     assert one.take(1) == Verdict(action="pause"), "messages of earlier segments are passed over"
     zero.hand_out(5, Verdict())
@@ -423,15 +423,15 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     for _ in range(3):
         zero.ended()
     after = replace(launch, segment_id="after")
-    _Star(hub, None, after).hand_out(1, Verdict(action="stop"))
-    one = _Star(None, spoke[0], after)
+    _ChannelPeers(server, None, after).hand_out(1, Verdict(action="stop"))
+    one = _ChannelPeers(None, client[0], after)
     with pytest.raises(TimeoutError):
-        spoke[0].verdicts.receive(
+        client[0].verdicts.receive(
             0
         )  # thousands of trials that nobody waits in would else fill it, and rank 0 would wait
     assert one.take(1) == Verdict(action="stop")
-    hub.close()
-    spoke[0].close()
+    server.close()
+    client[0].close()
 
 
 def test_only_rank_0_says_that_it_has_ended() -> None:

@@ -326,7 +326,7 @@ def _forecast(warp: Warp, draw: _Draw, until: float, mean: float, sd: float, sco
 
 
 def log_expected_improvement(mean: Floats, sd: Floats, incumbent: float) -> Floats:
-    """Return ln E[max(f - incumbent, 0)] for normal f. It is stable far out in the tail."""
+    """Return ln E[max(f - incumbent, 0)], where f is normal with this mean and standard deviation."""
     u = (mean - incumbent) / sd
     x = np.maximum(u, -5)
     near = np.log(np.exp(-x * x / 2) / math.sqrt(2 * math.pi) + x * np.exp(log_ndtr(x)))
@@ -336,6 +336,6 @@ def log_expected_improvement(mean: Floats, sd: Floats, incumbent: float) -> Floa
 
 
 def log_probability_of_improvement(mean: Floats, sd: Floats, goal: float) -> Floats:
-    """Return ln P[f > goal] for normal f."""
+    """Return ln P[f > goal], where f is normal with this mean and standard deviation."""
     out: Floats = log_ndtr((mean - goal) / sd)
     return out

@@ -177,7 +177,7 @@ class Evidence:
         amplitude = max(float(self.z @ alpha) / n, 1e-6)
         inverse, _ = lapack.dpotri(factor, lower=1)
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        m = np.outer(alpha, alpha) / amplitude - inverse  # the derivative of the loss by k is -m / 2
+        m = np.outer(alpha, alpha) / amplitude - inverse  # the derivative of the loss with respect to k is -m / 2
 
         # Weight m by the other factor of the product kernel, and sum it over each pair of trials, or of levels.
         between = _pair_sums(m * along[step], trial, len(x))
@@ -251,7 +251,7 @@ class Posterior:
         self.amplitude = max(float(z @ self._alpha) / n, 1e-6)
 
     def of_trials(self, trials: Ints, tau: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and standard deviation (m,), without noise, of the curves of some trials at tau (m,).
+        """Return the mean and standard deviation (m,) of the curves of some trials at tau (m,), without noise.
 
         `trials` (m,) are rows of `rows.x`.
         """

@@ -43,7 +43,7 @@ from tuner.schedulers.shared.wording import at, reached_max_t
 
 FIRST_TRIALS = 8  # chosen without the model
 KEPT_TIMES = 64  # number of measured times in a median
-REFIT_GROWTH = 1.2  # the model is fitted again when there are this many times as many results
+REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
 SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
 SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
@@ -378,10 +378,10 @@ class FreezeThawScheduler(Scheduler):
         return novelty.chance()
 
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
-        """Return the start of a point of a low-discrepancy sequence.
+        """Return a Start at the next point of a low-discrepancy sequence.
 
-        Scouts have a sequence of their own, so that a few of them are spread over the whole space. In a finite space
-        it is the first point that has not been tried, or None if all have been.
+        Scouts have a sequence of their own, so that a few of them are spread over the whole space. In a finite space,
+        the next point is the first one that has not been tried. Return None if all have been tried.
         """
         shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)
         if self._cube.discrete:

@@ -1,7 +1,7 @@
 """Configurations as points of the unit cube: how the model sees them, and where to look for new ones.
 
-A *point* has one coordinate in [0, 1] for each parameter. A point is *realised* if every coordinate is one that a
-value of its parameter has: on the grid of an integer or ordered parameter, in the middle of a category's share, and
+A *point* has one coordinate in [0, 1] for each parameter. A point is *realised* if every coordinate belongs to a
+value of its parameter: on the grid of an integer or ordered parameter, in the middle of a category's share, and
 1/2 for an inactive parameter. Two configurations are the same exactly if their realised points are.
 
 The model measures distances between *features*: one number for a number, and k numbers for k categories (any two

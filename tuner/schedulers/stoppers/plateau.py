@@ -117,7 +117,7 @@ class ExperimentPlateauStopper(Stopper):
     @dataclass(slots=True)
     class State:
         best: list[float] = field(default_factory=list)  # scores, ascending
-        still: int = 0  # reports for which they have not moved
+        still: int = 0  # number of reports for which the best values have not changed
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from optuna.samplers import CmaEsSampler
 
 
 class PlainCMAES(CmaEsSampler):
-    """CmaEsSampler whose stored state is the same to the bit for the same trials.
+    """A CmaEsSampler that stores the same state, bit for bit, for the same trials.
 
     The state of the optimizer is pickled with each trial.
     """

@@ -17,8 +17,8 @@ class TPESearch(ModelBased):
 
     Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; multivariate as in Falkner
     et al., "BOHB", ICML 2018; several objectives as in Ozaki et al., JAIR 73 (2022). It draws `n_ei_candidates` points
-    from a density fitted to the good trials, and takes the one that is least likely under the density of the other
-    trials.
+    from a density fitted to the good trials, and takes the one with the highest ratio of this density to the density
+    of the other trials.
 
     Args:
         n_startup_trials: the first trials, which are random.

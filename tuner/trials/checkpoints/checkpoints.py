@@ -33,11 +33,12 @@ _MARKER = ".committed"
 
 
 class Checkpoint:
-    """A directory of files, wherever it lies. `path` is a local path or a URI.
+    """A directory of files at a local path or a URI.
 
-    The files of a committed checkpoint (one that `tuner` saved) are checked against its manifest before they are used:
-    CheckpointError says what is missing or torn. For a checkpoint of a trial (one with `info`) it is a CheckpointLost, or a
-    CheckpointUnreachable if its storage does not answer, neither of which is a mistake of the training code.
+    If `tuner` saved the checkpoint, its files are checked against its manifest before they are used, and
+    CheckpointError says what is missing or torn. For a checkpoint of a trial (one with `info`) this is a
+    CheckpointLost, or a CheckpointUnreachable if its storage does not answer. Neither is a mistake of the training
+    code.
     """
 
     def __init__(
@@ -47,7 +48,10 @@ class Checkpoint:
         info: CheckpointInfo | None = None,
         fetch: Callable[[str], Any] | None = None,
     ) -> None:
-        """`fetch` fills the directory it is given with the files, where they lie on the disk of another node."""
+        """Refer to a directory.
+
+        If the files are on the disk of another node, `fetch` fills the directory that it is given with them.
+        """
         self.path = os.fspath(path)
         self.info = info
         self._fetch = fetch
@@ -57,7 +61,7 @@ class Checkpoint:
         return cls(path)
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy the files into `path` (a fresh temporary directory by default) and return it."""
+        """Copy the files into `path`, by default a new temporary directory, and return it."""
         target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
         with self._told():
             if self._fetch is not None and self.is_elsewhere:
@@ -72,10 +76,10 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The files as a local directory, to be read only, for the length of a `with` block.
+        """Give the files as a local directory, to be read only, within a `with` block.
 
-        A local checkpoint is not copied. One that lies elsewhere is downloaded once for all processes of a node that use it
-        at the same time.
+        A local checkpoint is not copied. One that is elsewhere is downloaded once for all processes of a node that
+        use it at the same time.
         """
         if not self.is_elsewhere and (where := place(self.path)).local:
             with self._told():
@@ -87,9 +91,9 @@ class Checkpoint:
         _sweep_cache()
         folder = os.path.join(_cache(), hashlib.blake2b(self.path.encode(), digest_size=10).hexdigest())
         with open(f"{folder}.lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # while somebody holds this, nobody removes the folder
+            fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this, no other one removes the folder
             if not os.path.isdir(folder):
-                # A lock of its own: a reader that waits for a download must not wait for the other readers to leave.
+                # A separate lock: a reader that waits for a download must not wait until the other readers leave.
                 with open(f"{folder}.download", "a+b") as one:
                     fcntl.flock(one, fcntl.LOCK_EX)
                     if not os.path.isdir(folder):
@@ -100,7 +104,7 @@ class Checkpoint:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    pass  # somebody else reads it, and will remove it
+                    pass  # another process reads it, and will remove it
                 else:
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -113,7 +117,7 @@ class Checkpoint:
             shutil.rmtree(aside, ignore_errors=True)
 
     def verify(self) -> None:
-        """Read every file and compare its hash; CheckpointError for what is missing or torn."""
+        """Read every file and compare its hash. Raise CheckpointError if any is missing or torn."""
         if self.is_elsewhere:
             return  # `fetch` compares
         with self._told():
@@ -129,18 +133,18 @@ class Checkpoint:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the files lie on the disk of another node, so that using them means fetching them."""
+        """Whether the files are on the disk of another node and have to be fetched."""
         if self._fetch is None:
             return False
         try:
             where = place(self.path)
-        except CheckpointError:  # it begins with a variable that is set on its own node only
+        except CheckpointError:  # it begins with a variable that is set only on its own node
             return True
         return where.local and where.beside(_MARKER).read() is None
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Say of which checkpoint of a trial an error speaks, and that it is the checkpoint that is lost or out of reach."""
+        """Add to an error which checkpoint it is about, and say whether that one is lost or out of reach."""
         try:
             yield
         except (CheckpointLost, CheckpointUnreachable):
@@ -157,7 +161,7 @@ class Checkpoint:
             ) from error
 
     def _manifest(self, where: Place) -> Manifest | None:
-        """None for a directory that is somebody's own and not one of ours."""
+        """Return the manifest, or None for a directory that is not one of our checkpoints."""
         if self.info is None and where.beside(_MARKER).read() is None and where.beside(_MANIFEST).read() is None:
             return None
         return committed(self.path)
@@ -184,7 +188,7 @@ class Manifest:
 
 
 def digest(folder: str) -> dict[str, tuple[int, str]]:
-    """Size and hash of every file below a local directory."""
+    """Return size and hash of every file below a local directory."""
     files = {}
     for name in walk(folder):
         with open(os.path.join(folder, name), "rb") as file:
@@ -196,15 +200,15 @@ def digest(folder: str) -> dict[str, tuple[int, str]]:
 def commit(
     uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
 ) -> None:
-    """Make what lies at `uri` a checkpoint: see that all files are there, write the manifest, then the marker.
+    """Make the files at `uri` a checkpoint: check that all are there, write the manifest, then the marker.
 
-    durable_below: the storage that `uri` is in, if the checkpoint has to outlast a loss of power. Each step is on the disk
-    then before the next one begins. At a URI that is the storage's own business.
+    durable_below: the storage that contains `uri`, if the checkpoint must survive a loss of power. Each step is then
+    on the disk before the next one begins. At a URI this is up to the storage.
     """
     where = place(uri)
     wrong = difference({name: size for name, (size, _) in files.items()}, where.sizes())
     if wrong is not None:
-        raise CheckpointError(f"the checkpoint at {uri} is not whole: {wrong}")
+        raise CheckpointError(f"the checkpoint at {uri} is incomplete: {wrong}")
     manifest = json.dumps({"version": 1, "about": dict(about), "files": files}, sort_keys=True).encode()
     durable = durable_below is not None and where.local
     if durable_below is not None and where.local:
@@ -214,7 +218,10 @@ def commit(
 
 
 def committed(uri: str) -> Manifest:
-    """The manifest of a committed checkpoint whose files are all there in their sizes; else CheckpointError."""
+    """Return the manifest of a committed checkpoint whose files are all there with the right sizes.
+
+    Raise CheckpointError otherwise.
+    """
     where = place(uri)
     marker = where.beside(_MARKER).read()
     if marker is None:
@@ -226,14 +233,17 @@ def committed(uri: str) -> Manifest:
     return manifest
 
 
-def papers(uri: str) -> tuple[str, str]:
-    """Where the manifest and the marker of a checkpoint lie that is on the disk of a node; `uri` may mean nothing here."""
+def manifest_and_marker(uri: str) -> tuple[str, str]:
+    """Return where the manifest and the marker of a checkpoint on the disk of a node are.
+
+    `uri` need not mean anything in this process.
+    """
     base = uri.rstrip("/")
     return base + _MANIFEST, base + _MARKER
 
 
 def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
-    """What a manifest says. CheckpointError where it is not the one that was committed."""
+    """Parse a manifest. Raise CheckpointError if it is not the one that was committed."""
     if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
         raise CheckpointError(f"the checkpoint at {uri} is torn: its manifest does not match its marker")
     data = json.loads(content)
@@ -241,7 +251,7 @@ def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
 
 
 def is_committed(uri: str) -> bool:
-    """Whether the checkpoint can be offered for a restore."""
+    """Return whether a trial can start from the checkpoint."""
     try:
         committed(uri)
     except CheckpointError:
@@ -250,10 +260,10 @@ def is_committed(uri: str) -> bool:
 
 
 def is_here(uri: str) -> bool:
-    """Whether any part of a checkpoint is within reach of this process, be it torn or half deleted."""
+    """Return whether any part of a checkpoint, even of a torn or half deleted one, can be reached from this process."""
     try:
         where = place(uri)
-    except CheckpointError:  # it begins with a variable that is set on another node only
+    except CheckpointError:  # it begins with a variable that is set only on another node
         return False
     if where.local:
         return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))
@@ -261,7 +271,7 @@ def is_here(uri: str) -> bool:
 
 
 def delete(uri: str) -> None:
-    """Remove a checkpoint, whole or torn; its marker first, so that half a deletion is never taken for a checkpoint."""
+    """Delete a checkpoint, whole or torn. The marker goes first, so half a deletion never looks like a checkpoint."""
     where = place(uri)
     where.beside(_MARKER).unlink()
     where.beside(_MANIFEST).unlink()
@@ -269,9 +279,10 @@ def delete(uri: str) -> None:
 
 
 def sweep(storage: str, keep: Callable[[str], bool] = lambda uri: False) -> list[str]:
-    """Delete what was begun below an experiment's storage and never committed, when no trial of it runs; the URIs.
+    """Delete checkpoints that were begun below an experiment's storage but never committed, and return their URIs.
 
-    `keep` says for a committed one whether it is still wanted; without it committed ones all stay.
+    Call this only while no trial of the experiment runs. `keep` says whether a committed checkpoint is still wanted;
+    without it all committed ones stay.
     """
     root = place(storage)
     removed = []
@@ -285,7 +296,7 @@ def sweep(storage: str, keep: Callable[[str], bool] = lambda uri: False) -> list
 
 
 def compare(uri: str, manifest: Manifest, folder: str) -> None:
-    """CheckpointError where the files in `folder` are not those of the manifest."""
+    """Raise CheckpointError if the files in `folder` are not those of the manifest."""
     for name, (size, sha) in manifest.files.items():
         try:
             with open(os.path.join(folder, name), "rb") as file:
@@ -300,19 +311,22 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 
 
 def _hash(file: BufferedReader) -> str:
-    """Against torn and mixed up files, not against forgers: every save and every restore pays for it."""
+    """Hash a file, to notice torn and mixed up files.
+
+    The hash is no protection against forgery, as every save and every restore has to wait for it.
+    """
     return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def _sweep_cache() -> None:
-    """Remove downloads whose readers were killed: nobody holds their lock."""
+    """Delete downloads whose readers were killed: nobody holds their lock."""
     for name in os.listdir(_cache()):
         folder, suffix = os.path.splitext(os.path.join(_cache(), name))
         if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):
             continue
         with open(f"{folder}.lock", "ab") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # the download and what was begun aside
+            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # the download and its unfinished copy
                 shutil.rmtree(left, ignore_errors=True)
 
 

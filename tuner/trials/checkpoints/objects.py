@@ -1,8 +1,8 @@
-"""Big objects that come with a training function: kept in a file, handed to the ranks through Ray's object store.
+"""Large objects that come with a training function, given to the ranks through Ray's object store.
 
-The file lies under the storage of the experiment and is named by its content, so that another process can take the experiment
-up. The driver host reads it once and puts it into the object store; ranks of a node share what they read from there (arrays
-are not copied at all).
+An object is kept in a file below the experiment's storage, named by its content, so that another process can continue
+the experiment. The driver host reads it once and puts it into the object store. The ranks of a node share what they
+read from there; arrays are not copied at all.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tuner.usercode.pickling import dumps
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object in a file of its own: a path or any pyarrow.fs URI."""
+    """An object in a file of its own, at a path or any pyarrow.fs URI."""
 
     uri: str
 
     def get(self) -> Any:
-        """The object, from the object store where there is a driver to ask, else from its file."""
+        """Return the object: from the object store if there is a driver to ask, else from its file."""
         return _fetch(self) if _fetch is not None else self.load()
 
     def load(self) -> Any:
@@ -43,24 +43,27 @@ _fetch: Fetch | None = None
 
 
 def fetch_by(fetch: Fetch | None) -> None:
-    """How this process gets at stored objects; None: from their files."""
+    """Set how this process gets stored objects; None: from their files."""
     global _fetch
     _fetch = fetch
 
 
 KEEP_S = 3600.0
-"""An object that was written or asked for so recently is kept, since its experiment may be about to be created."""
+"""An object written or read more recently than this is kept: its experiment may be about to be created."""
 _FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
 
 
 def folder_of(storage: str, database: str) -> str:
-    """Where the objects of one database's experiments are. Each database has its own, so that it knows who needs them."""
+    """Return where the objects of the experiments of one database are.
+
+    Each database has a folder of its own, so that it knows who needs them.
+    """
     key = hashlib.blake2b(database.encode(), digest_size=8).hexdigest()
     return join(storage, "objects", key)
 
 
 def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
-    """Write the object below `storage`, once for equal content. EntrypointError if it cannot be pickled."""
+    """Write the object below `storage`, once for equal content. Raise EntrypointError if it cannot be pickled."""
     try:
         content = dumps(value, protocol=5)
     except Exception as error:
@@ -82,8 +85,8 @@ def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
 def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
     """Delete the objects that no experiment of this database needs any more, and return their names.
 
-    needed: the pickled training functions of all experiments that have not ended; only asked for if there is anything old
-    enough to be deleted.
+    needed: yields the pickled training functions of all experiments that have not ended. It is called only if an
+    object is old enough to be deleted.
     """
     folder = place(folder_of(storage, database))
     old = {name for name, written in folder.modified().items() if time.time() - written > KEEP_S}
@@ -98,9 +101,9 @@ def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) ->
 
 @dataclass(frozen=True)
 class Parameterized:
-    """A trainable with objects beside the configuration; what `tuner.with_parameters` gives.
+    """A trainable with additional objects, as returned by `tuner.with_parameters`.
 
-    Called, it calls the function with them as keyword arguments.
+    When called, it passes them to the function as keyword arguments.
     """
 
     trainable: Callable[..., Any]
@@ -122,12 +125,12 @@ class Parameterized:
 
 
 def with_parameters(trainable: Callable[..., Any], **objects: Any) -> Parameterized:
-    """Hand big objects to a training function, or to the `setup` of a class, as keyword arguments.
+    """Pass large objects to a training function, or to the `setup` of a class, as keyword arguments.
 
-        tuner.run(tuner.with_parameters(train, data=images), space, ...)
+    tuner.run(tuner.with_parameters(train, data=images), space, ...)
 
-    They do not travel with each trial: they are stored once, and ranks get them through Ray's object store. What arrays they
-    hold is shared by the ranks of a node and read-only.
+    The objects are not sent with each trial: they are stored once, and ranks get them through Ray's object store.
+    Arrays in them are shared by the ranks of a node and read-only.
     """
     if isinstance(trainable, Parameterized):
         return Parameterized(trainable.trainable, {**trainable.objects, **objects})

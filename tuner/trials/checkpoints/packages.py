@@ -1,7 +1,8 @@
-"""Ray's `runtime_env` with directories of this machine: packed and stored, so that workers and later processes have them.
+"""Local directories in Ray's `runtime_env`: packed and stored, so that workers and later processes have them.
 
-Ray uploads local directories for a whole job only. An experiment may be taken up by another job, so they are zipped under the
-experiment's storage, named by their content, and the environment refers to them by URI, as Ray wants it.
+Ray uploads local directories only for one job, but an experiment may be continued by another job. So directories are
+packed into zip files below the experiment's storage, named by their content, and the environment refers to them by
+URI, as Ray expects.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
-    """The same environment with URIs in the place of local paths. SpecError for a path that is not there."""
+    """Return the same environment with URIs instead of local paths. Raise SpecError if a path does not exist."""
     out = dict(runtime_env)
     excludes = out.get("excludes") or ()
     directory = out.get("working_dir")
@@ -46,7 +47,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Sequence[str], pointer: str) -> str:
-    """The URI of a stored package with the directory's files; a ready .zip or .whl goes as it is."""
+    """Return the URI of a stored package with the directory's files. A .zip or .whl file is stored as it is."""
     real = os.path.abspath(os.path.expanduser(os.fspath(path)))
     suffix = os.path.splitext(real)[1]
     if os.path.isfile(real) and suffix in (".zip", ".whl"):
@@ -57,7 +58,7 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
     else:
         raise SpecError(f"there is no directory, .zip or .whl at {real}", pointer)
     file_name = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}{suffix}"
-    if suffix == ".whl":  # pip reads a wheel's name
+    if suffix == ".whl":  # pip needs the name of a wheel
         file_name = os.path.basename(real)
     folder = join(storage, "packages")
     uri = join(folder, file_name)
@@ -68,7 +69,7 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
 
 
 def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> bytes:
-    """A zip with one directory at its top, as Ray wants it; equal files make equal bytes."""
+    """Return a zip file with one directory at its top, as Ray expects. Equal files give equal bytes."""
     buffer = io.BytesIO()
     total = 0
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -77,7 +78,7 @@ def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> b
             total += os.path.getsize(source)
             if total > _LIMIT:
                 raise SpecError(
-                    f"{directory} has more than {_LIMIT >> 20} MiB: leave files out with 'excludes', or hand data over by "
+                    f"{directory} has more than {_LIMIT >> 20} MiB: leave files out with 'excludes', or pass data with "
                     "tuner.with_parameters",
                     pointer,
                 )

@@ -1,10 +1,10 @@
-"""How a rank's checkpoints get from the training thread to storage.
+"""How the checkpoints of a rank get from the training thread to storage.
 
-The training thread only hands a directory over (a rename, where it lies in the temp directory). A thread of the saver hashes
-the files, and uploads them where storage is a URI; rank 0's then asks every other rank for its shard of the same report, and
-commits. On a disk it is rank 0 that moves all shards to their place, out of the staging directories of the others, which only
-it sees where the disk is shared; those on the disk of another node are brought. Where several ranks save a file of the same
-name, that of the lowest rank is kept.
+The training thread only hands a directory over, by a rename if it is in the temp directory. A thread of the saver
+hashes the files and, if storage is a URI, uploads them. The saver of rank 0 then asks every other rank for its shard
+of the same report, and commits. On a disk, rank 0 moves all shards from the staging directories of the ranks to their
+place; only there do they become visible to others if the disk is shared. Shards on the disk of another node are
+copied. If several ranks save a file of the same name, the file of the lowest rank is kept.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, walk
-from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
-"""(report_no, whether after the last report and not at it): what ranks name a checkpoint by among themselves."""
+"""(report_no, whether it belongs after the last report): by this the ranks of a group identify a checkpoint."""
 
 Bring = Callable[[str, str, Files, str], None]
-"""(path, node, files, directory): move these files from a directory on the disk of that node to a local one, and remove it."""
+"""(path, node, files, directory): move files from a directory on the disk of a node to a local one, and remove the former."""
 
-_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits for another rank to get to the report that a checkpoint belongs to
+_SHARD_TIMEOUT_S = 600.0  # how long rank 0 waits until another rank reaches the report that a checkpoint belongs to
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one rank adds to a checkpoint."""
+    """What one rank contributes to a checkpoint."""
 
     files: Files
     node: str | None = None  # Ray's id of that rank's node
-    staging: str | None = None  # the directory there that the files wait in; None where they are in their place already
+    staging: str | None = None  # the directory there that holds the files; None if they are in their place already
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class _Job:
     iteration: int
     uri: str
     staging: str
-    elsewhere: str | None = None  # the content waits on another filesystem and is still to be copied to `staging`
+    elsewhere: str | None = None  # the content is on another filesystem and still has to be copied to `staging`
 
 
 class Saver:
-    """One per rank and segment. `take` and `drain` belong to the training thread.
+    """Saves the checkpoints of one rank in one segment. `take` and `drain` belong to the training thread.
 
-    durable: what is committed on a disk outlasts a loss of power.
+    durable: what is committed on a disk survives a loss of power.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Saver:
         trial_number: int,
         rank: int,
         world_size: int,
-        hub: Hub | None = None,
-        spoke: Spoke | None = None,
+        server: ChannelServer | None = None,
+        client: ChannelClient | None = None,
         node: str | None = None,
         bring: Bring | None = None,
         durable: bool = False,
@@ -80,8 +80,8 @@ class Saver:
         self._segment = segment_id
         self._trial = f"trial_{trial_number:05d}"
         self._rank, self._world_size = rank, world_size
-        self._hub, self._spoke = hub, spoke
-        self.node = node  # Ray's id of this one
+        self._server, self._client = server, client
+        self.node = node  # Ray's id of this node
         self._bring = bring
         self._durable = durable
         self._committed = committed
@@ -90,12 +90,12 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._progress = threading.Condition()
-        self._passed: Moment = (0, False)  # up to here this rank takes no more checkpoints
-        self._shards: dict[Moment, Shard | str | None] = {}  # an error in words; None while under way
+        self._passed: Moment = (0, False)  # this rank takes no more checkpoints up to this report
+        self._shards: dict[Moment, Shard | str | None] = {}  # an error message; None while it is being saved
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Take the content over before returning; what goes wrong later is raised by the next call."""
+        """Take over the content before returning. The next call raises what goes wrong later."""
         self._raise()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
         uri = join(self._storage, self._trial, name)
@@ -128,14 +128,14 @@ class Saver:
         return self._info(job, size, ready=False) if self._rank == 0 else None
 
     def passed(self, report_no: int) -> None:
-        """This rank has no checkpoint at this report."""
+        """Note that this rank has no checkpoint at this report."""
         if self._world_size > 1:
             with self._progress:
                 self._passed = (report_no, False)
                 self._progress.notify_all()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait until everything that was taken is committed, and raise what went wrong on the way."""
+        """Wait until everything that was taken over is committed, and raise what went wrong."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -145,7 +145,7 @@ class Saver:
             self._progress.notify_all()
         self._raise()
 
-    # Rank 0's committing and the answers of the others
+    # -- committing by rank 0, and the answers of the other ranks
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -195,7 +195,7 @@ class Saver:
         )
 
     def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Get the shards of the other ranks to where this one's is, on the disk of this node."""
+        """Bring the shards of the other ranks to the directory of this rank's shard, on the disk of this node."""
         merged = dict(own)
         for rank, shard in sorted(others.items()):
             wanted = {name: file for name, file in shard.files.items() if name not in merged}
@@ -212,7 +212,7 @@ class Saver:
         return merged
 
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
-        """All shards are uploaded: see that they do not contradict each other, but for files that this rank saved too."""
+        """Check that the uploaded shards do not contradict each other, apart from files that this rank saved, too."""
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):
             for name in merged.keys() & shard.files.keys() - own.keys():
@@ -220,7 +220,7 @@ class Saver:
                     raise CheckpointError(f"rank {rank} and a higher one both saved {name}, with different contents")
             merged.update(shard.files)
         if any(merged.get(name, file) != file for name, file in own.items()):
-            target.upload(job.staging)  # over what other ranks saved under the same names
+            target.upload(job.staging)  # replaces what other ranks saved under the same names
         return merged | own
 
     def _note(self, moment: Moment, shard: Shard | str | None) -> None:
@@ -229,13 +229,13 @@ class Saver:
             self._progress.notify_all()
 
     def _collect(self, moment: Moment) -> dict[int, Shard]:
-        """The shards of all other ranks for this report, by rank."""
+        """Return the shards of all other ranks for this report, by rank."""
         shards: dict[int, Shard] = {}
-        if self._hub is None:
+        if self._server is None:
             return shards
-        for link in self._hub.notes.values():
+        for link in self._server.notes.values():
             link.send(("want", self._segment, moment))
-        for rank, link in self._hub.notes.items():
+        for rank, link in self._server.notes.items():
             patience: float | None = self.patience_s
             try:
                 while True:
@@ -244,7 +244,7 @@ class Saver:
                         continue
                     if answer is not None:
                         break
-                    patience = None  # it is at it, and as with this rank's own part that takes as long as it takes
+                    patience = None  # it is saving, and may take as long as this rank's own part
             except TimeoutError:
                 raise CheckpointError(
                     f"rank {rank} has not reached report {moment[0]} within {self.patience_s:g} s to add its part "
@@ -256,9 +256,10 @@ class Saver:
         return shards
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
-        """On ranks other than 0: this rank's files for a checkpoint, or why there are none, once that can be said.
+        """Return this rank's files for a checkpoint, or why there are none, as soon as that is known.
 
-        `under_way` is called before, where this rank has come to that report and takes its time to save.
+        Called on ranks other than 0. `under_way` is called first if this rank has reached that report and is still
+        saving.
         """
         with self._progress:
             self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)
@@ -272,7 +273,7 @@ class Saver:
         return shard
 
     def discard(self) -> None:
-        """Once the whole group has ended: delete shards that rank 0 has not asked for."""
+        """Delete shards that rank 0 has not asked for. Call this once the whole group has ended."""
         for shard in self._shards.values():
             if isinstance(shard, Shard) and shard.staging is not None:
                 shutil.rmtree(shard.staging, ignore_errors=True)
@@ -283,27 +284,27 @@ class Saver:
             raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
 
 
-def answer_notes(spoke: Spoke, saver: Callable[[str], Saver | None]) -> None:
-    """On ranks other than 0, in a thread for the life of the group: tell rank 0 what it needs to commit."""
+def answer_notes(client: ChannelClient, saver: Callable[[str], Saver | None]) -> None:
+    """Tell rank 0 what it needs to commit. Runs in a thread of the other ranks for the life of the group."""
     try:
         while True:
-            _, segment, moment = spoke.notes.receive()
+            _, segment, moment = client.notes.receive()
             own = saver(segment)
-            under_way = functools.partial(spoke.notes.send, (segment, moment, None))
-            spoke.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
+            under_way = functools.partial(client.notes.send, (segment, moment, None))
+            client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))
     except (PeerLost, OSError):
         return
 
 
 def take_over(source: str, staging: str) -> str | None:
-    """Get the content of `source` out of its owner's hands: moved out of the temp directory, copied from anywhere else.
+    """Move or copy the content of `source`: moved from the temp directory, copied from anywhere else.
 
-    `source` itself stays, empty, for whoever wants to delete it. Returns a directory that the content lies in for now where
-    `staging` is on another filesystem, to be copied in the background.
+    `source` itself stays, empty, for its owner to delete. If `staging` is on another filesystem, return a directory
+    that holds the content for now, to be copied in the background.
     """
     if not os.path.isdir(source):
         raise CheckpointError(
-            f"a checkpoint must be a directory, or a callable that fills one; there is none at {source}"
+            f"a checkpoint must be a directory, or a callable that fills one; there is no directory at {source}"
         )
     real = os.path.realpath(source)
     if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
@@ -324,5 +325,5 @@ def take_over(source: str, staging: str) -> str | None:
 
 
 def _spool() -> str:
-    """Where content waits for its upload."""
+    """Return the folder in which content waits for its upload."""
     return private_folder("tuner-spool")

@@ -1,4 +1,4 @@
-"""Directories on a local path or any `pyarrow.fs` URI, with the few operations that checkpoints need."""
+"""Directories at a local path or any `pyarrow.fs` URI, with the few operations that checkpoints need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One directory: `path` is local where `remote` is None, else a path on that pyarrow filesystem."""
+    """A directory. `path` is local if `remote` is None, else a path on that pyarrow filesystem."""
 
     uri: str
     path: str
@@ -38,12 +38,12 @@ class Place:
         return self.remote is None
 
     def beside(self, suffix: str) -> Place:
-        """The neighbour whose name has this suffix added."""
+        """Return the place whose name has this suffix added."""
         base, mark, query = self.uri.partition("?") if self.remote is not None else (self.uri, "", "")
         return Place(base.rstrip("/") + suffix + mark + query, self.path.rstrip("/") + suffix, self.remote)
 
     def read(self) -> bytes | None:
-        """The content, where this is a small file; None where there is nothing."""
+        """Return the content of this small file, or None if it does not exist."""
         target = self.path
         try:
             if self.remote is None:
@@ -55,7 +55,7 @@ class Place:
             return None
 
     def write(self, content: bytes, durable: bool = False) -> None:
-        """Make this a small file, whole or not at all. durable: a local one is on the disk when this returns."""
+        """Write this small file, completely or not at all. durable: a local file is on the disk when this returns."""
         target = self.path
         if self.remote is None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -72,7 +72,7 @@ class Place:
             stream.write(content)
 
     def sizes(self) -> dict[str, int]:
-        """Every file below, by its path relative to here."""
+        """Return the size of every file below, by its path relative to this place."""
         if self.remote is None:
             return {name: os.path.getsize(os.path.join(self.path, name)) for name in walk(self.path)}
         from pyarrow import fs
@@ -82,7 +82,7 @@ class Place:
         return {info.path[prefix:]: info.size for info in found if info.type == fs.FileType.File}
 
     def modified(self) -> dict[str, float]:
-        """When each file right below was written, in seconds since the epoch, by its name."""
+        """Return when each file directly below was written, in seconds since the epoch, by name."""
         if self.remote is None:
             with contextlib.suppress(FileNotFoundError):
                 return {entry.name: entry.stat().st_mtime for entry in os.scandir(self.path) if entry.is_file()}
@@ -94,7 +94,7 @@ class Place:
         return {info.base_name: info.mtime_ns / 1e9 for info in files if info.mtime_ns is not None}
 
     def folders(self) -> list[str]:
-        """Names of the directories right below."""
+        """Return the names of the directories directly below."""
         if self.remote is None:
             if not os.path.isdir(self.path):
                 return []
@@ -105,7 +105,7 @@ class Place:
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def upload(self, source: str) -> None:
-        """Copy the files of a local directory to here. Those of others that are here already stay."""
+        """Copy the files of a local directory to this place. Other files that are already there stay."""
         from pyarrow import fs
 
         self.remote.create_dir(self.path, recursive=True)
@@ -122,7 +122,7 @@ class Place:
         fs.copy_files(self.path, target, source_filesystem=self.remote, destination_filesystem=fs.LocalFileSystem())
 
     def remove(self) -> None:
-        """Delete the directory with everything below; nothing happens where there is none."""
+        """Delete the directory and everything below, if it exists."""
         if self.remote is None:
             shutil.rmtree(self.path, ignore_errors=True)
             return
@@ -132,7 +132,7 @@ class Place:
             self.remote.delete_dir(self.path)
 
     def unlink(self) -> None:
-        """Delete a file; nothing happens where there is none."""
+        """Delete a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             if self.remote is None:
                 os.unlink(self.path)
@@ -146,14 +146,14 @@ def sync(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a filesystem that does not do it for directories
+        if error.errno != errno.EINVAL:  # a filesystem that cannot do this for directories
             raise
     finally:
         os.close(descriptor)
 
 
 def sync_tree(folder: str, root: str) -> None:
-    """Wait until a local directory with everything below, and its way from `root` on, is on the disk."""
+    """Wait until a local directory, everything below, and its path from `root` on are on the disk."""
     for where, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(os.path.join(where, name))
@@ -167,10 +167,10 @@ def sync_tree(folder: str, root: str) -> None:
 
 
 def private_folder(name: str) -> str:
-    """Return a folder for this user's processes below the temporary directory, made if need be.
+    """Return a folder for the processes of this user below the temporary directory; create it if necessary.
 
-    The temporary directory is everybody's. If what lies there under this name is not a directory of this user that nobody
-    else may write to, this process gets a fresh folder of its own instead, removed when it ends.
+    The temporary directory is shared. If what has this name is not a directory of this user, or others may write to
+    it, this process gets a new folder of its own instead, which is removed when the process ends.
     """
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -179,20 +179,23 @@ def private_folder(name: str) -> str:
 
 
 def _is_private(folder: str) -> bool:
-    found = os.lstat(folder)  # a link is not followed
+    found = os.lstat(folder)  # links are not followed
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 @cache
 def _own_folder(instead_of: str) -> str:
     folder = tempfile.mkdtemp(prefix=f"{os.path.basename(instead_of)}-")
-    log.warning("%s is not private to this user, so it is not used; %s takes its place", instead_of, folder)
+    log.warning("%s is not private to this user; using %s instead", instead_of, folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def place(uri: str | os.PathLike[str]) -> Place:
-    """A local path, ``file://`` or any URI that `pyarrow.fs.FileSystem.from_uri` knows. CheckpointError names a bad one."""
+    """Return the place of a local path, a ``file://`` URI, or any URI that pyarrow.fs knows.
+
+    Raise CheckpointError for a bad one.
+    """
     text = os.fspath(uri)
     if "://" not in text:
         return Place(text, os.path.abspath(_expanded(text)))
@@ -203,28 +206,31 @@ def place(uri: str | os.PathLike[str]) -> Place:
 
 
 def is_relative(uri: str) -> bool:
-    """Whether this is a path that means another directory in every process, depending on where that one works."""
+    """Return whether this path means another directory in each process, depending on its working directory."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))
 
 
 def absolute(uri: str | os.PathLike[str]) -> str:
-    """With a relative path as seen from the working directory of this process; URIs, ``~`` and ``$NAME/...`` as they are."""
+    """Resolve a relative path from the working directory of this process.
+
+    URIs, ``~`` and ``$NAME/...`` stay as they are.
+    """
     text = os.fspath(uri)
     return os.path.abspath(text) if is_relative(text) else text
 
 
 def _expanded(path: str) -> str:
-    """With ``~`` and ``$NAME`` replaced: each node may have its own scratch disk by its own name."""
+    """Replace ``~`` and ``$NAME``: each node may have a scratch disk with a name of its own."""
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
     if path.startswith("$") and not os.path.isabs(found):
-        raise CheckpointError(f"the storage {path} is {found} here, which is no absolute path")
+        raise CheckpointError(f"the storage {path} is {found} here, which is not an absolute path")
     return found
 
 
 def join(uri: str, *names: str) -> str:
-    """The URI or path of something below; a query such as ``?endpoint_override=...`` stays at the end."""
+    """Return the URI or path of something below. A query such as ``?endpoint_override=...`` stays at the end."""
     base, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
@@ -241,7 +247,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def walk(folder: str) -> list[str]:
-    """Paths of all files below a local directory, relative to it, sorted."""
+    """Return the paths of all files below a local directory, relative to it, sorted."""
     found: list[str] = []
     for where, _, names in os.walk(folder):
         for name in names:
@@ -250,7 +256,7 @@ def walk(folder: str) -> list[str]:
 
 
 def move_into(source: str, target: str, names: Iterable[str] | None = None) -> None:
-    """Move these files, by default all, from `source` into `target`, over what lies there. Same filesystem."""
+    """Move these files, by default all, from `source` to `target` on the same filesystem, and replace existing ones."""
     for name in walk(source) if names is None else names:
         destination = os.path.join(target, name)
         os.makedirs(os.path.dirname(destination), exist_ok=True)
@@ -258,7 +264,7 @@ def move_into(source: str, target: str, names: Iterable[str] | None = None) -> N
 
 
 def difference(expected: Mapping[str, int], found: Mapping[str, int]) -> str | None:
-    """What is wrong with the files found, in words; None where each expected one is there in its size."""
+    """Return what is wrong with the files found, or None if each expected file is there with its size."""
     missing = sorted(name for name in expected if name not in found)
     if missing:
         return f"{missing[0]} is missing" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")

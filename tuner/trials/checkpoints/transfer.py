@@ -1,7 +1,7 @@
-"""Files of checkpoints that lie on the disk of another node: they come here through Ray's object store.
+"""Copy checkpoint files from the disk of another node, through Ray's object store.
 
-Storage that every node reaches (a shared directory, a URI) needs none of this. Nothing is kept in the object store: parts of a
-file are put there when somebody on another node asks for them, two at a time.
+Storage that every node reaches (a shared directory, a URI) does not need this. Nothing stays in the object store:
+parts of a file are put there when a process on another node asks for them, two at a time.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ from tuner.trials.messages.tasks import on_node
 log = logging.getLogger(__name__)
 
 _DELETE_S = 60.0
-_PART = 32 << 20  # bytes of a file that travel as one object
-_WINDOW = 2  # parts under way at a time: each is read by a process of its own, beside the training there
-_RETRIES = 3  # of a read whose process is killed, for memory say
+_PART = 32 << 20  # bytes of a file that are sent as one object
+_WINDOW = 2  # parts at a time: each is read by a process of its own, beside the training on that node
+_RETRIES = 3  # of a read whose process is killed, for example for memory
 
 
 def read_part(path: str, offset: int, length: int) -> Any:
-    """A part of a local file, as an array of bytes, which Ray does not copy. Runs on the node that has the file."""
+    """Return a part of a local file as an array of bytes, which Ray does not copy. Runs on the node with the file."""
     import numpy
 
     return numpy.fromfile(path, dtype=numpy.uint8, count=length, offset=offset)
 
 
 def read_small(uris: Iterable[str]) -> list[bytes | None]:
-    """What is in these small files. Runs on the node that has them."""
+    """Return the content of these small files. Runs on the node that has them."""
     return [place(uri).read() for uri in uris]
 
 
 def local_path(uri: str) -> str:
-    """Where it lies on the node that this runs on."""
+    """Return the path on the node that this runs on."""
     return place(uri).path
 
 
 def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
-    """Copy a committed checkpoint from the disk of that node into a local directory.
+    """Copy a committed checkpoint from the disk of a node into a local directory.
 
-    CheckpointLost when the node is gone or no longer has it, CheckpointUnreachable when it does not give it now,
-    CheckpointError when what came is torn.
+    Raises:
+        CheckpointLost: the node is gone, or no longer has the checkpoint.
+        CheckpointUnreachable: the node does not provide it now.
+        CheckpointError: what arrived is torn.
     """
-    content, marker = _ask(uri, node, read_small, checkpoints.papers(uri))
+    content, marker = _ask(uri, node, read_small, checkpoints.manifest_and_marker(uri))
     if content is None or marker is None:
         raise CheckpointLost(f"node {node[:8]} no longer has a committed checkpoint at {uri}")
     manifest = checkpoints.read_manifest(uri, content, marker)
@@ -63,14 +65,14 @@ def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
 
 
 def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
-    """Copy these files of a directory on the disk of that node into a local one, and remove the directory there."""
+    """Copy these files from a directory on the disk of a node to a local one, and remove the directory there."""
     _fetch_files(path, path, node, files, target)
     checkpoints.compare(path, checkpoints.Manifest(files, {}), target)
     _ask(path, node, shutil.rmtree, path, True)
 
 
 async def delete(uri: str, node: str) -> None:
-    """Delete a checkpoint from the disk of that node; nothing happens where the node is gone."""
+    """Delete a checkpoint from the disk of a node, if the node still exists."""
     try:
         await asyncio.wait_for(_answer(on_node(node, checkpoints.delete, uri)), _DELETE_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
@@ -119,10 +121,10 @@ def _wait(uri: str, node: str, reference: Any) -> Any:
             raise CheckpointLost(f"node {node[:8]} no longer has all of the checkpoint at {uri}: {why}") from error
         if _is_alive(node):
             raise CheckpointUnreachable(
-                f"the checkpoint at {uri} lies on the disk of node {node[:8]}, which does not give it now: {why}"
+                f"the checkpoint at {uri} is on the disk of node {node[:8]}, which cannot be reached now: {why}"
             ) from error
         raise CheckpointLost(
-            f"the checkpoint at {uri} lay on the disk of node {node[:8]}, which is gone. Storage that every node reaches, a "
+            f"the checkpoint at {uri} was on the disk of node {node[:8]}, which is gone. Storage that every node reaches, a "
             "shared directory or a URI, keeps checkpoints when a node is lost",
             node=node,
         ) from error

@@ -1,5 +1,5 @@
-"""Training code that was written for something else, and runs here unchanged.
+"""Training code that was written for another library and runs here unchanged.
 
-The interfaces of Ray Tune and Ray Train belong here (`ray_compat`, `train_loop`, `datasets`), Optuna's objectives
-(`optuna_compat`), classes with `setup` and `step` (`class_form`), and the choice between all of them (`forms`).
+`ray_compat`, `train_loop` and `datasets` have the interfaces of Ray Tune and Ray Train, `optuna_compat` Optuna's
+objectives, `class_form` classes with `setup` and `step`, and `forms` chooses between all of them.
 """

@@ -1,15 +1,15 @@
-"""Training code in the form of a class: one step a report, saved and loaded by methods.
+"""Training code in the form of a class: one step for each report, saved and loaded by methods.
 
-    class Digits:
-        def setup(self, config): ...          # a fresh object, also after an exploit
-        def step(self) -> dict: ...           # the metrics of one report; {"done": True} among them ends the trial
-        def save(self, folder: str): ...      # optional, with load; without, a trial that is taken up again starts anew
-        def load(self, folder: str): ...
-        def cleanup(self): ...                # optional; also when the trial is stopped
+class Digits:
+    def setup(self, config): ...          # a new object, also after an exploit
+    def step(self) -> dict: ...           # the metrics of one report; {"done": True} among them ends the trial
+    def save(self, folder: str): ...      # optional, with load; without them, a resumed trial starts from the beginning
+    def load(self, folder: str): ...
+    def cleanup(self): ...                # optional; also called when the trial is stopped
 
-`ray.tune.Trainable` classes are taken as they are. Every rank has an object of its own and calls all methods; what rank 0
-saves is the checkpoint, unless the class says ``save_on_every_rank = True``, when each rank's files (under names of their
-own) become part of it.
+`ray.tune.Trainable` classes work unchanged. Every rank has an object of its own and calls all methods. What rank 0
+saves is the checkpoint, unless the class has ``save_on_every_rank = True``: then each rank's files, under names of
+their own, become part of it.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from tuner.trials.training import session
 
 
 class Steps(Protocol):
-    """An object of such a class, whichever kind it is. `saves`: whether the class has something to save by."""
+    """An object of such a class, of either kind. `saves`: whether the class can save."""
 
     saves: bool
 
     def step(self) -> Mapping[str, Any]:
-        """One report's metrics."""
+        """Run one step and return the metrics of its report."""
 
     def save(self, folder: str) -> None:
         """Fill an empty directory."""
 
     def load(self, folder: str, iteration: int) -> None:
-        """Go on from a directory that `save` filled, after so many steps."""
+        """Continue from a directory that `save` filled after this number of steps."""
 
     def close(self) -> None:
-        """The end, whatever it was."""
+        """Clean up, however the trial ended."""
 
 
 @dataclass(frozen=True)
 class ClassForm:
-    """A class as a training function. `objects` are handed to `setup` by name."""
+    """A class as a training function. `objects` are passed to `setup` by name."""
 
     cls: type
     objects: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class ClassForm:
     def __call__(self, config: dict[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.cls.__name__} runs inside a trial: hand it to tuner.run")
+            raise session.OutsideTrial(f"{self.cls.__name__} runs inside a trial: pass it to tuner.run")
         steps = self._create(config, here)
         try:
             if here.checkpoint is not None:
@@ -82,7 +82,7 @@ class ClassForm:
 
         def save(folder: str) -> None:
             steps.save(folder)
-            if not keeps:  # it ran for what it may have said to the other ranks
+            if not keeps:  # called because it may communicate with the other ranks
                 for entry in os.scandir(folder):
                     shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 
@@ -120,7 +120,8 @@ class _Own:
     def load(self, folder: str, iteration: int) -> None:
         if not hasattr(self._object, "load"):
             raise EntrypointError(
-                f"{type(self._object).__name__} has no load(folder): its trials can neither be paused nor go on from a checkpoint"
+                f"{type(self._object).__name__} has no load(folder): its trials cannot be paused, nor continue from a "
+                "checkpoint"
             )
         self._object.load(folder)
 

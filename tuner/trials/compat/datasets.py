@@ -11,13 +11,14 @@ from tuner.trials.training import session
 
 
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
-    """For the way to other processes: how a data set is made, where it can say that, else references to its blocks.
+    """Return what to send to other processes for a data set.
 
-    Blocks live as long as the process that made them: an experiment with such data cannot be resumed from another one.
+    That is how it is made, if it can say so, else references to its blocks. Blocks live as long as the process that
+    made them, so an experiment with such data cannot be resumed by another process.
     """
     packed: dict[str, Any] = {}
     for name, dataset in datasets.items():
-        if not hasattr(dataset, "has_serializable_lineage"):  # a function that makes it
+        if not hasattr(dataset, "has_serializable_lineage"):  # a function that creates the data set
             packed[name] = dataset
         elif dataset.has_serializable_lineage():
             packed[name] = _Lineage(dataset.serialize_lineage())
@@ -53,9 +54,9 @@ class _Blocks:
 
 
 class Shards:
-    """The data sets of this trial, split among its ranks when the first of them is asked for.
+    """The data sets of a trial, split among its ranks when the first of them is requested.
 
-    `config` is a `ray.train.DataConfig`. Every rank must ask for the same data sets; rank 0 splits them and hands the
+    `config` is a `ray.train.DataConfig`. Every rank must request the same data sets; rank 0 splits them and sends the
     others their parts.
     """
 
@@ -78,7 +79,10 @@ class Shards:
         Shards._here = None
 
     def get(self, name: str | None) -> Any:
-        """This rank's part; without a name, that of the only one. None where the trial has no data sets at all."""
+        """Return this rank's part of a data set, by default of the only one.
+
+        Return None if the trial has no data sets at all.
+        """
         if not self._datasets:
             return None
         if name is None:
@@ -124,7 +128,10 @@ class Shards:
 
 
 def _check_room() -> None:
-    """Ray Data runs its tasks outside the worker groups: where no node has a CPU for one left, it would wait for ever."""
+    """Raise TunerError if no node has a free CPU for the tasks of Ray Data.
+
+    Ray Data runs its tasks outside the worker groups, and would wait for ever.
+    """
     import ray
     from ray.util import placement_group_table
 

@@ -1,4 +1,4 @@
-"""The forms in which people have their training code, made into one: a function of the configuration."""
+"""Turn the different forms of training code into one: a function of the configuration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ TrainFunction = Callable[[dict[str, Any]], Any]
 
 
 def as_function(trainable: Any) -> TrainFunction:
-    """From a function, a class with `setup` and `step`, a trainer of Ray Train, an Optuna objective, or any of them with
-    parameters. EntrypointError for anything else.
+    """Return the training function of any form of training code, with or without parameters.
+
+    That is a function, a class with `setup` and `step`, a trainer of Ray Train, or an Optuna objective. Raise
+    EntrypointError for anything else.
     """
     if is_objective(trainable):
         from tuner.trials.compat.optuna_compat import Objective
@@ -46,27 +48,27 @@ def as_function(trainable: Any) -> TrainFunction:
 
 
 _INSTEAD_OF = {
-    "ray.tune.tuner.Tuner": ": hand over what it was given, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
-    "optuna.study.study.Study": ": hand the objective over, tuner.run(objective, metric=..., mode=...); its finished trials are "
+    "ray.tune.tuner.Tuner": ": pass what it was given, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
+    "optuna.study.study.Study": ": pass the objective, tuner.run(objective, metric=..., mode=...); its finished trials are "
     "learned from with search_alg=tuner.search.DefineByRunSearch('tpe', warm_start=study)",
 }
 
 
 def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
-    """An objective is told under which names its values are reported; all others know that themselves."""
+    """Tell an objective the names under which its values are reported. Other functions are returned unchanged."""
     if not metrics or getattr(function, "metrics", None) != ():
         return function
     return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Whether this is a trainer of Ray Train, told by its public attributes."""
+    """Return whether this is a trainer of Ray Train, judging by its public attributes."""
     names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
     return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
 
 
 def is_objective(function: Any) -> bool:
-    """Whether its first argument says that it is a trial of Optuna's: by its name, or by its annotation."""
+    """Return whether the first argument is a trial of Optuna, judging by its name or its annotation."""
     if isinstance(function, Parameterized):
         return is_objective(function.trainable)
     if isinstance(function, type) or not callable(function) or type(function).__module__.startswith("tuner.trials."):

@@ -1,4 +1,4 @@
-"""Doing something right after a module is imported for the first time, without importing it."""
+"""Run code right after a module is imported for the first time, without importing it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class _Hook(MetaPathFinder, Loader):
 
 
 def on_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
-    """Call `action` once this top-level module has been imported: now, where it is already.
+    """Call `action` once this top-level module has been imported: at once, if it already is.
 
-    Returns a function that takes the wish back.
+    Return a function that cancels this.
     """
     if name in sys.modules:
         action()

@@ -1,13 +1,15 @@
 """Optuna's objectives as training functions: `objective(trial)` runs unchanged, on one rank or on many.
 
-`trial.suggest_*` is answered by the driver, with the same value on every rank. `trial.report` is a report, `should_prune` tells
-what the scheduler decided at it, and what the objective returns is its last report.
+The driver answers `trial.suggest_*`, with the same value on every rank. `trial.report` is a report, `should_prune`
+returns what the scheduler decided at it, and the return value of the objective is its last report.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +32,9 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective as a function of the configuration: what the search space, if there is one, has fixed of the trial.
+    """An objective as a function of the configuration, which has what the search space, if any, determines.
 
-    `metrics` are the names under which its values are reported, in their order.
+    `metrics` are the names under which its values are reported, in order.
     """
 
     function: Callable[..., Any]
@@ -49,7 +51,7 @@ class Objective:
     def __call__(self, config: Mapping[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.__name__} runs inside a trial: hand it to tuner.run")
+            raise session.OutsideTrial(f"{self.__name__} runs inside a trial: pass it to tuner.run")
         trial = Trial(here, config, self.metrics)
         cancel = on_import(DISTRIBUTED, _one_for_all_ranks)
         try:
@@ -74,16 +76,14 @@ class Objective:
         try:
             return [float(value) for value in values]
         except (TypeError, ValueError):
-            raise TypeError(f"{self.__name__} returned {result!r}, which is no number") from None
+            raise TypeError(f"{self.__name__} returned {result!r}, which is not a number") from None
 
 
 DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
 
 
 def _one_for_all_ranks() -> None:
-    """Let `TorchDistributedTrial(trial)` be the trial itself where it is one of ours, which all ranks have already."""
-    import sys
-
+    """Make `TorchDistributedTrial(trial)` return one of our trials unchanged, as all ranks already have it."""
     wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
 
     def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def _one_for_all_ranks() -> None:
 
 
 class _Attributes:
-    """In the place of Optuna's storage: what helpers of Optuna's keep with a trial is kept with ours."""
+    """Takes the place of Optuna's storage: what helpers of Optuna attach to a trial is kept with ours."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -111,7 +111,7 @@ class _Attributes:
 
 
 class Trial(optuna.trial.Trial):
-    """The `trial` of an objective. Of Optuna's own class only for the sake of those who ask; everything is done here."""
+    """The `trial` of an objective. It derives from Optuna's class only for isinstance; everything is done here."""
 
     def __init__(self, here: Session, config: Mapping[str, Any], metrics: tuple[str, ...]) -> None:
         self._trial_id = here.context.trial_number
@@ -163,9 +163,10 @@ class Trial(optuna.trial.Trial):
         return self._params[name]
 
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
-        """Once per step. A trial that is told to stop goes on until the objective has looked at `should_prune`.
+        """Report the value of a step.
 
-        `checkpoint` is as in `tuner.report`; Optuna has nothing of the kind.
+        A trial that is told to stop continues until the objective calls `should_prune`. `checkpoint` is as in
+        `tuner.report`; Optuna has nothing like it.
         """
         if len(self._metrics) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
@@ -194,7 +195,7 @@ class Trial(optuna.trial.Trial):
         self.note(key, value)
 
     def note(self, key: str, value: Any) -> None:
-        """Keep it with the trial, among the `notes` of its result. TypeError where it is no JSON."""
+        """Keep a value with the trial, among the `notes` of its result. Raise TypeError if it is not JSON."""
         if self._session.context.world_rank == 0:
             driver_calls.here().note({key: _as_json(key, value)})
 
@@ -234,8 +235,6 @@ class Trial(optuna.trial.Trial):
 
 
 def _as_json(key: str, value: Any) -> Any:
-    import json
-
     try:
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
@@ -245,7 +244,7 @@ def _as_json(key: str, value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Arrays, tensors and numbers of NumPy as lists and plain numbers."""
+    """Convert arrays, tensors and numbers of NumPy to lists and plain numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,11 +1,14 @@
-"""Ray Train's and Ray Tune's functions inside a trial of ours. The one module that knows private names of Ray.
+"""The functions of Ray Train and Ray Tune, as they work inside a trial of ours.
 
-Two module-level variables decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
-`ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (Ray Train too, where its second version
-is switched off), and the functions of Ray Train, which Ray means to be replaced. Both are set to objects that pass everything
-on to the trial's `Session`. Two methods are replaced besides: a trainer's `fit`, which runs its training function on the ranks
-that are there, and the making of the callback by which a trainer reports to Ray Tune. Nothing is imported for all this: it is
-done once user code has imported Ray's modules.
+Two module-level variables of Ray decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
+`ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (and Ray Train, if its second version
+is switched off), and the functions of Ray Train, which Ray allows to be replaced. This module sets both to objects that pass
+everything on to the trial's `Session`. It also replaces two methods: `fit` of a trainer, which then runs its training function
+on the ranks that are there, and the constructor of the callback with which a trainer reports to Ray Tune. It imports nothing
+for this: each replacement is made once user code has imported the module of Ray.
+
+This is the only module that names private modules of Ray, and `missing` checks them against the installed Ray. The private
+attributes of Ray's schedulers and stoppers are read in `tuner.schedulers.from_ray` alone. A test checks both.
 """
 
 from __future__ import annotations
@@ -44,25 +47,25 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""Every private name of Ray's modules that is used. `missing` says which of them this Ray does not have."""
+"""All private names of Ray's modules that are used. `missing` says which of them the installed Ray does not have."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
-"""Private attributes of a `ray.tune.Trainable`, the number of steps first: what its `restore` sets."""
+"""Private attributes of a `ray.tune.Trainable` that its `restore` sets, the number of steps first."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
-"""Where `ray.tune.with_parameters` and `with_resources` are defined, and the attribute in which the latter leaves its word."""
+"""The module of `ray.tune.with_parameters` and `with_resources`, and the attribute that the latter sets."""
 
 
 class NotHere(TunerError, RuntimeError):
-    """A function of Ray's that a trial of ours has no answer to."""
+    """A function of Ray that a trial of ours cannot provide."""
 
 
 class Finished(BaseException):
-    """Ends the training function as if it had returned: what a report of ``done=True`` means to Ray."""
+    """Ends the training function as if it had returned, which is what a report of ``done=True`` means to Ray."""
 
 
 def missing() -> list[str]:
-    """In words, what of `PRIVATE` the installed Ray does not have any more."""
+    """Return which of the names in `PRIVATE` the installed Ray does not have any more, as messages."""
     found = []
     for module, names in PRIVATE.items():
         try:
@@ -75,13 +78,16 @@ def missing() -> list[str]:
 
 
 def this_machine() -> dict[str, float] | None:
-    """The CPUs and GPUs that a Ray started here would find, by Ray's own rules; None where this Ray cannot be asked."""
+    """Return the CPUs and GPUs that a Ray started here would find, by Ray's own rules.
+
+    Return None if this version of Ray cannot be asked.
+    """
     try:
         found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
         found.resolve(is_head=True)
         return {"CPU": float(found.num_cpus), "GPU": float(found.num_gpus)}
-    except Exception:  # another version has it elsewhere, or asks for it otherwise
-        log.debug("what a Ray would find here cannot be told", exc_info=True)
+    except Exception:  # it is elsewhere in another version, or has another signature
+        log.debug("cannot find out what a Ray started here would find", exc_info=True)
         return None
 
 
@@ -107,7 +113,7 @@ def _missing_of_tune() -> list[str]:
 
 
 def install(session: Session) -> Callable[[], None]:
-    """Have Ray's functions talk to this session, in this process, until the function that is returned is called."""
+    """Connect Ray's functions in this process to this session. Return a function that undoes this."""
     trial = Trial(session)
 
     def tune() -> None:
@@ -144,7 +150,7 @@ def install(session: Session) -> Callable[[], None]:
 
 
 def _load_lazily() -> None:
-    """`ray.train.torch` without an import of its own: in Ray's workers it has always been imported by somebody."""
+    """Provide `ray.train.torch` without an import: in Ray's own workers it has always been imported."""
     package = sys.modules["ray.train"]
 
     def get(name: str) -> Any:
@@ -157,16 +163,17 @@ def _load_lazily() -> None:
 
 
 def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], None]:
-    """Give the class another method; returns a function that gives the old one back."""
+    """Replace a method of a class. Return a function that restores it."""
     own = vars(cls).get(name)
     setattr(cls, name, method)
     return lambda: setattr(cls, name, own) if own is not None else delattr(cls, name)
 
 
 def _fit(trainer: Any, trial: Trial) -> Any:
-    """`trainer.fit()` inside a trial: the training function on the trial's own ranks, and a `ray.train.Result`.
+    """Run the training function of a trainer on the trial's own ranks; takes the place of `trainer.fit()`.
 
-    Its `checkpoint` is None: what was reported is the trial's. NotHere where the trainer asks for other workers than there are.
+    Return a `ray.train.Result`. Its `checkpoint` is None, as reported checkpoints belong to the trial. Raise NotHere
+    if the trainer asks for other workers than there are.
     """
     from ray.train import Result
 
@@ -174,10 +181,12 @@ def _fit(trainer: Any, trial: Trial) -> Any:
     if wanted.num_workers != there:
         raise NotHere(
             f"a trainer's fit() runs on the ranks of the trial, of which there are {there}, and this trainer asks for "
-            f"{wanted.num_workers!r}: say num_workers={wanted.num_workers!r} to tuner.run"
+            f"{wanted.num_workers!r}: pass num_workers={wanted.num_workers!r} to tuner.run"
         )
     if wanted.use_gpu and not trial.context.devices:
-        raise NotHere("this trainer asks for GPUs, and the ranks of the trial have none: say use_gpu=True to tuner.run")
+        raise NotHere(
+            "this trainer asks for GPUs, and the ranks of the trial have none: pass use_gpu=True to tuner.run"
+        )
     returned = TrainLoop.of(trainer)({})
     result = Result(metrics=trial.newest, checkpoint=None, error=None, path=trial.directory())
     result.return_value = returned
@@ -185,7 +194,7 @@ def _fit(trainer: Any, trial: Trial) -> Any:
 
 
 class Trial:
-    """What both of Ray's interfaces need, in our terms."""
+    """What both interfaces of Ray need from a trial, in our terms."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -196,11 +205,11 @@ class Trial:
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self.newest = dict(metrics)
         self.session.report(self.numbers(metrics), checkpoint=_copy(checkpoint) if checkpoint is not None else None)
-        if metrics.get("done") is True:  # Ray's way of ending a trial from inside
+        if metrics.get("done") is True:  # this is how a trial of Ray ends itself
             raise Finished
 
     def checkpoint(self) -> Any:
-        """A `ray.tune.Checkpoint`, which is a `ray.train.Checkpoint` too."""
+        """Return the checkpoint as a `ray.tune.Checkpoint`, which is also a `ray.train.Checkpoint`."""
         own = self.session.checkpoint
         if own is None:
             return None
@@ -215,7 +224,7 @@ class Trial:
         return self.context.trial_dir or os.getcwd()
 
     def resources(self) -> Any:
-        """The bundles of this worker group as Ray Tune writes them."""
+        """Return the bundles of this worker group, as Ray Tune writes them."""
         import ray
         from ray.tune import PlacementGroupFactory
 
@@ -223,24 +232,30 @@ class Trial:
         return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Ray takes anything for a metric; what is no number is left out here, and named once."""
+        """Leave out metrics that are not numbers, as Ray accepts anything, and name each once."""
         return numbers(metrics, self._told, self.session.objective)
 
 
 def _copy(checkpoint: Any) -> str:
-    """A directory of our own with the files: Ray leaves the user's where they are, and several ranks may share one."""
+    """Copy the files to a directory of our own.
+
+    Ray leaves the user's directory where it is, and several ranks may share it.
+    """
     if isinstance(checkpoint, Checkpoint):
         return checkpoint.to_directory()
     folder = tempfile.mkdtemp(prefix="tuner-ray-")
     with checkpoint.as_directory() as source:
         if not os.path.isdir(source):
-            raise FileNotFoundError(f"the checkpoint that is reported is no directory: {source}")
+            raise FileNotFoundError(f"the reported checkpoint is not a directory: {source}")
         shutil.copytree(source, folder, dirs_exist_ok=True)
     return folder
 
 
 class TuneSession:
-    """In the place of Ray Tune's session. The world rank is a number: None would mean that `ray.train.report` must raise."""
+    """Takes the place of Ray Tune's session.
+
+    The world rank is a number, since None would mean that `ray.train.report` must raise.
+    """
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -283,7 +298,7 @@ class TuneSession:
 
 
 class TrainFunctions:
-    """In the place of Ray Train's own functions (`TrainFnUtils`)."""
+    """Takes the place of Ray Train's own functions (`TrainFnUtils`)."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -299,7 +314,10 @@ class TrainFunctions:
         checkpoint_upload_fn: Any = None,
         validation: Any = False,
     ) -> None:
-        """Ours uploads in the background and names its own directories, whatever Ray would have been told to do."""
+        """Report metrics and a checkpoint.
+
+        Options about uploading are ignored: our upload runs in the background and names its own directories.
+        """
         if validation:
             raise NotHere("ray.train.report(validation=...) needs Ray's own controller; report the value yourself")
         try:
@@ -314,7 +332,7 @@ class TrainFunctions:
     def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> Any:
         raise NotHere(
             "ray.train.get_all_reported_checkpoints: the driver keeps the checkpoints of a trial; get_checkpoint() is the "
-            "one to go on from, and result.best_checkpoint the best of all"
+            "one to continue from, and result.best_checkpoint the best of all"
         )
 
     def get_dataset_shard(self, dataset_info: Any) -> Any:
@@ -324,7 +342,7 @@ class TrainFunctions:
         return self._context
 
     def get_preemption_info(self) -> None:
-        """A preempted group is started again from its last checkpoint by the driver; ranks are not told before."""
+        """Return None: the driver restarts a preempted group, and ranks are not told before."""
 
     def is_distributed(self) -> bool:
         return True
@@ -345,7 +363,7 @@ class TrainFunctions:
 
 
 class TrainContext:
-    """What `ray.train.get_context()` gives."""
+    """What `ray.train.get_context()` returns."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -401,8 +419,8 @@ def _torch_distributed(name: str) -> Any:
 class RayTrainable:
     """A `ray.tune.Trainable` in a trial: its own `train` counts and calls `step`.
 
-    Each segment has a fresh object: `setup` with the configuration in force, then `load_checkpoint`. `reset_config` is for
-    objects that are used again, which ours never are.
+    Each segment has a new object: `setup` with the present configuration, then `load_checkpoint`. `reset_config` is
+    for objects that are used again, which ours never are.
     """
 
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
@@ -451,7 +469,7 @@ _COUNTS = "_trainable_counts.json"
 
 
 def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
-    """The class as Ray Tune would have prepared it: its directory and its names are the trial's."""
+    """Prepare the class as Ray Tune would, with the directory and the names of the trial."""
 
     def setup(self: Any, config: dict[str, Any]) -> None:
         cls.setup(self, config, **objects)
@@ -472,14 +490,17 @@ def _in_trial(cls: Any, objects: Mapping[str, Any], trial: Trial) -> Any:
 
 
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
-    """What `ray.tune.with_parameters` wrapped, and the objects it was given; None for anything else."""
+    """Return what `ray.tune.with_parameters` wrapped, and the objects it was given.
+
+    Return None for anything else.
+    """
     layers = trainable.__mro__ if isinstance(trainable, type) else (trainable,)
     for at, layer in enumerate(layers):
         method: Any = vars(layer).get("setup") if isinstance(layer, type) else layer
         if getattr(method, "__module__", None) != TUNE_WRAPPERS or not getattr(method, "__closure__", None):
             continue
         inside = inspect.getclosurevars(method).nonlocals
-        if inside.keys() == {"trainable"}:  # what `with_resources` makes of a method
+        if inside.keys() == {"trainable"}:  # `with_resources` turns a method into this
             continue
         try:
             registry, prefix = inside["parameter_registry"], inside["prefix"]
@@ -493,7 +514,10 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
 
 
 def without_resources(trainable: Any) -> tuple[Any, Any]:
-    """The trainable, and what `ray.tune.with_resources` or the class itself says that it needs; None for nothing."""
+    """Return the trainable, and the resources that `ray.tune.with_resources` or the class itself asks for.
+
+    The resources are None if nothing is asked for.
+    """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)
         return trainable, request({}) if request is not None else None

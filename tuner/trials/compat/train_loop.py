@@ -15,7 +15,10 @@ LOOP_CONFIG = "train_loop_config"
 
 @dataclass(frozen=True)
 class TrainLoop:
-    """The training loop of a Ray trainer. What the search found goes over the trainer's own `train_loop_config`."""
+    """The training loop of a Ray trainer.
+
+    The values of the search take precedence over the trainer's own `train_loop_config`.
+    """
 
     loop: Callable[..., Any]
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -24,12 +27,15 @@ class TrainLoop:
 
     @classmethod
     def of(cls, trainer: Any) -> TrainLoop:
-        """SpecError for a trainer of another framework than PyTorch, whose backend ours does not set up."""
+        """Return the training loop of a trainer.
+
+        Raise SpecError for a trainer of a framework other than PyTorch, whose backend is not set up here.
+        """
         backend = type(trainer.backend_config).__name__
         if backend not in ("TorchConfig", "BackendConfig"):
             raise SpecError(
                 f"{type(trainer).__name__} sets up {backend.removesuffix('Config')}, which trials here do not have; "
-                "hand its training function to tuner.run instead",
+                "pass its training function to tuner.run instead",
                 "/trainable",
             )
         return cls(
@@ -56,7 +62,7 @@ class TrainLoop:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """As Ray Tune merges a trainer's configuration with a trial's: dicts within dicts too."""
+    """Merge two configurations, including nested dicts, as Ray Tune does."""
     out = dict(under)
     for name, value in over.items():
         mine = out.get(name)

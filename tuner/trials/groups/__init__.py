@@ -1,5 +1,6 @@
-"""Worker groups, as the driver host sees them: it gets them, runs segments on them, and says why one failed.
+"""Worker groups, as the driver host sees them.
 
-The manager, which runs segments, belongs here (`manager`), the pool of warm groups and of reservations (`pool`), the choice of
-ranks for processes (`placement`), jobs on a node after its rank (`nodes`), and the causes of failures in words (`failures`).
+`manager` runs segments on groups, `pool` forms groups and keeps warm ones, `placement` assigns ranks to processes,
+`nodes` has the jobs that run on a node after its rank has ended, and `failures` turns errors into causes and
+messages.
 """

@@ -1,4 +1,4 @@
-"""From what Ray and the ranks say about a failure to what a person wants to read."""
+"""Turn what Ray and the ranks say about a failure into a cause and a message for people."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "dri
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is left of a dead rank on its node."""
+    """What a dead rank has left on its node."""
 
     log_tail: str = ""
-    oom_kills: int = 0  # of the node by now
+    oom_kills: int = 0  # on the node so far
     node_alive: bool = True
 
 
 def from_error(error: RankError, place: Placed) -> Failure:
-    """A rank raised, or told on itself."""
+    """Return the failure of a rank that raised an exception or reported a failure of its own."""
     message = f"{error.type}: {error.message}" if error.type and error.type != error.message else error.message
     kind: FailureKind = "spec" if error.cause == "spec" else "system" if error.cause in _NOT_THE_USERS else "user"
     return Failure(
@@ -51,16 +51,17 @@ def from_error(error: RankError, place: Placed) -> Failure:
 
 
 def uneven(results: Mapping[int, RankResult]) -> str:
-    """In words, that some ranks have made more or fewer reports than rank 0; empty where all have made as many.
+    """Return a message if some ranks made more or fewer reports than rank 0, else an empty string.
 
-    Ranks that follow a verdict all leave at the same report, so where training code reports equally often the counts are equal
-    however the segment ended. Where rank 0's only report is what its function returned, the others need not return anything.
+    Ranks that follow a verdict all leave at the same report. So the counts are equal, however the segment ended, if
+    training code reports equally often on all ranks. If rank 0's only report is the return value of its function, the
+    other ranks need not return anything.
     """
     even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
     others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
     if not others:
         return ""
-    more = f" and {len(others) - _SHOWN} more ranks otherwise" if len(others) > _SHOWN else ""
+    more = f" and {len(others) - _SHOWN} more ranks that differ" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
     made = f"its ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
     return f"{made}; every rank must call tuner.report equally often"
@@ -70,7 +71,10 @@ _SHOWN = 8
 
 
 def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
-    """A rank's process ended without a word: why, from what Ray says and what the process left in its log."""
+    """Return the failure of a rank whose process ended without an answer.
+
+    The cause is found from what Ray says and from what the process left in its log.
+    """
     kind, cause, message = _why(str(error), error, oom_kills_before, found)
     return Failure(
         kind=kind,
@@ -85,7 +89,7 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
 
 
 def _last_words(place: Placed, message: str, found: Findings) -> str:
-    """In the place of a traceback, of which a process that dies leaves none."""
+    """Return a text to show in place of a traceback, which a process that dies does not leave."""
     lines = found.log_tail.splitlines()[-_LAST_LINES:]
     silent = "it printed nothing" if found.node_alive else "its log cannot be read"
     said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent
@@ -101,8 +105,8 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "system", "preempted", "its node was preempted"
     if not found.node_alive or "node has died" in lower or "node was terminated" in lower:
         return "system", "node_lost", "its node was lost"
-    if type(error).__name__ == "ActorUnavailableError":  # what else it says may be about any process
-        return "system", "actor_unavailable", "Ray could not reach the process for a while, so that its answer is lost"
+    if type(error).__name__ == "ActorUnavailableError":  # the rest of its text may be about any process
+        return "system", "actor_unavailable", "Ray could not reach the process for a while, and its answer is lost"
     if "low on memory" in lower:
         return "user", "oom", "killed by Ray because its node was running out of memory"
     if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):
@@ -112,7 +116,11 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         name = f"{number.name} ({fatal[1].strip()})" if number else fatal[1].strip()
         return "user", "signal", f"the process was killed by {name}"
     if found.oom_kills > oom_kills_before:
-        return "user", "oom", "killed by the kernel for want of memory (SIGKILL, and its count of such kills went up)"
+        return (
+            "user",
+            "oom",
+            "killed by the kernel because memory ran out (SIGKILL, and the count of such kills went up)",
+        )
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"
     if "unexpectedly exits" in lower or "worker process has died" in lower:

@@ -1,4 +1,4 @@
-"""Running segments on worker groups, on the driver host's event loop. Whatever happens, `run` returns an `Outcome`."""
+"""Run segments on worker groups, on the driver host's event loop. Whatever happens, `run` returns an `Outcome`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import ray
 
 from tuner.domain.events import Failure
 from tuner.domain.experiment import Scaling
+from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import failures, nodes
 from tuner.trials.groups.failures import Findings
@@ -27,12 +28,12 @@ from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
-_ECHO_S = 10.0  # how long after an echo its origin is waited for; a busy machine takes seconds to tell of it
-_READY_S = 120.0  # imports and the rendezvous may take this long even where reports must come quicker
+_ECHO_S = 10.0  # how long to wait for the error behind a communication error; a busy machine takes seconds
+_READY_S = 120.0  # imports and the rendezvous may take this long, even if reports must come faster
 _ANSWER_S = 2.0  # how long a rank may take to answer a question
-_MUTE_S = 20.0  # how long no rank may answer: C code that holds the GIL, or a machine that swaps, is no hang yet
-_SAVING_S = 600.0  # a rank's last checkpoint may take this long even where reports must come quicker
-_LOOK_S = 1.0  # how often a rank that saves is looked at
+_MUTE_S = 20.0  # how long no rank may answer: it may be in C code that holds the GIL, or on a machine that swaps
+_SAVING_S = 600.0  # a rank's last checkpoint may take this long, even if reports must come faster
+_LOOK_S = 1.0  # how often a rank that saves is checked
 _AGAIN_S = 0.2  # between two attempts to reach a rank
 
 _URGENT = ("stop", "cancel")
@@ -40,7 +41,7 @@ _URGENT = ("stop", "cancel")
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """Why a segment has to end now, whatever its ranks do."""
+    """Why a segment must end now, whatever its ranks do."""
 
     how: Literal["left", "failed"]
     reason: str
@@ -52,17 +53,40 @@ class _Ended(Exception):
         self.ending = ending
 
 
+class LogFile(NamedTuple):
+    """Where a rank has written its log."""
+
+    rank: int
+    node: str  # Ray's id
+    path: str
+
+
+class Logs(Protocol):
+    """Keeps what the ranks print."""
+
+    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+        """Complete the logs of a segment that has ended. Must not block.
+
+        Args:
+            segment_id: the segment that has ended.
+            files: where its ranks have written their logs.
+            gone: returns once the processes of the ranks are gone; None if they stay for another segment.
+        """
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     launch: Launch
     ending: asyncio.Future[_Ending]
     group: Group | None = None
     training: bool = False
-    interrupt: str | None = None  # one that came while the ranks were getting ready
-    measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # ranks that were asked
-    mute_since: float | None = None  # no rank has answered from then on
+    interrupt: str | None = None  # an interrupt that came while the ranks were getting ready
+    measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # questions under way, by rank
+    mute_since: float | None = None  # since when no rank has answered
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
+    log_files: Sequence[LogFile] = ()
+    gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:
         if not self.ending.done():
@@ -73,11 +97,17 @@ class _Running:
 
 
 class GroupManager:
-    """Runs segments on worker groups. `driver` is the actor that ranks report to, see `launch.Driver`.
+    """Runs segments on worker groups.
 
-    `autoscaling`: the cluster may still grow, so that a group which does not fit now is waited for and not refused.
-    `idle_timeout_s`: how long a warm group is kept for another trial. `line`: where the driver takes reports beside Ray.
-    `reserve_after_s`: after how long a group that waits for room is placed before all that ask later.
+    Args:
+        driver: the actor that ranks report to, see `launch.Driver`.
+        name: a prefix for the names of placement groups.
+        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
+        idle_timeout_s: how long a warm group is kept for another trial.
+        report_address: where the driver listens for reports; None if they can only go through Ray.
+        reserve_after_s: how long a group waits for room before groups that ask later must wait for it.
+        logs: is told of the end of each segment.
+        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
     """
 
     def __init__(
@@ -87,16 +117,20 @@ class GroupManager:
         name: str = "",
         autoscaling: bool = False,
         idle_timeout_s: float = 60.0,
-        line: Address | None = None,
+        report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
+        logs: Logs | None = None,
+        log_limit: LogLimit | None = None,
     ) -> None:
+        self._logs = logs
         self._pool = Pool(
             driver,
             name=name,
             autoscaling=autoscaling,
             idle_timeout_s=idle_timeout_s,
-            line=line,
+            report_address=report_address,
             reserve_after_s=reserve_after_s,
+            log_limit=log_limit,
         )
         self._running: dict[str, _Running] = {}
         self._releases: set[asyncio.Task[None]] = set()
@@ -119,17 +153,19 @@ class GroupManager:
             return _failed(Failure(kind="system", cause="killed", message=ended.ending.reason))
         finally:
             del self._running[launch.segment_id]
+            if self._logs is not None:
+                self._logs.end(launch.segment_id, running.log_files, running.gone)
             for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
 
     async def interrupt(self, segment_id: str, action: str) -> None:
-        """Make all ranks wait for a verdict at the same, next report.
+        """Make all ranks wait for a verdict at the same report, the next one that none of them has begun.
 
-        A segment whose ranks are not there yet is left at once. For "stop" and "cancel" the group is killed if it is still
-        there after `limits.stop_grace_s`, counted from now even if its ranks are only getting ready; other actions wait for
-        the next report, as training up to it would be lost otherwise. A "stop" waits longer for a last checkpoint that is
-        being saved.
+        A segment whose ranks have not been placed yet ends at once. For "stop" and "cancel", the group is killed if
+        it is still there after `limits.stop_grace_s`, counted from now even if its ranks are still getting ready.
+        Other actions wait for the next report, as the training up to it would be lost otherwise. A "stop" waits
+        longer while a last checkpoint is being saved.
         """
         running = self._running.get(segment_id)
         if running is None:
@@ -145,10 +181,10 @@ class GroupManager:
             running.interrupt = action
 
     async def _agree(self, running: _Running) -> None:
-        """Find the next report that no rank has begun, and make it a milestone of all.
+        """Find the next report that no rank has begun, and make it a milestone of all ranks.
 
-        No rank gives up a hold by itself, so every round ends with a release of all ranks, whatever happens to it: with the
-        milestone if all have answered, and without one if not. Then the next round begins, unless the segment has ended.
+        No rank ends a hold by itself. So every round ends with a release of all ranks: with the milestone if all have
+        answered, without one if not. Then the next round begins, unless the segment has ended.
         """
         while running.training and running.group is not None:
             actors, interrupt = running.group.actors, secrets.token_hex(8)
@@ -172,14 +208,17 @@ class GroupManager:
             await asyncio.sleep(_AGAIN_S)
 
     async def _hold(self, running: _Running, actors: list[Any], interrupt: str) -> int | None:
-        """Hold all ranks; the next report that none has begun, or None if they are at another segment by now."""
+        """Hold all ranks and return the next report that none has begun.
+
+        Return None if some rank is not running this segment any more.
+        """
         segment_id = running.launch.segment_id
         counts = await asyncio.gather(*(_get(actor.hold.remote(segment_id, interrupt)) for actor in actors))
         known = [count for count in counts if count is not None]
         return max(known) + 1 if running.training and len(known) == len(actors) else None
 
     async def _release(self, running: _Running, actors: list[Any], interrupt: str, milestone: int | None) -> None:
-        """Release all ranks. One that cannot be reached is asked again until it, or the segment, has ended."""
+        """Release all ranks. Keep trying to reach each rank until it, or the segment, has ended."""
         segment_id = running.launch.segment_id
 
         async def release(actor: Any) -> None:
@@ -205,13 +244,13 @@ class GroupManager:
         running.end("left", f"no report within {grace:g} s of the {action}")
 
     async def kill(self, segment_id: str, reason: str) -> None:
-        """End a segment now, its group with it."""
+        """End a segment and its group now."""
         running = self._running.get(segment_id)
         if running is not None:
             running.end("failed", reason)
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
+        """End the idle groups, and return once they are gone. With `keep` end only those that have GPUs."""
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
@@ -219,7 +258,7 @@ class GroupManager:
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
-        """End everything and leave nothing behind: no process, no placement group, no port."""
+        """End everything, and leave no process, placement group or port behind."""
         for running in self._running.values():
             running.end("failed", "the driver is shutting down")
         while self._running:
@@ -231,49 +270,40 @@ class GroupManager:
         await self._pool.settle()
 
     def stats(self) -> dict[str, int]:
-        """How many segments run and wait, and how many warm groups are kept."""
+        """Return how many segments run and wait, and how many warm groups are kept."""
         training = sum(running.training for running in self._running.values())
         return {"running": training, "waiting": len(self._running) - training, "idle": self._pool.idle}
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
-        """rank -> its Python stacks now. Ranks that cannot answer say so."""
+        """Return rank -> its Python stacks now, or a note that the rank cannot answer."""
         answers = await self._ask(segment_id, "stacks")
         silent = "no answer: the process is stopped, or a C call holds the GIL"
         return {str(rank): answer if isinstance(answer, str) else silent for rank, answer in answers.items()}
 
-    async def figures(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """rank -> CPU seconds, memory and GPU memory in use now, of the ranks that answer."""
-        answers = await self._ask(segment_id, "figures")
+    async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
+        """Return rank -> its CPU seconds, memory and GPU memory now, for the ranks that answer."""
+        answers = await self._ask(segment_id, "usage")
         return {str(rank): answer for rank, answer in answers.items() if isinstance(answer, dict)}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """segment -> rank -> its figures now, of those that train and answer soon.
+        """Return segment -> rank -> its resource usage now, for the ranks that train and answer soon.
 
-        A rank that still owes an answer is not asked again: asked now and then for hours, one that hangs in C code would
-        else collect the questions.
+        A rank that has not answered an earlier question is not asked again: questions to a rank that hangs in C code
+        for hours would pile up.
         """
         asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
         for running in asked:
             assert running.group is not None
             for rank, actor in enumerate(running.group.actors):
                 if rank not in running.measuring:
-                    task = running.measuring[rank] = asyncio.create_task(_get(actor.figures.remote()))
+                    task = running.measuring[rank] = asyncio.create_task(_get(actor.usage.remote()))
                     task.add_done_callback(_heard)
         waiting = [task for running in asked for task in running.measuring.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=_ANSWER_S)
         return {running.launch.segment_id: _answers(running) for running in asked if running.training}
 
-    async def read_log(self, segment_id: str, rank: int, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """A part of what a rank of a running segment has printed; to follow it, ask again from where the last part ended."""
-        running = self._running.get(segment_id)
-        if running is None or running.group is None or rank >= len(running.group.members):
-            return b""
-        node = running.group.members[rank].node
-        content: bytes = await self._pool.on_node(node, nodes.read_log, running.log_path(rank), offset, limit)
-        return content
-
-    # One segment
+    # -- one segment
 
     async def _run(self, running: _Running, inbox: Inbox) -> Outcome:
         launch = running.launch
@@ -283,12 +313,15 @@ class GroupManager:
                 running, self._pool.acquire(launch, lambda reason: inbox.waiting(launch.segment_id, reason))
             )
             running.group = group
+            running.log_files = [
+                LogFile(rank, member.node, running.log_path(rank)) for rank, member in enumerate(group.members)
+            ]
             reusable = False
             try:
                 ready, trained = self._start(group, launch)
                 answer = await self._get_ready(running, ready)
                 if isinstance(answer, Recycle):
-                    log.info("a warm worker group is not used again: %s", answer.reason)
+                    log.info("a warm worker group cannot be used again: %s", answer.reason)
                     if running.interrupt is not None:
                         return Outcome(kind="left")
                     continue
@@ -304,24 +337,27 @@ class GroupManager:
             finally:
                 running.training = False
                 running.group = None
-                self._pool.release(group, reusable)
+                running.gone = self._pool.release(group, reusable)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
-        """Tell all ranks to get ready and to train, in one go; what they answer to each."""
+        """Tell all ranks to get ready and to train, in one go. Return references to both answers of each."""
         code = None
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
         ready, trained = [], []
-        for actor, seat in zip(group.actors, group.seats, strict=True):
-            ready.append(actor.prepare.remote(launch, None if group.seated else seat, code))
+        for actor, assignment in zip(group.actors, group.assignments, strict=True):
+            ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
             trained.append(actor.train.remote())
-        group.seated = True
+        group.assigned = True
         group.runs += 1
         return ready, trained
 
     async def _get_ready(self, running: _Running, refs: list[Any]) -> Failure | Recycle | None:
-        """Until all ranks are about to enter the function, or the first one cannot."""
+        """Wait until all ranks are about to enter the function, or one cannot.
+
+        Return None, or the failure, or the reason why a warm process cannot be used again.
+        """
         group = running.group
         assert group is not None
         tasks: dict[asyncio.Future[Any], int] = {asyncio.create_task(_get(ref)): rank for rank, ref in enumerate(refs)}
@@ -356,7 +392,7 @@ class GroupManager:
             _forget(tasks)
 
     async def _watch(self, running: _Running, refs: list[Any]) -> Outcome:
-        """Until all ranks have ended, or the first sign that not all will."""
+        """Wait until all ranks have ended, or until it is clear that not all will, and return the outcome."""
         group, limits = running.group, running.launch.limits
         assert group is not None
         placed = group.placed()
@@ -417,12 +453,12 @@ class GroupManager:
         warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning)
-        if reports == 0 and not running.launch.start_iteration:  # else it went on from its own end
+        if reports == 0 and not running.launch.start_iteration:  # otherwise it continued from its own end
             return _failed(await self._silent(running))
         return Outcome(kind="returned", reports=reports, warning=warning)
 
     async def _settled(self, running: _Running, task: asyncio.Future[Any], rank: int) -> Any:
-        """A rank's answer, or the failure that its process's death is."""
+        """Return a rank's answer, or the failure if its process has died."""
         try:
             return task.result()
         except ray.exceptions.RayError as error:
@@ -445,15 +481,18 @@ class GroupManager:
                 with contextlib.suppress(BaseException):
                     await task
 
-    # What went wrong, in full
+    # -- failures in detail
 
     async def _saves(self, running: _Running, ranks: list[int] | None = None) -> bool:
-        """Whether one of these ranks is on its way out and its last checkpoint not committed yet, or only just."""
+        """Return whether one of these ranks is leaving and has a checkpoint that is not committed yet.
+
+        A rank that has only just finished counts, too.
+        """
         answers = await self._ask(running.launch.segment_id, "progress", ranks)
         return any(a is None or (isinstance(a, Progress) and a.saving) for a in answers.values())
 
     async def _inspect(self, running: _Running, rank: int) -> Findings:
-        """What a dead rank has left behind."""
+        """Return what a dead rank has left on its node."""
         assert running.group is not None
         node = running.group.members[rank].node
         try:
@@ -466,7 +505,10 @@ class GroupManager:
             return Findings(node_alive=False)
 
     async def _silence(self, running: _Running, ranks: list[int]) -> tuple[int, float]:
-        """For how long no rank has reported, and the rank that looks most like the cause: it has reported least."""
+        """Return the rank that most likely holds up the others, and for how long no rank has made progress.
+
+        It is the rank that has reported least.
+        """
         asked_at = time.monotonic()
         answers = await self._ask(running.launch.segment_id, "progress", ranks)
         known = {rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)}
@@ -477,7 +519,7 @@ class GroupManager:
         running.mute_since = None
         saving_s = _saving_s(running.launch)
         excused = [
-            # Rank 0 waits for the driver, which takes as long as it takes; the others wait for rank 0.
+            # Rank 0 waits for the driver, however long that takes; the other ranks wait for rank 0.
             (rank == 0 and answer.waiting) or (answer.saving and answer.idle_s < saving_s)
             for rank, answer in known.items()
         ]
@@ -500,12 +542,12 @@ class GroupManager:
         message = (
             f"did not leave within {running.launch.limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
-            + ": every rank must call tuner.report equally often and let what it raises pass"
+            + ": every rank must call tuner.report equally often and must not catch what it raises"
         )
         return await self._complain(running, ranks[0], "stop_ignored", message)
 
     async def _silent(self, running: _Running) -> Failure:
-        message = "the training function returned without a single call of tuner.report"
+        message = "the training function returned without calling tuner.report"
         return await self._complain(running, 0, "no_report", message, stacks=False)
 
     async def _complain(self, running: _Running, rank: int, cause: str, message: str, stacks: bool = True) -> Failure:
@@ -527,7 +569,7 @@ class GroupManager:
         return replace(failure, stacks=await self.stacks(running.launch.segment_id))
 
     async def _ask(self, segment_id: str, question: str, ranks: list[int] | None = None) -> dict[int, Any]:
-        """rank -> its answer, or the exception that came instead."""
+        """Return rank -> its answer, or the exception that came instead."""
         running = self._running.get(segment_id)
         if running is None or running.group is None:
             return {}
@@ -543,7 +585,7 @@ class GroupManager:
 def _ready_s(launch: Launch) -> float:
     travels = (
         launch.checkpoint is not None and launch.checkpoint.node is not None
-    )  # it may have to come from another node
+    )  # it may have to be copied from another node
     return max(_SAVING_S if travels else _READY_S, launch.limits.hang_timeout_s or 0.0)
 
 
@@ -560,15 +602,18 @@ def _placement(group: Group) -> Mapping[str, Any]:
 
 
 def _lost(echo: Failure) -> Failure:
-    """The echo of something that nobody has seen: a rank or its connection was lost, which is no error of the user's code."""
+    """Turn an error that only follows from another one into the failure `peer_lost`.
+
+    Nobody has seen what happened first: a rank or its connection was lost, which is not an error in the user's code.
+    """
     return dataclasses.replace(echo, kind="system", cause="peer_lost")
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
-    """Whether a failure leaves the worker as usable as a trial that ended well, as far as hygiene then finds it clean.
+    """Return whether the worker is as usable after this failure as after a trial that ended well.
 
-    That is a Python exception before the first report, of a rank without others that may still wait for it, and without a
-    GPU, whose context an error may have broken.
+    It is after a Python exception before the first report, if the rank is alone (no other rank may still wait for it)
+    and has no GPU, whose context the error may have broken. The clean-up of the process still has to succeed.
     """
     failure, scaling = outcome.failure, launch.scaling
     if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
@@ -585,7 +630,7 @@ def _reports(results: Mapping[int, RankResult]) -> int:
 
 
 def _forget(tasks: Mapping[asyncio.Future[Any], int]) -> None:
-    """Let go of answers that nobody waits for any more, without a complaint about those that are errors."""
+    """Drop answers that nobody waits for any more, including errors."""
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()
@@ -593,7 +638,7 @@ def _forget(tasks: Mapping[asyncio.Future[Any], int]) -> None:
 
 
 def _answers(running: _Running) -> dict[int, dict[str, float]]:
-    """rank -> the figures that have come, which are taken out of `measuring`."""
+    """Return rank -> the usage that has arrived, and take it out of `measuring`."""
     done = {rank: task for rank, task in running.measuring.items() if task.done()}
     for rank in done:
         del running.measuring[rank]
@@ -601,7 +646,7 @@ def _answers(running: _Running) -> dict[int, dict[str, float]]:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """An error is no news: whoever watches the rank learns of its end by another way."""
+    """Ignore an error: whoever watches the rank learns of its end in another way."""
     if not task.cancelled():
         task.exception()
 

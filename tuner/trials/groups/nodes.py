@@ -1,6 +1,6 @@
-"""Small jobs on a rank's machine after the rank: what it left behind, and seeing that it is gone.
+"""Jobs that run on a rank's node after the rank has ended: reading what it left, and making sure that it is gone.
 
-Each is a plain function that the group manager runs itself on its own node, and as a Ray task without resources on others.
+Each is a plain function. The group manager runs it directly on its own node, and as a Ray task on other nodes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import signal
 import time
 from collections.abc import Sequence
 
+from tuner.domain.logs import LogChunk, LogLimit, Range, cut, without
 from tuner.trials.groups.failures import Findings
 from tuner.trials.runtime import logs
 from tuner.trials.runtime.process_stats import oom_kills
 
-_GONE_S = 30.0  # a process with much memory takes a while to go
+_GONE_S = 30.0  # a process with much memory takes a while to end
 _POLL_S = 0.02
 
 
@@ -24,9 +25,9 @@ def inspect(log_path: str) -> Findings:
 
 
 def reap(pids: Sequence[int]) -> list[int]:
-    """Wait until these processes are gone, help after a moment, and end what they started; the pids that are still there.
+    """Wait until these processes are gone, kill them after a moment, and end the processes that they started.
 
-    Ranks lead process groups of their own, so what they started can be told by that.
+    Each rank leads a process group of its own, which contains what it started. Return the pids that are still there.
     """
     deadline = time.monotonic() + _GONE_S
     hard = time.monotonic() + 0.5
@@ -45,15 +46,27 @@ def reap(pids: Sequence[int]) -> list[int]:
     return left
 
 
-def read_log(path: str, offset: int, limit: int) -> bytes:
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        file.seek(offset)
-        return file.read(limit)
-    return b""
+def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
+    """Return the parts of a rank's log file that should be kept and are not in `have`, and the mark of its end.
+
+    Return nothing if there is no such file here.
+    """
+    now = time.time()
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+
+            def read(start: int, count: int) -> bytes:
+                return os.pread(file.fileno(), count, start)
+
+            chunks = list(cut(read, without(limit.kept(size), have), limit.head, rank, now))
+    except FileNotFoundError:  # the rank died before it could open its log, or it ran on another machine
+        return []
+    return [*chunks, LogChunk.of(rank, size, b"", now)]
 
 
 def _alive(pid: int) -> bool:
-    """A zombie counts as gone once its last thread is: then it holds nothing any more."""
+    """Return whether a process is running. A zombie is gone once its last thread is: it then holds nothing."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             state = file.read().rpartition(")")[2].split()[0]

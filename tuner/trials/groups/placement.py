@@ -1,4 +1,4 @@
-"""Which rank sits where, and whether a group can fit the cluster at all."""
+"""Which process gets which rank, and whether the cluster can hold a group at all."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.names import nearest, resource_meant
-from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.messages.protocol import Member, RankAssignment
 
 
-def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[Seat]]:
-    """(order, seats): `order[rank]` is the index of the member that becomes this rank.
+def assign_ranks(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[RankAssignment]]:
+    """Return (order, assignments): `order[rank]` is the index of the member that gets this rank.
 
-    Ranks of a node are consecutive and sorted by their GPUs, nodes come in the order of their first bundle.
+    The ranks of a node are consecutive and sorted by their GPUs. Nodes are sorted by their first bundle.
     """
     nodes = list(dict.fromkeys(member.node for member in members))
     order = sorted(range(len(members)), key=lambda i: (nodes.index(members[i].node), _gpu_order(members[i]), i))
@@ -31,7 +31,7 @@ def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[
         backend = "nccl" if any(member.gpus for member in members) and not shared else "gloo"
     first = members[order[0]]
     return order, [
-        Seat(
+        RankAssignment(
             rank=rank,
             world_size=len(members),
             local_rank=by_node[members[i].node].index(i),
@@ -40,7 +40,7 @@ def seats(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[
             nodes=len(nodes),
             gpus=devices[i][0],
             devices=devices[i][1],
-            hub=first.hub,
+            channel_address=first.channel_address,
             token=first.token,
             backend=backend,
         )
@@ -53,13 +53,13 @@ def _gpu_order(member: Member) -> tuple[tuple[int, str], ...]:
 
 
 def lacking(scaling: Scaling) -> str | None:
-    """Why the cluster, as it is now and even if it were empty, can never hold this group; None where it can."""
+    """Return why the cluster could not hold this group even if it were empty, or None if it could."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return unmet(scaling, nodes)
 
 
 def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """The same on given nodes, each a dict of its total resources."""
+    """Do the same for given nodes, each a dict of its total resources."""
     bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)
@@ -81,6 +81,6 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
 
 
 def _custom(nodes: Sequence[Mapping[str, float]]) -> set[str]:
-    """The names of resources that whoever started these nodes has given them."""
+    """Return the names of resources that the administrators of these nodes have defined."""
     names = {name for node in nodes for name in node if not name.startswith("node:")}
     return names - {"CPU", "GPU", "memory", "object_store_memory"}

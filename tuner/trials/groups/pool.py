@@ -1,9 +1,9 @@
-"""Which worker group runs a segment: a warm one where there is one, else one that is formed as soon as there is room.
+"""Find the worker group for a segment: a warm one if there is one, else a new one as soon as there is room.
 
-Waiting is first come, first served: a group that comes free goes to the oldest waiter if it fits, and is given back to the
-cluster if the oldest waiter needs another kind. Ray places whatever fits, so a large group could wait for ever while small ones
-take each bit of room that comes free. One that has waited for long therefore has a reservation: who asks later for what
-it lacks waits until it has been placed.
+Groups wait first come, first served. A group that becomes free goes to the oldest waiter if it fits, and is returned
+to the cluster if the oldest waiter needs another kind. Ray places whatever fits, so small groups could take each bit
+of free room and a large group would wait for ever. A group that has waited for long therefore gets a reservation:
+groups that were asked for later and need what it lacks wait until it has been placed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
+from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
-from tuner.trials.groups.placement import lacking, seats
+from tuner.trials.groups.placement import assign_ranks, lacking
 from tuner.trials.messages.launch import Launch, Placed
-from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.messages.protocol import Member, RankAssignment
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
 from tuner.trials.runtime.worker import Rank
@@ -38,29 +39,31 @@ log = logging.getLogger(__name__)
 Key = tuple[Any, ...]
 
 RESERVE_AFTER_S = 30.0
-"""After how long a group that waits for room is placed before all that ask later."""
-_LOOK_S = 0.5  # how often those look whether it still holds them up
-_PATIENCE_S = 0.5  # a reservation that takes no longer is no waiting for room
+"""How long a group waits for room before groups that ask later must wait for it."""
+_LOOK_S = 0.5  # how often they check whether they still have to wait for it
+_PATIENCE_S = 0.5  # a placement that takes no longer is not reported as waiting
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The processes of one placement group, in the order of their ranks once formed."""
+    """The processes of one placement group. Once the group is formed they are in the order of their ranks."""
 
     key: Key
     placement: PlacementGroup
     actors: list[Any] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
-    seats: list[Seat] = field(default_factory=list)
-    seated: bool = False  # whether its ranks know their seats
-    codes: set[str] = field(default_factory=set)  # hashes of what its ranks hold
+    assignments: list[RankAssignment] = field(default_factory=list)
+    assigned: bool = False  # whether its ranks know their assignments
+    codes: set[str] = field(default_factory=set)  # hashes of the functions that its ranks have
     runs: int = 0
     expiry: asyncio.TimerHandle | None = None  # while it is idle
 
     def placed(self) -> list[Placed]:
         return [
-            Placed(rank=seat.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus)
-            for seat, member in zip(self.seats, self.members, strict=True)
+            Placed(
+                rank=assignment.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus
+            )
+            for assignment, member in zip(self.assignments, self.members, strict=True)
         ]
 
 
@@ -70,8 +73,8 @@ class _Waiter:
     group: asyncio.Future[Group]
     launch: Launch
     since: float
-    placed: asyncio.Event | None = None  # set once it has its room
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # it waits no more
+    placed: asyncio.Event | None = None  # set once its placement group is ready
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once it no longer waits
 
     @property
     def waits(self) -> bool:
@@ -79,11 +82,11 @@ class _Waiter:
 
 
 class NoRoom(PlacementError):
-    """The cluster could hold it, but for too long others held the cluster. Another try may find room."""
+    """The cluster could hold the group, but was occupied for too long. Another attempt may find room."""
 
 
 class LostAtStart(PlacementError):
-    """Workers died, or their node did, while they were being started. Another try may find them well."""
+    """Workers, or their node, died while they were being started. Another attempt may succeed."""
 
 
 class Pool:
@@ -94,23 +97,27 @@ class Pool:
         name: str,
         autoscaling: bool,
         idle_timeout_s: float,
-        line: Address | None = None,
+        report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
+        log_limit: LogLimit | None = None,
     ) -> None:
+        self._log_limit = log_limit
         self._reserve_after_s = reserve_after_s
-        self._driver, self._line = driver, line
-        self._name = name  # placement groups are called {name}/{number}, so that others can tell whose they are
+        self._driver, self._report_address = driver, report_address
+        self._name = name  # placement groups are named {name}/{number}, which shows who owns them
         self._numbers = itertools.count(1)
         self._autoscaling = autoscaling
         self._idle_timeout_s = idle_timeout_s
-        # Ray would keep a record of each call in its head: a megabyte for every forty trials.
+        # Otherwise Ray's head node keeps a record of each call: a megabyte for every forty trials.
         self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(Rank)
         self._node = ray.get_runtime_context().get_node_id()
         self._idle: list[Group] = []  # the longest idle first
-        self._held: set[Key] = set()  # what the cluster has held at some time: (workers, bundle, strategy)
+        self._held: set[Key] = set()  # the kinds of groups that have been placed before: (workers, bundle, strategy)
         self._waiters: deque[_Waiter] = deque()
         self._background: set[asyncio.Future[Any]] = set()
-        self._spares: dict[asyncio.Future[Group], tuple[Key, asyncio.Event]] = {}  # being formed, for nobody yet
+        self._spares: dict[
+            asyncio.Future[Group], tuple[Key, asyncio.Event]
+        ] = {}  # groups being formed that nobody waits for
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self._closed = False
 
@@ -119,10 +126,12 @@ class Pool:
         return len(self._idle)
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """A group of the launch's kind, and whether it is warm. May be cancelled.
+        """Return a group of the kind that the launch needs, and whether it is warm. May be cancelled.
 
-        NoRoom: the cluster had none within `limits.placement_timeout_s`. LostAtStart: there was, but the workers died.
-        PlacementError: the cluster can never hold the group, or its workers cannot be started.
+        Raises:
+            NoRoom: there was no room within `limits.placement_timeout_s`.
+            LostAtStart: there was room, but the workers died.
+            PlacementError: the cluster can never hold the group, or its workers cannot be started.
         """
         key, since = group_key(launch), time.monotonic()
         await self._after_older(launch, since, waiting)
@@ -130,7 +139,7 @@ class Pool:
             for group in reversed(self._idle):
                 if group.key == key:
                     return self._no_longer_idle(group), True
-        known = key[:3] in self._held  # then a node is away that may come back
+        known = key[:3] in self._held  # if so, a missing node may come back
         if not known and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
         waiter = _Waiter(key, asyncio.get_running_loop().create_future(), launch, since)
@@ -149,7 +158,7 @@ class Pool:
                 if taken and placed.is_set() and launch.scaling.reuse_workers and not self._closed:
                     self._spare(forming, placed, key)
                 else:
-                    forming.cancel()  # it disposes of what it has
+                    forming.cancel()  # it ends what it has started
                     self._track(forming)
             elif (not taken or waiter.group.done()) and not forming.cancelled() and forming.exception() is None:
                 self.release(forming.result(), launch.scaling.reuse_workers)
@@ -157,24 +166,27 @@ class Pool:
                 self.release(waiter.group.result(), launch.scaling.reuse_workers)
 
     async def _after_older(self, launch: Launch, since: float, waiting: Callable[[str], None]) -> None:
-        """Wait while an older group, which has waited for long, lacks something that this one would take."""
+        """Wait while an older group that has waited for long needs something that this group would take."""
         told = False
         while (older := self._reserving(since)) is not None and await self._would_take(launch, older):
             if not told:
                 told = True
-                waiting(f"lets {demand(older.launch)} find room first, which was asked for earlier")
+                waiting(f"waits until {demand(older.launch)}, asked for earlier, has found room")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(older.gone.wait(), _LOOK_S)
 
     def _reserving(self, since: float) -> _Waiter | None:
-        """The oldest group that was asked for before `since` and has waited for long enough to hold others up."""
+        """Return the oldest group asked for before `since` that has waited long enough for a reservation."""
         if self._autoscaling or self._closed:
             return None
         until = min(since, time.monotonic() - self._reserve_after_s)
         return next((waiter for waiter in self._waiters if waiter.waits and waiter.since < until), None)
 
     async def _would_take(self, launch: Launch, older: _Waiter) -> bool:
-        """Whether this launch asks for any of what keeps the older one waiting; no if that one can have no room at all."""
+        """Return whether this launch needs anything that keeps the older group waiting.
+
+        It does not if the older group cannot be placed at all.
+        """
         if await self._lacking(older.launch):
             return False
         free = await self.blocking(ray.available_resources)
@@ -182,7 +194,9 @@ class Pool:
         wanted = {name: amount * scaling.num_workers for name, amount in scaling.bundle().items() if amount}
         scarce = {name for name, amount in wanted.items() if free.get(name, 0.0) + 1e-9 < amount}
         asked = {name for name, amount in launch.scaling.bundle().items() if amount}
-        return bool(asked & (scarce or wanted.keys()))  # enough of all, but not on the right nodes: any of it counts
+        if not scarce:  # there is enough of everything, but not on the right nodes
+            scarce = set(wanted)
+        return bool(asked & scarce)
 
     def _begin(
         self, launch: Launch, key: Key, waiting: Callable[[str], None]
@@ -191,7 +205,7 @@ class Pool:
         return asyncio.ensure_future(self._form(launch, key, waiting, placed)), placed
 
     def _spare(self, forming: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """A warm group was quicker than this one, which has its room and is being formed: the next trial can have it."""
+        """Keep a group that is being formed, and has its room, for the next trial: a warm group was faster."""
 
         def formed(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -209,11 +223,13 @@ class Pool:
                 return forming, placed
         return None
 
-    def release(self, group: Group, reusable: bool) -> None:
-        """Hand the group on, keep it for a while, or end it."""
+    def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
+        """Give the group to a waiter, keep it for a while, or end it.
+
+        If it is being ended, return a future that is done once its processes are gone; else None.
+        """
         if not reusable or self._closed:
-            self._spawn(self._dispose(group))
-            return
+            return self._spawn(self._dispose(group))
         if group.runs:
             for actor in group.actors:
                 actor.reset.remote()
@@ -222,14 +238,14 @@ class Pool:
                 continue
             if waiter.key == group.key:
                 waiter.group.set_result(group)
-            else:
-                self._spawn(self._dispose(group))
-            return
+                return None
+            return self._spawn(self._dispose(group))
         self._idle.append(group)
         group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
+        return None
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and return once they are gone; with `keep` only those that have GPUs."""
+        """End the idle groups, and return once they are gone. With `keep` end only those that have GPUs."""
         for forming in self._spares:
             forming.cancel()
         for group in list(self._idle):
@@ -238,9 +254,9 @@ class Pool:
         await self.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End idle groups that a search which is alone here has no use for: of another kind, or more than `count`.
+        """End idle groups that the only search here cannot use: groups of other kinds, and those above `count`.
 
-        Else what users run beside it, such as Ray Data, would wait for the room that they hold.
+        Otherwise what users run beside the search, such as Ray Data, would have to wait for their resources.
         """
         kind = _kind(scaling)
         matching = [group for group in self._idle if group.key[: len(kind)] == kind]
@@ -250,7 +266,7 @@ class Pool:
                 self._spawn(self._dispose(self._no_longer_idle(group)))
 
     async def close(self) -> None:
-        """End all groups that are here and wait until they are gone."""
+        """End all groups and wait until they are gone."""
         self._closed = True
         for forming in self._spares:
             forming.cancel()
@@ -265,11 +281,11 @@ class Pool:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run something that blocks beside the event loop."""
+        """Run a blocking function in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run one of the functions of `nodes` on a machine of the cluster."""
+        """Run one of the functions of `nodes` on a node of the cluster."""
         if node == self._node:
             return await self.blocking(function, *args)
         return await on_node(node, function, *args)
@@ -277,12 +293,12 @@ class Pool:
     # Forming
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Why the cluster as it is now cannot hold this group even if it were empty; None where it can, or may grow."""
+        """Return why the cluster could not hold this group even if it were empty; None if it could, or may grow."""
         found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
         return found
 
     async def _form(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
-        """A new group. `placed` is set once its room is there, and only its processes are still to start."""
+        """Form a new group. `placed` is set once it has its room and only its processes have to start."""
         scaling, bundle = launch.scaling, launch.scaling.bundle()
         others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
         wants_torch = scaling.backend != "none" and (scaling.num_workers > 1 or bundle.get("GPU", 0) > 0)
@@ -290,7 +306,7 @@ class Pool:
         group = await self._reserve(key, [bundle] * scaling.num_workers, scaling.placement_strategy, title)
         hellos: asyncio.Future[list[Any]] | None = None
         try:
-            # The actors are created before the placement group is there, so that nothing waits for an answer in between.
+            # The actors are created before the placement group is ready, which saves waiting for an answer in between.
             for index in range(scaling.num_workers):
                 group.actors.append(
                     self._rank.options(
@@ -300,7 +316,7 @@ class Pool:
                         resources=others or None,
                         runtime_env=dict(launch.runtime_env) or None,
                         scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
-                    ).remote(self._driver, wants_torch, self._line)
+                    ).remote(self._driver, wants_torch, self._report_address, self._log_limit)
                 )
             hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
             await self._placed(launch, group, hellos, waiting)
@@ -310,18 +326,18 @@ class Pool:
             except ray.exceptions.RayError as error:
                 raise start_error(error) from error
             self._held.add(key[:3])
-            order, group.seats = seats(members, scaling)
+            order, group.assignments = assign_ranks(members, scaling)
             group.members = [members[index] for index in order]
             group.actors = [group.actors[index] for index in order]
             return group
         except BaseException:
-            if hellos is not None:  # its actors are about to be ended, which nobody needs to hear of
+            if hellos is not None:  # its actors are about to be ended: ignore their errors
                 hellos.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._spawn(self._dispose(group))
             raise
 
     async def _reserve(self, key: Key, bundles: list[dict[str, float]], strategy: str, title: str) -> Group:
-        """Ask for a placement group. One that is asked for when this is cancelled is given back."""
+        """Ask for a placement group. If this is cancelled, a placement group already asked for is returned."""
         asked = asyncio.ensure_future(self.blocking(placement_group, bundles, strategy, title))
         try:
             return Group(key, await asyncio.shield(asked))
@@ -336,7 +352,10 @@ class Pool:
     async def _placed(
         self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
     ) -> None:
-        """Until the placement group is there, giving idle groups back for it; NoRoom when that takes too long."""
+        """Wait until the placement group is ready, and end idle groups to make room for it.
+
+        Raise NoRoom if that takes too long.
+        """
         limit = launch.limits.placement_timeout_s
         begun = time.monotonic()
         deadline = begun + limit
@@ -365,7 +384,7 @@ class Pool:
 
     def _no_longer_idle(self, group: Group) -> Group:
         self._idle.remove(group)
-        if group.expiry is not None:  # many short trials would else leave a timer each
+        if group.expiry is not None:  # otherwise each of many short trials would leave a timer
             group.expiry.cancel()
         return group
 
@@ -374,7 +393,7 @@ class Pool:
             self._spawn(self._dispose(self._no_longer_idle(group)))
 
     async def _dispose(self, group: Group) -> None:
-        """Kill the processes, give the placement group back, and see that nothing of them is left."""
+        """Kill the processes, return the placement group, and make sure that nothing is left of them."""
         for actor in group.actors:
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
@@ -387,13 +406,15 @@ class Pool:
             try:
                 left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
             except Exception as error:
-                log.info("node %s does not answer; its ranks went with it: %s", node[:8], error)
+                log.info("node %s does not answer; its ranks are gone with it: %s", node[:8], error)
                 continue
             if left:
                 log.warning("processes %s on node %s could not be ended", left, node[:8])
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._track(asyncio.ensure_future(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(work)
+        self._track(task)
+        return task
 
     def _track(self, task: asyncio.Future[Any]) -> None:
         self._background.add(task)
@@ -401,11 +422,11 @@ class Pool:
 
 
 def group_key(launch: Launch) -> Key:
-    """What two launches must have in common to run in the same processes."""
+    """Return what two launches must have in common to run in the same processes."""
     code = launch.code
     return (
         *_kind(launch.scaling),
-        code.entrypoint,  # functions by value are of one script: a changed one finds the processes warm
+        code.entrypoint,  # functions by value come from one script: after a change it can use the same processes
         code.sys_path,
         code.working_dir,
         repr(sorted(launch.runtime_env.items())),
@@ -425,7 +446,11 @@ def demand(launch: Launch) -> str:
 
 
 def start_error(error: ray.exceptions.RayError) -> PlacementError:
-    """Why workers did not come up. A runtime_env or an actor that fails would fail again; a process or a node need not."""
+    """Return why workers did not start.
+
+    If a runtime_env or a constructor failed, it would fail again. A process or a node that was lost need not be lost
+    again.
+    """
     raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
         return PlacementError(f"the workers could not be started: {_last_line(error)}")

@@ -1,7 +1,7 @@
 """Which Lightning: `lightning.pytorch` and `pytorch_lightning` are the same code with different classes.
 
-Trainers check their parts with isinstance, so a class of ours must derive from the classes of the Lightning that the user
-imported, and the other one must not be imported for it. `Flavoured` classes are bound when they are instantiated.
+Trainers check their parts with isinstance. So a class of ours must derive from the classes of the Lightning that the
+user imported, and must not import the other one. `Flavoured` classes get their base when they are instantiated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tuner.errors import SpecError
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback as _Lightning  # Any to mypy: what a bound class has from Lightning
+    from lightning.pytorch import (
+        Callback as _Lightning,
+    )  # mypy sees Any
 else:
     _Lightning = object
 
@@ -30,7 +32,7 @@ class Flavour:
     fabric: str
 
     def find(self, path: str) -> Any:
-        """``find("pytorch:callbacks.Callback")``: the object of this flavour."""
+        """Return an object of this flavour, for example ``find("pytorch:callbacks.Callback")``."""
         package, _, where = path.partition(":")
         module, _, name = where.rpartition(".")
         root = self.pytorch if package == "pytorch" else self.fabric
@@ -41,16 +43,16 @@ FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_l
 
 
 def flavour_of(thing: object) -> Flavour:
-    """The flavour of an object of Lightning's, or of a class derived from one; TypeError for anything else."""
+    """Return the flavour of an object of Lightning or of a class derived from one. Raise TypeError for others."""
     for kind in type(thing).__mro__:
         for flavour in FLAVOURS:
             if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
                 return flavour
-    raise TypeError(f"expected an object of Lightning's, got {thing!r}")
+    raise TypeError(f"expected an object of Lightning, got {thing!r}")
 
 
 def imported() -> tuple[Flavour, ...]:
-    """The flavours that this process has imported; where there are none yet, the first one installed."""
+    """Return the flavours that this process has imported, or the first one installed if it has imported none."""
     found = tuple(flavour for flavour in FLAVOURS if flavour.pytorch in sys.modules)
     if found:
         return found
@@ -61,7 +63,10 @@ def imported() -> tuple[Flavour, ...]:
 
 
 def wanted(name: str | None, depth: int = 2) -> Flavour:
-    """The one flavour that a caller means: the one named, the only one imported, or the only one that its module uses."""
+    """Return the flavour that a caller means.
+
+    It is the one named, or the only one imported, or the only one that the caller's module uses.
+    """
     if name is not None:
         for flavour in FLAVOURS:
             if name in (flavour.pytorch, flavour.pytorch.partition(".")[0]):
@@ -85,7 +90,7 @@ def wanted(name: str | None, depth: int = 2) -> Flavour:
 
 
 class Flavoured(_Lightning):
-    """A class whose Lightning base is found when it is instantiated. Subclasses and pickles work as usual."""
+    """A class that gets its Lightning base when it is instantiated. Subclasses and pickles work as usual."""
 
     base: ClassVar[str]
     one_flavour: ClassVar[bool] = False
@@ -98,13 +103,13 @@ class Flavoured(_Lightning):
 
     @classmethod
     def of(cls, *flavours: Flavour) -> Self:
-        """An instance of these flavours, not yet initialised."""
+        """Return a new object of this flavour, not yet initialised."""
         made: Self = object.__new__(_bound(cls, flavours))
         return made
 
     @classmethod
     def make(cls, flavour: Flavour, *args: Any, **kwargs: Any) -> Self:
-        """An instance of this flavour."""
+        """Return an instance of this flavour."""
         made = cls.of(flavour)
         made.__init__(*args, **kwargs)  # type: ignore[misc]
         return made
@@ -126,7 +131,7 @@ def _bound(cls: Any, flavours: tuple[Flavour, ...]) -> Any:
         known = types.new_class(plain.__name__, (plain, *bases), exec_body=lambda namespace: namespace.update(body))
         _classes[plain, flavours] = known
         for base in bases:
-            if isinstance(base, ABCMeta):  # LightningCLI writes the class down by its name, and asks what that is
+            if isinstance(base, ABCMeta):  # LightningCLI writes the name of the class to a file and looks it up
                 base.register(plain)
     return known
 

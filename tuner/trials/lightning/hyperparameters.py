@@ -1,18 +1,19 @@
 """The hyperparameters of optimizers and learning-rate schedules after a restore.
 
-Restoring a checkpoint overwrites what the configuration says: an optimizer's state holds its learning rate, its weight decay
-and so on, a scheduler's holds its shape. After an exploit the new configuration must be in force all the same, and yet what
-training has made of the values (a decayed learning rate) must stay.
+Restoring a checkpoint overwrites what the configuration says: the state of an optimizer contains its learning rate,
+its weight decay and so on, the state of a scheduler contains its shape. After an exploit the new configuration must
+apply nevertheless, while what training has done to the values, such as a decayed learning rate, must stay.
 
-So the values that `configure_optimizers` gave are kept with the checkpoint. After a restore they are compared with those it
-gives now. What is equal stays as restored. What differs was changed by the configuration, and is put in force:
+So the values that `configure_optimizers` gave are kept with the checkpoint. After a restore they are compared with
+those that it gives now. Values that are equal stay as restored. Values that differ were changed by the configuration,
+and are applied:
 
-- a learning rate that the scheduler can tell from its position is what the new schedule says for that position;
-- another learning rate is scaled by new / old of what was configured, so a decay survives;
-- everything else takes the new value.
+- If the scheduler can compute a learning rate from its position, the rate is that of the new schedule at that position.
+- Any other learning rate is scaled by new / old of the configured rates, so that a decay survives.
+- Everything else takes the new value.
 
-A schedule that counts steps stands where a run of the new configuration would stand after as many epochs: with batches twice
-as large it has made half the steps.
+A schedule that counts steps is set to the position that a run of the new configuration would have after as many
+epochs: with batches twice as large it has made half the steps.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ABSENT = object()
 
 
 def configured(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> dict[str, Any]:
-    """What freshly made optimizers and schedulers say: plain data to be kept in a checkpoint."""
+    """Return the hyperparameters of new optimizers and schedulers, as plain data to keep in a checkpoint."""
     return {
         "optimizers": [
             [
@@ -50,9 +51,10 @@ def put_in_force(
     now: Mapping[str, Any],
     paces: Sequence[float] = (),
 ) -> list[str]:
-    """Change restored optimizers and schedulers where `before` and `now` differ, see above; what changed, in words.
+    """Change restored optimizers and schedulers where `before` and `now` differ, as described above.
 
-    `paces`: for each scheduler, how many of its steps are now made in the time of one before.
+    Return what has changed, as messages. `paces`: for each scheduler, how many of its steps now take the time of one
+    before.
     """
     changes: list[str] = []
     touched: set[int] = set()
@@ -103,13 +105,13 @@ def _group(group: dict[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]
 def _set(group: dict[str, Any], name: str, value: Any) -> None:
     held = group.get(name)
     if isinstance(held, torch.Tensor) and not isinstance(value, torch.Tensor):
-        held.fill_(value)  # a compiled or captured step reads this very tensor
+        held.fill_(value)  # a compiled or captured step reads this tensor object
     else:
         group[name] = value
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """`restored`, with the parts of `new` that differ from `old`."""
+    """Return `restored` with those parts of `new` that differ from `old`."""
     if isinstance(restored, dict) and isinstance(old, dict) and isinstance(new, dict):
         merged = dict(restored)
         for key, value in new.items():
@@ -131,7 +133,7 @@ def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") 
 
 
 def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """A scheduler's state at another position; schedules that follow each other share it among them."""
+    """Return a scheduler's state at another position; a sequence of schedules divides the position among them."""
     moved = {**state, "last_epoch": position}
     if "_step_count" in state:
         moved["_step_count"] = position + 1
@@ -145,7 +147,7 @@ def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def _rates(scheduler: Any) -> None:
-    """Bring the learning rates up to date with the scheduler, and the scheduler with them."""
+    """Make the learning rates and the scheduler agree."""
     groups = scheduler.optimizer.param_groups
     told = _told(scheduler)
     if told is not None:
@@ -155,14 +157,14 @@ def _rates(scheduler: Any) -> None:
 
 
 def _told(scheduler: Any) -> Sequence[Any] | None:
-    """The learning rates at a scheduler's position, where it can tell them from nothing else."""
+    """Return the learning rates at a scheduler's position, if the position alone determines them."""
     if isinstance(scheduler, lr_scheduler.SequentialLR):
         return _told(scheduler._schedulers[bisect.bisect_right(scheduler._milestones, scheduler.last_epoch)])
     if (closed_form := getattr(scheduler, "_get_closed_form_lr", None)) is not None:
         rates: Sequence[Any] = closed_form()
         return rates
     if isinstance(scheduler, lr_scheduler.LambdaLR | lr_scheduler.OneCycleLR):
-        scheduler._get_lr_called_within_step = True  # else it warns that this is not the way to ask
+        scheduler._get_lr_called_within_step = True  # otherwise it warns about this call
         try:
             return list(scheduler.get_lr())
         finally:

@@ -1,7 +1,7 @@
-"""`Trainer(strategy=RayStrategy(num_workers=8))`: fit, validate, test and predict run on a Ray cluster, called from a script.
+"""Run a script's Trainer on a Ray cluster: `Trainer(strategy=RayStrategy(num_workers=8))`.
 
-The method of the Trainer that was called, with the Trainer and the model, is pickled to a group of ranks and runs there under
-Lightning's own DDP or FSDP strategy. `results` says what comes back.
+The method that was called (fit, validate, test or predict) is pickled, with the Trainer and the model, and runs on a
+group of ranks under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
 """
 
 from __future__ import annotations
@@ -19,28 +19,35 @@ from tuner.settings import Settings
 from tuner.trials.lightning.flavour import FLAVOURS, Flavoured, flavour_of
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
 from tuner.trials.lightning.switches import Switches
-from tuner.trials.lightning.trial import Ranks, take_seat
-from tuner.trials.messages.protocol import Seat
+from tuner.trials.lightning.trial import Ranks, assign_trainer
+from tuner.trials.messages.protocol import RankAssignment
 
 
 class RayStrategy(Flavoured):
     """Lightning's DDP strategy on the workers of a Ray cluster.
 
-    num_workers: ranks, over as many nodes as it takes. The Trainer's `devices` and `num_nodes` do not count.
-    use_gpu: one GPU per worker. The script's machine needs none: leave the Trainer's `accelerator` away.
-    resources_per_worker: ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU unless told otherwise.
-    placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
-    backend: of torch.distributed; "auto" is nccl with a GPU per worker, else gloo.
-    ray_address: a Ray cluster, or RAY_ADDRESS; without either a private Ray on this machine. A Ray that the script is
-        connected to already is used.
-    runtime_env: Ray's, for the workers.
-    autoscaling: the cluster may grow, so wait for resources that it does not have now, up to `placement_timeout_s`.
-    keep_workers_s: how long the processes stay ready for the next call.
-    lightning: "lightning.pytorch" or "pytorch_lightning", where a script imports both.
-    options: those of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
+    Args:
+        num_workers: the number of ranks, on as many nodes as necessary. The Trainer's `devices` and `num_nodes`
+            are ignored.
+        use_gpu: one GPU for each worker. The script's machine needs none; do not set the Trainer's `accelerator`.
+        resources_per_worker: ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
+        placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
+        backend: of torch.distributed; "auto" is nccl with a GPU for each worker, else gloo.
+        ray_address: a Ray cluster, by default RAY_ADDRESS, else a private Ray on this machine. If the script is
+            already connected to a Ray, that one is used.
+        runtime_env: Ray's, for the workers.
+        autoscaling: the cluster may grow, so wait up to `placement_timeout_s` for resources that it does not have
+            now.
+        placement_timeout_s: how long to wait for resources.
+        keep_workers_s: how long the processes stay ready for the next call.
+        lightning: "lightning.pytorch" or "pytorch_lightning", if a script imports both.
+        options: those of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
 
-    Raises PlacementError where the cluster cannot hold the workers; EntrypointError for what cannot be pickled; an error on
-    a worker is raised as it is, with a note that says on which rank.
+    Raises:
+        PlacementError: the cluster cannot hold the workers.
+        EntrypointError: something cannot be pickled.
+
+    An error on a worker is raised unchanged, with a note that says on which rank it occurred.
     """
 
     base: ClassVar[str] = "pytorch:strategies.DDPStrategy"
@@ -95,12 +102,12 @@ class RayStrategy(Flavoured):
             trainer.callbacks, self._resting = callbacks, None
 
     def rest_callbacks(self, trainer: Any) -> None:
-        """The callbacks are not to hear of this error here: on the ranks, where there was something to save, they did."""
+        """Do not tell the callbacks of this error here: on the ranks, which had something to save, they were told."""
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []
 
     def release_workers(self) -> None:
-        """End the idle processes of this script now, and not after `keep_workers_s`."""
+        """End the idle processes of this script now instead of after `keep_workers_s`."""
         from tuner.trials.lightning.workers import release
 
         release()
@@ -111,10 +118,11 @@ class RayStrategy(Flavoured):
 
 
 class RayFSDPStrategy(RayStrategy):
-    """Lightning's FSDP strategy on the workers of a Ray cluster. Arguments as `RayStrategy`; `options` are FSDPStrategy's.
+    """Lightning's FSDP strategy on the workers of a Ray cluster.
 
-    The whole model is gathered on rank 0 when training ends, and comes back to the script. SpecError without GPUs: torch has
-    this FSDP for none but accelerators. `RayModelParallelStrategy` (FSDP2) works on CPUs too.
+    The arguments are those of `RayStrategy`; `options` are FSDPStrategy's. The whole model is gathered on rank 0 when
+    training ends, and returned to the script. Raise SpecError without GPUs: torch supports this FSDP only on
+    accelerators. `RayModelParallelStrategy` (FSDP2) works on CPUs, too.
     """
 
     base: ClassVar[str] = "pytorch:strategies.FSDPStrategy"
@@ -128,9 +136,10 @@ class RayFSDPStrategy(RayStrategy):
 class RayModelParallelStrategy(RayStrategy):
     """Lightning's strategy for FSDP2 and tensor parallelism on the workers of a Ray cluster.
 
-    The module shards itself in `configure_model`, over ``self.device_mesh["data_parallel"]`` and ``["tensor_parallel"]``. All
-    workers are data-parallel unless `data_parallel_size` and `tensor_parallel_size` say otherwise. The whole model is gathered
-    on rank 0 when training ends, and comes back to the script where its layers exist there.
+    The module shards itself in `configure_model`, over ``self.device_mesh["data_parallel"]`` and
+    ``["tensor_parallel"]``. All workers are data-parallel unless `data_parallel_size` and `tensor_parallel_size` say
+    otherwise. The whole model is gathered on rank 0 when training ends, and returned to the script if its layers
+    exist there.
     """
 
     base: ClassVar[str] = "pytorch:strategies.ModelParallelStrategy"
@@ -148,7 +157,7 @@ class RayModelParallelStrategy(RayStrategy):
 
 
 def _count_as_strategy() -> None:
-    """LightningCLI asks whether a class is a Strategy before it makes one."""
+    """Make the class pass LightningCLI's check for a Strategy, which comes before it is instantiated."""
     for flavour in FLAVOURS:
         if flavour.pytorch in sys.modules:
             flavour.find("pytorch:strategies.Strategy").register(RayStrategy)
@@ -158,7 +167,7 @@ _count_as_strategy()
 
 
 class CUDAElsewhere(Flavoured):
-    """Lightning's CUDA accelerator on a machine that has none, for a Trainer that trains on another."""
+    """Lightning's CUDA accelerator on a machine without one, for a Trainer that trains on another machine."""
 
     base: ClassVar[str] = "pytorch:accelerators.CUDAAccelerator"
 
@@ -180,7 +189,7 @@ class CUDAElsewhere(Flavoured):
 
 
 class Launcher(Flavoured):
-    """Lightning's port for starting processes: runs the Trainer's method on a group of `Workers`."""
+    """Lightning's interface for starting processes: runs the Trainer's method on a group of `Workers`."""
 
     base: ClassVar[str] = "pytorch:strategies.launchers.launcher._Launcher"
 
@@ -223,7 +232,7 @@ class Launcher(Flavoured):
 
 
 class _Job:
-    """What travels to every rank."""
+    """What is sent to every rank."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
@@ -231,14 +240,20 @@ class _Job:
         self.function, self.args, self.kwargs, self.trainer = function, args, kwargs, trainer
         self.switches = Switches.here()
 
-    def __call__(self, seat: Seat) -> Any:
+    def __call__(self, assignment: RankAssignment) -> Any:
         self.switches.set()
         trainer = self.trainer
         if trainer is None:
             return self.function(*self.args, **self.kwargs)
-        where = seat.rank, seat.world_size, seat.local_rank, seat.local_world_size, seat.node_rank
-        device = torch.device("cuda", seat.devices[0]) if seat.devices else torch.device("cpu")
-        take_seat(trainer, Ranks.make(flavour_of(trainer), *where), device)
+        where = (
+            assignment.rank,
+            assignment.world_size,
+            assignment.local_rank,
+            assignment.local_world_size,
+            assignment.node_rank,
+        )
+        device = torch.device("cuda", assignment.devices[0]) if assignment.devices else torch.device("cpu")
+        assign_trainer(trainer, Ranks.make(flavour_of(trainer), *where), device)
         known = landmarks(trainer)
         keeper = _KeepWeights(trainer)
         run = flavour_of(trainer).find("pytorch:trainer.call._call_and_handle_interrupt")
@@ -248,7 +263,10 @@ class _Job:
 
 
 class _KeepWeights:
-    """The weights as training left them: after it where they are whole, before a sharded strategy is taken down where not."""
+    """Keeps the weights as training left them.
+
+    They are kept after training if they are whole, and before a sharded strategy is torn down if not.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -268,7 +286,9 @@ class _KeepWeights:
             return self._kept
         if self._trainer.state.fn != "fit" and self._trainer.ckpt_path is None:
             return None
-        state: Mapping[str, Any] = self._trainer.lightning_module.state_dict()  # on every rank: metrics may gather
+        state: Mapping[str, Any] = (
+            self._trainer.lightning_module.state_dict()
+        )  # on every rank, since metrics may gather
         return state
 
     def _before_teardown(self) -> None:
@@ -285,7 +305,7 @@ def _about() -> dict[str, Any]:
     from tuner.trials.lightning.workers import terminal
 
     here = terminal()
-    # Lightning's seed_everything leaves what it did in variables of its own, for the processes that it starts.
+    # Lightning's seed_everything sets environment variables for the processes that it starts.
     settings = {
         name: value for name, value in os.environ.items() if name.startswith(("PL_", "CUBLAS_WORKSPACE_CONFIG"))
     }
@@ -336,7 +356,7 @@ def _culprits(job: _Job) -> list[str]:
 
 
 def _fetch_checkpoints(trainer: Any, workers: Any) -> None:
-    """Bring the checkpoint files home that callbacks name and that were written on another machine's disk."""
+    """Copy checkpoint files that callbacks name from the disk of another machine to this one."""
     for callback in trainer.checkpoint_callbacks:
         paths = {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
         for path in paths | set(getattr(callback, "best_k_models", ())):

@@ -1,9 +1,9 @@
-"""The callback through which a Lightning trial reports, saves, leaves and goes on.
+"""The callback with which a Lightning trial reports, saves, leaves and continues.
 
-A report belongs to a validation, or to the end of a training epoch, but it is made between epochs where that is possible:
-after the hooks of all callbacks, after EarlyStopping, ModelCheckpoint and the learning-rate schedules have done their part.
-A checkpoint taken there is the same as one of a run that was never interrupted. Lightning's own restart in the middle of an
-epoch's end skips a plateau scheduler's step, and fails in EarlyStopping.
+A report belongs to a validation, or to the end of a training epoch. If possible it is made between epochs: after the
+hooks of all callbacks, when EarlyStopping, ModelCheckpoint and the learning-rate schedules are done. A checkpoint
+taken there equals one of a run that was never interrupted. Lightning's own restart in the middle of an epoch's end
+skips a step of a plateau scheduler, and fails in EarlyStopping.
 """
 
 from __future__ import annotations
@@ -27,27 +27,31 @@ _KEY = "tuner"  # in Lightning's checkpoint
 
 
 class ReportCallback(Flavoured):
-    """Reports what the module logged, with a checkpoint where one is wanted. Outside a trial it does nothing.
+    """Reports what the module has logged, with a checkpoint if one is wanted. Outside a trial it does nothing.
 
-    A trial of one rank needs nothing else: `fit` goes on from the trial's checkpoint by itself. Trials of several ranks also
-    need `tuner.lightning.prepare_trainer`.
+    A trial of one rank needs nothing else: `fit` continues from the trial's checkpoint by itself. Trials of several
+    ranks also need `tuner.lightning.prepare_trainer`. Every rank reports equally often, and the metrics of rank 0
+    count: log with ``sync_dist=True`` to average them.
 
-    metrics: names of logged metrics to report; a name, a list of names, or {reported name: logged name}. None: everything in
-        `trainer.callback_metrics`, and `epoch`, which counts from 0.
-    on: "validation_end" (not at the sanity check), "train_epoch_end" or "train_batch_end", or several of these. What happens
-        at the end of an epoch is reported once, between that epoch and the next, training metrics of the epoch included.
-        Of several, the more frequent ones begin to report when the objective has been logged, or after the first of the
-        rarest. Metrics of validation are then reported once for each, and
-        not again with every batch.
-    checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in `checkpoint.ckpt`.
-        A function ``save(trainer, folder)`` saves something else; it is called on every rank, each with a folder of its own,
-        and restoring is then yours. False: trials cannot be paused or exploited. Nothing is written when nobody wants one.
-    after_restore: ``after_restore(trainer, module)`` is called when a trial goes on from a checkpoint, when the optimizers
-        and schedules have the hyperparameters of the new configuration already; for what only you can know.
-    lightning: "lightning.pytorch" or "pytorch_lightning"; only needed by exotic code.
+    Args:
+        metrics: which logged metrics to report: a name, a list of names, or {reported name: logged name}. None:
+            everything in `trainer.callback_metrics`, and `epoch`, which counts from 0.
+        on: "validation_end" (not the sanity check), "train_epoch_end" or "train_batch_end", or several of these.
+            What happens at the end of an epoch is reported once, between that epoch and the next, including the
+            training metrics of the epoch. If there are several, the more frequent ones begin to report once the
+            objective has been logged, or after the first of the rarest. Metrics of a validation are then reported
+            once, and not again with every batch.
+        checkpoint: True saves Lightning's whole state (weights, optimizers, schedules, loops, callbacks) in
+            `checkpoint.ckpt`. A function ``save(trainer, folder)`` saves something else; it is called on every
+            rank, each with a folder of its own, and you have to restore it yourself. False: trials cannot be
+            paused or exploited. Nothing is written unless a checkpoint is wanted.
+        after_restore: ``after_restore(trainer, module)`` is called when a trial continues from a checkpoint,
+            after the optimizers and schedules got the hyperparameters of the new configuration; for what only you
+            can know.
+        lightning: "lightning.pytorch" or "pytorch_lightning"; only needed by unusual code.
 
-    Every rank reports equally often; rank 0's metrics count (log with ``sync_dist=True`` to average). SpecError names a
-    metric that was not logged, and those that were.
+    Raises:
+        SpecError: a metric was not logged; the message names it, and those that were logged.
     """
 
     base: ClassVar[str] = "pytorch:callbacks.Callback"
@@ -70,10 +74,10 @@ class ReportCallback(Flavoured):
                 raise SpecError(f"expected some of {', '.join(_MOMENTS)}, got {moment!r}", "/on")
         self.checkpoint = checkpoint
         self.after_restore = after_restore
-        self.opened = contextlib.ExitStack()  # keeps the checkpoint that is being restored at hand
+        self.opened = contextlib.ExitStack()  # keeps the checkpoint that is being restored available
         self._due = False
-        self._begun = False  # reports need not wait for the objective any more
-        self._held_back = False  # one of them did
+        self._begun = False  # reports no longer wait for the objective
+        self._held_back = False  # a report has waited
         self._trained: dict[str, float] = {}  # what was logged before a validation
         self._validated: dict[str, float] = {}  # what validations have logged
         self._stale = True  # these have been reported
@@ -81,7 +85,7 @@ class ReportCallback(Flavoured):
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
 
-    # Lightning's hooks, in the order of a run
+    # -- Lightning's hooks, in the order of a run
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         running = session.current()
@@ -94,9 +98,9 @@ class ReportCallback(Flavoured):
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Let this `fit` restore the trial's checkpoint, unless it was given a path: by `ckpt_path` or `prepare_trainer`.
+        """Let this `fit` restore the trial's checkpoint, unless it was given a path.
 
-        Lightning has chosen its path before it calls any hook, and loads the file after `setup`.
+        Lightning chooses its path before it calls any hook, and loads the file after `setup`.
         """
         if running.checkpoint is None or running.count or self.checkpoint is not True:
             return
@@ -125,7 +129,7 @@ class ReportCallback(Flavoured):
         if restored is None:
             return
         self.opened.close()
-        trainer.ckpt_path = None  # a later test or predict is not to load it again
+        trainer.ckpt_path = None  # a later test or predict must not load it again
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
         assert self._configured is not None
@@ -136,7 +140,7 @@ class ReportCallback(Flavoured):
             self._configured,
             _paces(trainer, restored["steps_per_epoch"]),
         ):
-            print(f"new configuration: {change}")  # into the trial's log, whatever the logging there
+            print(f"new configuration: {change}")  # to the trial's log, however logging is configured
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 
@@ -166,7 +170,7 @@ class ReportCallback(Flavoured):
             self._due = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._held_back and not self._begun:  # the objective never came: whoever reads the error sees what did
+        if self._held_back and not self._begun:  # the objective never came: the error then shows what did
             self._begun = self._due = True
         self._report_if_due(trainer)
 
@@ -190,7 +194,7 @@ class ReportCallback(Flavoured):
             "steps_per_epoch": _steps_per_epoch(trainer),
         }
 
-    # Reports
+    # -- reports
 
     def _arrive(self, trainer: Any) -> None:
         if trainer.is_last_batch:
@@ -212,13 +216,16 @@ class ReportCallback(Flavoured):
         running.report(values, step=trainer.global_step, checkpoint=source)
 
     def _note(self, trainer: Any, moment: str) -> None:
-        """The rarest of the moments has come: if the objective is not there now, it is nowhere."""
+        """Note that the rarest of the moments has come: if the objective is missing now, it will not come."""
         possible = (m for m in _MOMENTS if m in self.on and (m != "validation_end" or trainer.enable_validation))
         if moment == next(possible):
             self._begun = True
 
     def _is_too_early(self, trainer: Any, running: session.Session) -> bool:
-        """Whether the objective has not been logged so far. Rank 0 knows; all ranks must report equally often."""
+        """Return whether the objective has not been logged yet.
+
+        Rank 0 decides, as all ranks must report equally often.
+        """
         if not self._begun:
             wanted = [running.objective] if self.metrics is None else self.metrics.values()
             lacks = any(name is not None and name not in trainer.callback_metrics for name in wanted)
@@ -268,10 +275,10 @@ class ReportCallback(Flavoured):
 
 
 def save_everywhere(trainer: Any, folder: str) -> None:
-    """`trainer.save_checkpoint` on all ranks, each of which has a folder of its own.
+    """Call `trainer.save_checkpoint` on all ranks, each of which has a folder of its own.
 
-    Lightning uses rank 0's path on every rank. A sharded checkpoint therefore has, on other nodes, its files in a folder that
-    is not the one handed out there: they are moved.
+    Lightning uses the path of rank 0 on every rank. On other nodes, the files of a sharded checkpoint are therefore
+    in another folder than the one given to that rank; they are moved.
     """
     path = os.path.join(folder, FILE)
     trainer.save_checkpoint(path, weights_only=False)
@@ -291,7 +298,7 @@ def _schedulers(trainer: Any) -> list[Any]:
 
 
 def _steps_per_epoch(trainer: Any) -> float:
-    """Optimizer steps in an epoch; infinite where a loader does not tell its length."""
+    """Return the optimizer steps of an epoch, or infinity if a loader does not have a length."""
     batches = float(trainer.num_training_batches)
     return math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else batches
 
@@ -303,20 +310,20 @@ def _paces(trainer: Any, before: float) -> list[float]:
 
 
 def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
-    """Between two epochs the next one counts as ready already; in a checkpoint it has not been thought of."""
+    """Undo the count of the next epoch, which Lightning counts as ready between two epochs."""
     for part in ("total", "current"):
         progress = fit_loop["epoch_progress"][part]
         progress["ready"] = progress["completed"]
 
 
 def _begin_an_epoch(trainer: Any) -> None:
-    """Training restored between epochs does not restart anything; with `max_steps` Lightning believes that it does."""
+    """Mark training restored between epochs as not restarting; with `max_steps` Lightning believes that it does."""
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
 
 
 def _redirect(connector: Any, path: str) -> None:
-    """Let the connector's next `resume_start` load this checkpoint, if it is told to load none."""
+    """Let the connector's next `resume_start` load this checkpoint, if it would load none."""
     begin = connector.resume_start
     takes_weights_only = "weights_only" in inspect.signature(begin).parameters
 

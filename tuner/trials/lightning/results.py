@@ -1,7 +1,8 @@
-"""What a Trainer on a worker hands back to the Trainer in the script, so that the script cannot tell the difference.
+"""What a Trainer on a worker returns to the Trainer in the script, so that the script sees no difference.
 
-Weights, metrics, progress of the loops, and the attributes of callbacks, loggers and the module. An attribute may refer to
-the trainer, to another callback or to a layer of the model: such things exist on both sides, and are sent as their names.
+That is weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
+attribute may refer to the trainer, to another callback or to a layer of the model: such objects exist on both sides,
+and are sent as their names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """Of one rank; only rank 0 fills more than `results`."""
+    """The results of one rank. Only rank 0 sets more than `results`."""
 
     results: bytes  # what the Trainer's method returned
     shards: tuple[int | None, ...] = ()  # batch size of each predict loader that was divided among the ranks
@@ -37,12 +38,12 @@ class Returned:
     state: bytes = b""
     metrics: bytes = b""
     loops: bytes = b""
-    generators: Any = None  # the states of the random generators: the script draws on from there
-    parts: bytes = b""  # one pickle, so that what two of them share stays shared: see `_parts`
+    generators: Any = None  # the states of the random generators, from which the script continues
+    parts: bytes = b""  # one pickle, so that what several of them share stays shared, see `_parts`
 
 
 def landmarks(trainer: Any) -> dict[str, Any]:
-    """name -> object, for what exists in the script and on the worker alike."""
+    """Return name -> object for objects that exist both in the script and on the worker."""
     module = trainer.lightning_module
     found = {"trainer": trainer, "strategy": trainer.strategy, "datamodule": trainer.datamodule}
     found["profiler"] = trainer.profiler
@@ -56,7 +57,7 @@ def landmarks(trainer: Any) -> dict[str, Any]:
 def collect(
     trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None, *, sharded: bool
 ) -> Returned:
-    """On a worker, after the method has returned. `known`: the landmarks from before it ran."""
+    """Collect the results on a worker after the method has returned. `known`: the landmarks from before it ran."""
     if not trainer.is_global_zero:
         return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
     return Returned(
@@ -74,10 +75,11 @@ def collect(
 
 
 def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, dict[str, Any]]:
-    """What is sent as it is: name of a thing -> attribute -> value.
+    """Return what is sent unchanged: name of a thing -> attribute -> value.
 
-    "callbacks" has the Trainer's, in their order: those of the module's `configure_callbacks` came in on the worker. "layers"
-    has what the module has got in `setup` or `configure_model`; of a sharded module, which is in pieces here, nothing.
+    "callbacks" has the Trainer's callbacks in order, including those of the module's `configure_callbacks`, which
+    were added on the worker. "layers" has what the module created in `setup` or `configure_model`, but nothing of a
+    sharded module, which is in pieces here.
     """
     carried = ("callback ", "logger ", "profiler")
     return {
@@ -89,7 +91,7 @@ def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, d
 
 
 def hand_back(trainer: Any, returned: Returned) -> None:
-    """In the script: make `trainer` and its model what they would be had they trained here."""
+    """Bring `trainer` and its model, in the script, to the state they would have if they had trained here."""
     known = landmarks(trainer)
     module = trainer.lightning_module
     parts = _Unpickler(io.BytesIO(returned.parts), known).load()
@@ -122,10 +124,10 @@ def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in weights.items():
         held = mine.get(name)
         if held is not None and not is_lazy(held) and not held.is_meta and _kind(held) != _kind(tensor):
-            held.data = torch.empty_like(tensor)  # it has grown, or `precision` has made it another type
+            held.data = torch.empty_like(tensor)  # its size changed, or `precision` changed its type
     unmade = any(tensor.is_meta for tensor in mine.values())
     if homeless := ", ".join(module.load_state_dict(weights, strict=False, assign=unmade).unexpected_keys):
-        log.warning("the model here has no place for %s, so they did not come back", homeless)
+        log.warning("the model here has no place for %s, so these weights are not returned", homeless)
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
@@ -133,15 +135,18 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def _configure(module: Any) -> None:
-    """Make the layers that are otherwise only made where training happens."""
+    """Create the layers that are otherwise created only where training happens."""
     try:
         module.configure_model()
     except Exception as error:  # it may need the devices of the workers
-        log.warning("configure_model cannot be called here, so not all weights come back: %s", error)
+        log.warning("configure_model cannot be called here, so not all weights are returned: %s", error)
 
 
 def results_of(returned: Sequence[Returned]) -> Any:
-    """What the Trainer's method returns in the script: rank 0's, and for predictions those of all ranks in order."""
+    """Return what the Trainer's method returns in the script.
+
+    That is rank 0's value or, for predictions, those of all ranks in order.
+    """
     if not returned[0].shards:
         return _load(returned[0].results)
     by_rank = [_load(one.results) for one in returned]
@@ -154,11 +159,12 @@ def results_of(returned: Sequence[Returned]) -> Any:
 
 
 def in_order(by_rank: Sequence[Sequence[Any]], batch_size: int | None) -> list[Any]:
-    """Predictions of all ranks as one process would have made them.
+    """Return the predictions of all ranks as one process would have made them.
 
-    Rank r of w predicted samples r, r + w, r + 2w, ... in batches of `batch_size`. Batches made of tensors with one row per
-    sample are taken apart and put together in the order of the data set; others are returned whole, rank by rank in turn.
-    None as the batch size: the loader was not divided, and each rank's batches are its own.
+    Rank r of w predicted samples r, r + w, r + 2w, ... in batches of `batch_size`. Batches of tensors with one row
+    for each sample are taken apart and put together in the order of the data set. Other batches are returned whole,
+    from one rank after another. If the batch size is None, the loader was not divided, and each rank's batches are
+    its own.
     """
     if batch_size is not None:
         rows = [[row for batch in batches for row in _rows(batch)] for batches in by_rank]
@@ -192,7 +198,7 @@ def _sliceable(batch: Any) -> bool:
 
 
 def _length(batch: Any) -> int:
-    """Rows of something sliceable."""
+    """Return the number of rows of something that can be sliced."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
     return _length(next(iter(batch.values() if isinstance(batch, dict) else batch)))
@@ -231,7 +237,10 @@ def _public(module: Any) -> dict[str, Any]:
 
 
 def _new_layers(module: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """path -> layer or parameter: those that were not there before, or were others; a layer with all that is in it."""
+    """Return path -> layer or parameter for those that are new or were replaced.
+
+    A layer includes everything in it.
+    """
     found: dict[str, Any] = {}
     for path, layer in module.named_modules(remove_duplicate=False):
         if path and known.get(f"module {path}") is not layer and not _inside(path, found):
@@ -255,7 +264,7 @@ def _set_attributes(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def _set_progress(loop: Any, state: Mapping[str, Any], prefix: str = "") -> None:
-    """As a loop's `load_state_dict`, which besides makes the loop believe that it restarts."""
+    """Restore a loop's progress without making it believe that it restarts, as its `load_state_dict` does."""
     loop._load_from_state_dict(dict(state), prefix)
     for name, inner in list(vars(loop).items()):
         if hasattr(inner, "_load_from_state_dict") and hasattr(inner, "restarting"):
@@ -277,7 +286,7 @@ def _load(data: bytes) -> Any:
 
 
 def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -> bytes:
-    """Without the values that cannot be sent: those stay behind, as open files and threads must."""
+    """Pickle without the values that cannot be sent: those, such as open files and threads, stay behind."""
     try:
         return _pickle(parts, names)
     except Exception:
@@ -316,7 +325,7 @@ class _Unpickler(pickle.Unpickler):
         return self._known[name]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Tensors of a GPU come to the CPU, whatever holds them: this machine may have none."""
+        """Load GPU tensors on the CPU, whatever contains them: this machine may have no GPU."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _load
         return super().find_class(module, name)

@@ -1,6 +1,6 @@
-"""What a script has set for its whole process, so that the workers train under the same settings.
+"""Global settings of a script's process, so that the workers train under the same settings.
 
-A Trainer sets some of it when it is made (`deterministic`, `benchmark`), and that happens in the script.
+A Trainer sets some of them when it is created (`deterministic`, `benchmark`), which happens in the script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 class Switches:
     """torch's global switches and the states of the random generators."""
 
-    deterministic: tuple[bool, bool]  # whether, and whether it only warns
+    deterministic: tuple[bool, bool]  # (whether it is on, whether it only warns)
     cudnn: tuple[bool, bool]  # benchmark, deterministic
     matmul_precision: str
     dtype: torch.dtype
@@ -41,11 +41,11 @@ class Switches:
         set_generators(self.generators)
         torch.cuda.manual_seed_all(
             torch.initial_seed()
-        )  # as manual_seed in the script would; warm workers have drawn before
+        )  # as manual_seed in the script would; a warm worker has drawn numbers before
 
 
 def generators() -> tuple[Any, Any, torch.Tensor]:
-    """The states of the random generators of Python, NumPy and torch on the CPU."""
+    """Return the states of the random generators of Python, NumPy and torch on the CPU."""
     return random.getstate(), numpy.random.get_state(), torch.random.get_rng_state()
 
 

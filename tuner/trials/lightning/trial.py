@@ -1,4 +1,4 @@
-"""A Lightning Trainer inside a trial: its process is a rank already, so it is to use that and to start nothing."""
+"""A Lightning Trainer inside a trial: its process is already a rank, so it uses that and starts no processes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def prepare_trainer(
     on: On | Sequence[On] = "validation_end",
     checkpoint: bool | Callable[[Any, str], Any] = True,
 ) -> Any:
-    """Make `trainer` train on the ranks of this trial; the line that turns a Lightning script into a trial.
+    """Make `trainer` train on the ranks of this trial; the one line that turns a Lightning script into a trial.
 
-    The Trainer's strategy takes over the process group, the ranks and the device of the trial: its `devices` and `num_nodes`
-    do not count, its strategy (DDP, FSDP) and its options do. A Trainer for one device becomes a DDP one where the trial has
-    several ranks. A `ReportCallback` with the given arguments is added unless the Trainer has one. Where the trial goes on
-    from a checkpoint, the next `fit` restores it.
+    The Trainer's strategy uses the process group, the ranks and the device of the trial: its `devices` and
+    `num_nodes` are ignored, its strategy (DDP, FSDP) and its options are kept. A Trainer for one device becomes a DDP
+    Trainer if the trial has several ranks. A `ReportCallback` with the given arguments is added unless the Trainer
+    has one. If the trial continues from a checkpoint, the next `fit` restores it.
 
-    Returns the same trainer. Outside a trial nothing is changed, so the script still runs alone.
+    Return the same trainer. Outside a trial nothing is changed, so the script still runs alone.
     """
     running = session.current()
     if running is None:
@@ -51,7 +51,7 @@ def prepare_trainer(
         context.node_rank,
     )
     on_cpu = not context.devices or type(trainer.accelerator).__name__ == "CPUAccelerator"
-    take_seat(trainer, ranks, torch.device("cpu") if on_cpu else torch.device("cuda", context.devices[0]))
+    assign_trainer(trainer, ranks, torch.device("cpu") if on_cpu else torch.device("cuda", context.devices[0]))
     callback = next((c for c in trainer.callbacks if isinstance(c, ReportCallback)), None)
     if callback is None:
         callback = ReportCallback.make(flavour_of(trainer), metrics, on=on, checkpoint=checkpoint)
@@ -64,7 +64,7 @@ def prepare_trainer(
 
 
 class Ranks(Flavoured):
-    """Lightning's ClusterEnvironment for processes that somebody else has started, numbered and connected."""
+    """Lightning's ClusterEnvironment for processes that were started, numbered and connected elsewhere."""
 
     base: ClassVar[str] = "fabric:plugins.environments.ClusterEnvironment"
 
@@ -88,7 +88,7 @@ class Ranks(Flavoured):
 
     @property
     def main_port(self) -> int:
-        """Only asked for where there is no process group yet, which is a world of one."""
+        """Return a free port; only needed if there is no process group yet, so for a single rank."""
         if not self._port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -112,20 +112,20 @@ class Ranks(Flavoured):
         return self._node_rank
 
     def set_world_size(self, size: int) -> None:
-        """Lightning computes nodes times devices here, which is wrong for uneven nodes."""
+        """Ignore the value: Lightning computes nodes times devices, which is wrong for uneven nodes."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Likewise."""
+        """Ignore the value, see `set_world_size`."""
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """`devices` and `num_nodes` do not count here."""
+        """Accept anything: `devices` and `num_nodes` are ignored here."""
 
     def teardown(self) -> None:
-        """The process group belongs to who made it."""
+        """Do nothing: the process group belongs to the trial."""
 
 
-class Seated(_Strategy):
-    """Mixed into the class of a strategy whose process is a rank already."""
+class AssignedStrategy(_Strategy):
+    """Mixed into the class of a strategy whose process is already a rank."""
 
     def _configure_launcher(self) -> None:
         self._launcher = None
@@ -138,32 +138,36 @@ class Seated(_Strategy):
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Checkpoints of our own hold more than tensors (hyperparameters, states of callbacks)."""
+        """Load a checkpoint; ours contain more than tensors (hyperparameters, states of callbacks)."""
         inherited = super().load_checkpoint
         if os.path.basename(checkpoint_path) == FILE and "weights_only" in inspect.signature(inherited).parameters:
             return inherited(checkpoint_path, weights_only=False)
         return inherited(checkpoint_path, *args, **kwargs)
 
 
-_seated: dict[type, type] = {}
+_assigned_types: dict[type, type] = {}
 
 
-def take_seat(trainer: Any, ranks: Ranks, device: torch.device) -> None:
-    """Give the trainer's strategy these ranks and this device. The one place that needs Lightning's accelerator connector."""
+def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
+    """Give the trainer's strategy these ranks and this device.
+
+    This is the only place that needs Lightning's accelerator connector.
+    """
     flavour = flavour_of(trainer)
     strategy = trainer.strategy
     if not isinstance(strategy, flavour.find("pytorch:strategies.ParallelStrategy")):
         if ranks.world_size() == 1:
             return
         strategy = flavour.find("pytorch:strategies.DDPStrategy")()
-    if not isinstance(strategy, Seated):
+    if not isinstance(strategy, AssignedStrategy):
         kind = type(strategy)
-        if kind not in _seated:
+        if kind not in _assigned_types:
             body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-            _seated[kind] = types.new_class(kind.__name__, (Seated, kind), exec_body=lambda names: names.update(body))
+            bases = (AssignedStrategy, kind)
+            _assigned_types[kind] = types.new_class(kind.__name__, bases, exec_body=lambda names: names.update(body))
         attributes = strategy.__dict__
-        strategy = object.__new__(_seated[kind])
-        strategy.__dict__ = attributes  # shared with the object that the user may still hold
+        strategy = object.__new__(_assigned_types[kind])
+        strategy.__dict__ = attributes  # shared with the object that the user may still refer to
     devices = [device] * ranks.local_world_size
     try:
         connector = trainer._accelerator_connector
@@ -174,10 +178,10 @@ def take_seat(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector.cluster_environment = strategy.cluster_environment = ranks
         connector._parallel_devices = strategy.parallel_devices = devices
         connector._num_nodes_flag = max(1, ranks.world_size() // ranks.local_world_size)
-        if hasattr(connector.precision_plugin, "device"):  # of autocast: it was chosen for the machine of the Trainer
+        if hasattr(connector.precision_plugin, "device"):  # for autocast, chosen for the machine of the Trainer
             connector.precision_plugin.device = device.type
         connector._lazy_init_strategy()
     except AttributeError as error:
         raise TunerError(
-            f"this version of {flavour.pytorch} keeps its strategy elsewhere than the versions known to tuner: {error}"
+            f"this version of {flavour.pytorch} keeps its strategy in another place than the versions that tuner knows: {error}"
         ) from error

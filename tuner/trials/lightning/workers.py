@@ -1,7 +1,7 @@
-"""The processes behind a `RayStrategy`: a placement group with one rank per bundle, driven from a plain script.
+"""The processes behind a `RayStrategy`: a placement group with one rank for each bundle, used by a plain script.
 
-Nothing of a search is here, no reports and no verdicts: a payload goes in, the ranks run it together, and what each returns
-comes back. What rank 0 prints appears where the script prints.
+There are no reports and no verdicts here: the ranks run a payload together, and what each returns is sent back. What
+rank 0 prints appears in the output of the script.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
-from tuner.trials.groups.placement import lacking, seats
-from tuner.trials.messages.protocol import Member, Seat
+from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.messages.protocol import Member, RankAssignment
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.process_stats import oom_kills
 
 log = logging.getLogger(__name__)
 
-_ECHO_S = 3.0  # how long after an error that looks like an echo its origin is waited for
+_ECHO_S = 3.0  # how long to wait for the error behind a communication error
 _POLL_S = 0.5
 
 
@@ -52,30 +52,30 @@ class Worker:
             ip=ray.util.get_node_ip_address(),
             pid=os.getpid(),
             gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
-            hub=None,
+            channel_address=None,
             token=b"",
             oom_kills=oom_kills(),
         )
 
     def open(self, ip: str, world_size: int) -> int:
-        """Rank 0: the port of a store for a new process group."""
+        """Open a store for a new process group on rank 0, and return its port."""
         import torch.distributed as dist
 
         self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
         return int(self._store.port)
 
-    def run(self, payload: Any, seat: Seat, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
-        """Join the process group, run ``payload(seat)``, leave. `payload` is pickled."""
+    def run(self, payload: Any, assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
+        """Join the process group, run the pickled ``payload(assignment)``, and leave."""
         import cloudpickle
 
-        self._sit(seat, about)
+        self._set_environment(assignment, about)
         self._modules.note()
-        talks = seat.rank == 0
+        talks = assignment.rank == 0
         for tee in self._tee.values():
             tee.heard, tee.tty = talks, about["tty"]
         try:
-            self._join(seat, address)
-            return cloudpickle.loads(payload)(seat)
+            self._join(assignment, address)
+            return cloudpickle.loads(payload)(assignment)
         finally:
             rendezvous.leave()
             self._modules.note()
@@ -84,12 +84,12 @@ class Worker:
                 tee.heard = False
 
     def stale(self) -> str | None:
-        """A file of the user's that has changed since it was imported here."""
+        """Return a file of the user's that has changed since it was imported here, or None."""
         return self._modules.stale()
 
     @ray.method(concurrency_group="control")
     def output(self, wait_s: float) -> list[tuple[str, str]]:
-        """What was written since the last call: (stream, text). Waits a little where there is nothing."""
+        """Return what was written since the last call as (stream, text). Wait a little if there is nothing."""
         deadline = time.monotonic() + wait_s
         while True:
             found = [(name, text) for name, tee in self._tee.items() if (text := tee.take())]
@@ -99,45 +99,48 @@ class Worker:
 
     @ray.method(concurrency_group="control")
     def read(self, path: str) -> bytes | None:
-        """The content of a file of this node."""
+        """Return the content of a file on this node."""
         if not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
             return file.read()
 
-    def _sit(self, seat: Seat, about: Mapping[str, Any]) -> None:
+    def _set_environment(self, assignment: RankAssignment, about: Mapping[str, Any]) -> None:
         environment = {
-            "RANK": seat.rank,
-            "WORLD_SIZE": seat.world_size,
-            "LOCAL_RANK": seat.local_rank,
-            "LOCAL_WORLD_SIZE": seat.local_world_size,
-            "NODE_RANK": seat.node_rank,
-            "GROUP_RANK": seat.node_rank,
+            "RANK": assignment.rank,
+            "WORLD_SIZE": assignment.world_size,
+            "LOCAL_RANK": assignment.local_rank,
+            "LOCAL_WORLD_SIZE": assignment.local_world_size,
+            "NODE_RANK": assignment.node_rank,
+            "GROUP_RANK": assignment.node_rank,
             **about["environment"],
         }
-        if seat.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+        if assignment.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
         os.environ.update({name: str(value) for name, value in environment.items()})
         sys.path[:0] = [entry for entry in about["sys_path"] if entry not in sys.path]
         if os.path.isdir(about["directory"]):
             os.chdir(about["directory"])
 
-    def _join(self, seat: Seat, address: tuple[str, int]) -> None:
+    def _join(self, assignment: RankAssignment, address: tuple[str, int]) -> None:
         import torch.distributed as dist
 
-        if seat.devices:
-            rendezvous.take_device(seat)
-        if seat.nodes > 1:
+        if assignment.devices:
+            rendezvous.take_device(assignment)
+        if assignment.nodes > 1:
             rendezvous.choose_interface(ray.util.get_node_ip_address())
-        store = self._store if seat.rank == 0 else dist.TCPStore(*address, seat.world_size, False)
+        store = self._store if assignment.rank == 0 else dist.TCPStore(*address, assignment.world_size, False)
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address[0], str(address[1])
         dist.init_process_group(
-            seat.backend, store=dist.PrefixStore("world", store), rank=seat.rank, world_size=seat.world_size
+            assignment.backend,
+            store=dist.PrefixStore("world", store),
+            rank=assignment.rank,
+            world_size=assignment.world_size,
         )
 
 
 class Workers:
-    """A group of `Worker`s, formed by the constructor. One `run` at a time; unusable after one that failed."""
+    """A group of `Worker`s, formed by the constructor. It runs one payload at a time, and none after a failure."""
 
     def __init__(
         self,
@@ -174,18 +177,21 @@ class Workers:
         except BaseException:
             remove_placement_group(self._placement)
             raise
-        order, self.seats = seats(members, scaling)
+        order, self.assignments = assign_ranks(members, scaling)
         self.members = [members[index] for index in order]
         self._actors = [actors[index] for index in order]
 
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
-        """What each rank returned, by rank. An error is raised as it was on its rank, with a note that says where."""
+        """Return what each rank returned, by rank.
+
+        An error is raised as it was on its rank, with a note that says where.
+        """
         leader, ip = self._actors[0], self.members[0].ip
         shared = ray.put(payload)
         port = ray.get(leader.open.remote(ip, len(self._actors)))
         refs = [
-            actor.run.remote(shared, seat, (ip, port), about)
-            for actor, seat in zip(self._actors, self.seats, strict=True)
+            actor.run.remote(shared, assignment, (ip, port), about)
+            for actor, assignment in zip(self._actors, self.assignments, strict=True)
         ]
         heard = leader.output.remote(_POLL_S)
         pending = set(refs)
@@ -195,7 +201,7 @@ class Workers:
             ready, _ = ray.wait([*pending, heard], timeout=min(1.0, max(0.0, give_up - time.monotonic())))
             for ref in ready:
                 if ref == heard:
-                    with contextlib.suppress(ray.exceptions.RayError):  # the leader's end is told by its run
+                    with contextlib.suppress(ray.exceptions.RayError):  # the end of rank 0 is noticed by its `run`
                         _say(ray.get(heard))
                     heard = leader.output.remote(_POLL_S)
                     continue
@@ -213,20 +219,20 @@ class Workers:
         return list(ray.get(refs))
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file on rank 0's node."""
+        """Return the content of a file on rank 0's node."""
         content: bytes | None = ray.get(self._actors[0].read.remote(path))
         return content
 
     def fresh(self) -> bool:
-        """Whether all ranks are there, and know the user's modules as they are now."""
+        """Return whether all ranks are alive and have imported the user's modules as they are now."""
         try:
             return not any(ray.get([actor.stale.remote() for actor in self._actors]))
         except ray.exceptions.RayError:
             return False
 
     def close(self) -> None:
-        """End the processes and give the resources back; safe to repeat."""
-        with contextlib.suppress(Exception):  # the Ray that they lived in may be gone
+        """End the processes and return the resources. Safe to repeat."""
+        with contextlib.suppress(Exception):  # their Ray may be gone
             for actor in self._actors:
                 ray.kill(actor)
             remove_placement_group(self._placement)
@@ -248,9 +254,9 @@ _idle_lock = threading.Lock()
 
 
 def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
-    """(key, workers): idle ones of the same kind where this process has some, else new ones.
+    """Return (key, workers): idle workers of the same kind if this process has some, else new ones.
 
-    Idle ones of other kinds are ended first: they may hold what is needed.
+    Idle workers of other kinds are ended first, as they may hold what is needed.
     """
     key = repr((ray.get_runtime_context().get_node_id(), scaling, options))
     with _idle_lock:
@@ -265,7 +271,7 @@ def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
 
 
 def give_back(key: str, workers: Workers, keep_s: float) -> None:
-    """Keep the workers for the next `borrow`, for so many seconds."""
+    """Keep the workers for the next `borrow`, for this many seconds."""
     timer = threading.Timer(keep_s, release, (key,))
     timer.daemon = True
     with _idle_lock:
@@ -304,15 +310,16 @@ def _say(output: Sequence[tuple[str, str]]) -> None:
 
 
 def terminal() -> dict[str, Any]:
-    """What a progress bar on a worker must know about the terminal here."""
+    """Return what a progress bar on a worker must know about the terminal of the script."""
     size = shutil.get_terminal_size()
     return {"tty": sys.stdout.isatty(), "environment": {"COLUMNS": size.columns, "LINES": size.lines}}
 
 
 class _Tee(io.TextIOBase):
-    """A standard stream that keeps what is written while somebody listens.
+    """A standard stream that keeps what is written while a listener exists.
 
-    That goes nowhere else: Ray brings what a worker prints to a script that has called `ray.init` itself, so it came twice.
+    It goes nowhere else: Ray prints the output of workers in a script that called `ray.init` itself, so it would
+    appear twice.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,8 +1,9 @@
-"""The way from rank 0 to the other ranks of its group: a star of sockets that outlives trials and process groups.
+"""The channel between rank 0 and the other ranks of its group: sockets that outlive trials and process groups.
 
-It carries few and small messages: the rendezvous port of a trial, verdicts, and, the other way, what rank 0 must know to
-commit a checkpoint of several ranks. It is apart from torch.distributed on purpose: user code may use, destroy and break
-its process groups as it likes, and trials that do not use torch need none. A peer's death is seen at once as `PeerLost`.
+It carries few and small messages: the rendezvous port of a trial, verdicts, and in the other direction what rank 0
+must know to commit a checkpoint of several ranks. It does not use torch.distributed, because user code may use,
+destroy and break its process groups as it likes, and because trials without torch have none. The death of a peer is
+noticed at once, as `PeerLost`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class PeerLost(ConnectionError):
 
 
 class Link:
-    """Framed messages over one connected socket. One reader and one writer at a time."""
+    """Framed messages over one connected socket, for one reader and one writer at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -42,7 +43,7 @@ class Link:
             raise PeerLost(f"the peer is gone: {error}") from None
 
     def receive(self, timeout: float | None = None) -> Any:
-        """The next message. TimeoutError when it has not begun to come within `timeout` seconds."""
+        """Return the next message. Raise TimeoutError if none begins to arrive within `timeout` seconds."""
         if timeout is not None:
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
@@ -52,7 +53,7 @@ class Link:
         return pickle.loads(self._exactly(size))
 
     def close(self) -> None:
-        # A reader in another thread wakes up from shutdown, not from close.
+        # A reader in another thread is woken by shutdown, but not by close.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -70,8 +71,8 @@ class Link:
         return bytes(parts)
 
 
-class Hub:
-    """Rank 0's end. `address` is open from the constructor on; `accept` waits for the others."""
+class ChannelServer:
+    """Rank 0's end. `address` accepts connections from construction on; `accept` waits for the other ranks."""
 
     def __init__(self, ip: str, token: bytes) -> None:
         self._token = token
@@ -81,7 +82,7 @@ class Hub:
         self.notes: dict[int, Link] = {}
 
     def accept(self, world_size: int, timeout: float) -> None:
-        """Wait until every other rank has opened its two connections, then listen no more."""
+        """Wait until every other rank has opened its two connections, then stop listening."""
         deadline = time.monotonic() + timeout
         while len(self.verdicts) + len(self.notes) < 2 * (world_size - 1):
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -89,7 +90,7 @@ class Hub:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 missing = sorted(set(range(1, world_size)) - (self.verdicts.keys() & self.notes.keys()))
-                raise TimeoutError(f"ranks {missing} have not come within {timeout:.0f} s") from None
+                raise TimeoutError(f"ranks {missing} did not connect within {timeout:.0f} s") from None
             greeting = _greeting(connection, deadline)
             if greeting is None or not hmac.compare_digest(greeting[:16], self._token):
                 connection.close()
@@ -108,8 +109,8 @@ class Hub:
             link.close()
 
 
-class Spoke:
-    """The end of every other rank."""
+class ChannelClient:
+    """The end of every rank but 0."""
 
     def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:
         self.verdicts = self._connect(address, token, 0, rank, timeout)
@@ -127,7 +128,7 @@ class Spoke:
 
 
 def _greeting(connection: socket.socket, deadline: float) -> bytes | None:
-    """The 21 bytes that every connection starts with; None where something else called."""
+    """Return the 21 bytes that every connection starts with, or None if something else has connected."""
     parts = b""
     try:
         while len(parts) < 21:

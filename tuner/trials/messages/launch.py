@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
+from tuner.domain.logs import LogChunk
 
 Action = Literal["continue", "stop", "pause", "exploit"]
 
@@ -128,7 +129,7 @@ class Inbox(Protocol):
 class Driver(Protocol):
     """The Ray actor that ranks report to.
 
-    Both methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
+    All methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
     """
 
     async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
@@ -142,3 +143,6 @@ class Driver(Protocol):
 
         `report` has acknowledged the report that it belongs to before.
         """
+
+    async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Store pieces of what a rank has printed, and return once they are stored."""

@@ -1,4 +1,4 @@
-"""What the group manager and the ranks say to each other: plain data."""
+"""The messages between the group manager and the ranks: plain data."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What a fresh rank process says about itself."""
+    """What a new rank process says about itself."""
 
     node: str  # Ray's id
     host: str
     ip: str
     pid: int
     gpus: tuple[str, ...]
-    hub: tuple[str, int] | None  # where it listens, should it become rank 0
+    channel_address: tuple[str, int] | None  # where it listens for the other ranks if it becomes rank 0
     token: bytes
-    oom_kills: int  # of its node so far, to tell later whether the kernel killed for memory
+    oom_kills: int  # on its node so far; a later count shows whether the kernel killed a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """A rank's place in its group; given once, when the group is formed."""
+class RankAssignment:
+    """The rank of a process and its place in the group. It is assigned once, when the group is formed."""
 
     rank: int
     world_size: int
@@ -32,26 +32,26 @@ class Seat:
     nodes: int
     gpus: tuple[str, ...]  # of all ranks of this node
     devices: tuple[int, ...]  # of this rank, as indices into `gpus`
-    hub: tuple[str, int] | None
+    channel_address: tuple[str, int] | None
     token: bytes
-    backend: str  # of torch.distributed; "none": is not set up
+    backend: str  # of torch.distributed; "none": there is no process group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankError:
-    """An error of one rank, as text: exceptions of user code need not be importable elsewhere."""
+    """An error of one rank, as text: the class of the exception may not be importable elsewhere."""
 
     type: str
     message: str
     traceback: str = ""
     log_tail: str = ""
     cause: str = "exception"  # see domain.events.Failure
-    communication: bool = False  # most likely the echo of what happened to another rank
+    communication: bool = False  # most likely a consequence of what happened to another rank
 
 
 @dataclass(frozen=True, slots=True)
 class Recycle:
-    """The process cannot be used again, and why; nothing of the segment has run."""
+    """The answer of a process that cannot be used again. Nothing of the segment has run."""
 
     reason: str
 
@@ -61,13 +61,13 @@ class RankResult:
     kind: Literal["returned", "left", "failed"]
     reports: int = 0
     error: RankError | None = None
-    as_value: bool = False  # its only report is what the function returned
-    warning: str = ""  # what looks like a mistake although nothing failed of it
+    as_value: bool = False  # its only report is the return value of the function
+    warning: str = ""  # about a likely mistake that caused no failure
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     reports: int
     idle_s: float  # since the latest report or verdict began or ended
-    waiting: bool  # for a verdict: not to be taken for a hang
-    saving: bool = False  # it leaves, or has left the function, and its checkpoints are not committed yet
+    waiting: bool  # for a verdict, which is not a hang
+    saving: bool = False  # it is leaving or has left the function, and still has checkpoints to commit

@@ -1,7 +1,11 @@
-"""Reports over a socket of their own: a call of an async Ray actor costs the driver most of a millisecond of CPU, this a tenth.
+"""Sockets for reports and logs to the driver.
 
-The line only carries what `launch.Driver.report` takes and answers, which may be repeated. So whatever goes wrong with it, a
-network that lets only Ray through included, the same report goes by a call of the actor instead, and so does what follows it.
+A call of an async Ray actor costs the driver most of a millisecond of CPU time, a message over these sockets a tenth
+of that.
+
+A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, and a message may be repeated. If
+a connection fails, or if the network only lets Ray through, the message and all that follow go by calls of the actor
+instead. Logs have connections of their own, so that a report never waits for them.
 """
 
 from __future__ import annotations
@@ -14,11 +18,14 @@ import pickle
 import secrets
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.logs import LogChunk
+from tuner.errors import DriverSilent
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.launch import Action, ReportMsg, Resend, Verdict
 
@@ -30,23 +37,29 @@ _CONNECT_S = 5.0
 
 Answer = Verdict | Resend | None
 Take = Callable[[str, list[ReportMsg]], Awaitable[Answer]]
+TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
+_REPORTS, _LOGS = b"R", b"L"  # the byte after the token says what the connection is for
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     host: str
     port: int
-    token: bytes = field(repr=False)  # what a connection starts with; without it nothing is read
+    token: bytes = field(repr=False)  # every connection must start with it
 
 
-class Exchange:
-    """The driver's end, on its event loop: `take` is given each batch, and what it returns is the answer."""
+class ReportServer:
+    """The driver's end, on its event loop.
 
-    def __init__(self, take: Take) -> None:
-        self._take = take
+    `take` is called with each batch of reports and returns the answer. `take_logs` is called with pieces of logs and
+    returns once they are stored.
+    """
+
+    def __init__(self, take: Take, take_logs: TakeLogs | None = None) -> None:
+        self._take, self._take_logs = take, take_logs
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
-        self._lines: set[asyncio.Task[Any]] = set()
+        self._connections: set[asyncio.Task[Any]] = set()
 
     async def open(self, ip: str) -> Address:
         """Listen at a free port of this address."""
@@ -55,35 +68,41 @@ class Exchange:
         return Address(host, port, self._token)
 
     async def close(self) -> None:
-        """Hear and listen no more. A batch whose answer is lost so is repeated by its sender."""
+        """Stop listening and close all connections. A sender whose answer is lost repeats its batch."""
         if self._server is not None:
             self._server.close()
-        for line in self._lines:
-            line.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._lines.add(task)
+        self._connections.add(task)
         try:
-            greeting = await asyncio.wait_for(reader.readexactly(len(self._token)), _GREETING_S)
-            if not hmac.compare_digest(greeting, self._token):
+            greeting = await asyncio.wait_for(reader.readexactly(len(self._token) + 1), _GREETING_S)
+            if not hmac.compare_digest(greeting[:-1], self._token):
                 return
             while True:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 segment_id, packed = pickle.loads(await reader.readexactly(size))
-                answer = await self._answer(segment_id, [_report(*parts) for parts in packed])
+                if greeting.endswith(_LOGS):
+                    answer: Any = await self._store(segment_id, [LogChunk(*parts) for parts in packed])
+                else:
+                    answer = await self._answer(segment_id, [_report(*parts) for parts in packed])
                 body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
                 writer.write(_HEADER.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, TimeoutError, OSError):
-            pass  # the rank is gone, or this end is closing
+            pass  # the rank is gone, or the server is closing
         finally:
-            self._lines.discard(task)
+            self._connections.discard(task)
             writer.close()
 
     async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | int | None]:
-        """(True, the parts of the answer), or (False, None) after an error, which the call of the actor will tell."""
+        """Return (True, the parts of the answer), or (False, None) after an error.
+
+        The sender then calls the actor, which raises the error.
+        """
         try:
             verdict = await self._take(segment_id, reports)
         except Exception:
@@ -94,31 +113,38 @@ class Exchange:
             return True, verdict.after
         return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
 
+    async def _store(self, segment_id: str, chunks: Sequence[LogChunk]) -> bool:
+        """Return True once the chunks are stored, False if they could not be."""
+        if self._take_logs is None:
+            return False
+        try:
+            await self._take_logs(segment_id, chunks)
+        except Exception:
+            return False
+        return True
 
-class Line:
-    """Rank 0's end: one connection a process, from its first report on. `call` is the way by the actor."""
 
-    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
-        self._address, self._call = address, call
+class _DriverConnection:
+    """A connection to the driver. It is made when first needed, and not made again once it has failed."""
+
+    def __init__(self, address: Address | None, purpose: bytes) -> None:
+        self._address, self._purpose = address, purpose
         self._link: Link | None = None
 
-    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
-        """Deliver and wait for the answer. One sender at a time."""
-        if (link := self._connected()) is not None:
-            try:
-                link.send((segment_id, [_parts(report) for report in reports]))
-                taken, answer = link.receive()
-                if taken:
-                    if isinstance(answer, int):
-                        return Resend(after=answer)
-                    return _verdict(*answer) if answer is not None else None
-            except PeerLost as error:
-                log.info("the line to the driver is gone, reports go through Ray: %s", error)
-                self.close()
-        return self._call(segment_id, reports)
+    def _request(self, message: Any) -> Any:
+        """Send a message and return its answer, or None if there is no connection."""
+        if (link := self._connected()) is None:
+            return None
+        try:
+            link.send(message)
+            return link.receive()
+        except PeerLost as error:
+            log.info("lost the connection to the driver, continuing through Ray: %s", error)
+            self.close()
+            return None
 
     def close(self) -> None:
-        """Everything goes through Ray from now on."""
+        """Send everything through Ray from now on."""
         self._address = None
         if self._link is not None:
             self._link.close()
@@ -128,17 +154,59 @@ class Line:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # a driver whose machine is gone says nothing
+                with contextlib.suppress(OSError):  # notices a driver whose machine is gone
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                connection.sendall(to.token)
+                connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
             except OSError as error:
-                log.info("there is no line to the driver, reports go through Ray: %s", error)
+                log.info("cannot connect to the driver, continuing through Ray: %s", error)
                 self._address = None
         return self._link
 
 
-# Plain tuples go over the line: a frozen dataclass with slots takes ten times as long to unpickle.
+class ReportClient(_DriverConnection):
+    """Rank 0's end for reports: one connection for each process, from its first report on.
+
+    `call` sends reports through the actor instead.
+    """
+
+    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
+        super().__init__(address, _REPORTS)
+        self._call = call
+
+    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
+        """Send a batch and return the answer. Only one thread may send at a time."""
+        taken, answer = self._request((segment_id, [_parts(report) for report in reports])) or (False, None)
+        if not taken:
+            return self._call(segment_id, reports)
+        if isinstance(answer, int):
+            return Resend(after=answer)
+        return _verdict(*answer) if answer is not None else None
+
+
+class LogClient(_DriverConnection):
+    """The end of a rank for its log.
+
+    `call` sends chunks through the actor instead. Several threads may send at a time.
+    """
+
+    def __init__(self, address: Address | None, call: Callable[[str, Sequence[LogChunk]], None]) -> None:
+        super().__init__(address, _LOGS)
+        self._call = call
+        self._sending = threading.Lock()
+
+    def send(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Send chunks, and return once the driver has stored them. Raise DriverSilent if it could not."""
+        packed = [(chunk.rank, chunk.start, chunk.size, chunk.data, chunk.time) for chunk in chunks]
+        with self._sending:
+            stored = self._request((segment_id, packed))
+        if stored is None:
+            self._call(segment_id, chunks)
+        elif not stored:
+            raise DriverSilent("the driver could not store a part of a log")
+
+
+# Messages are plain tuples: a frozen dataclass with slots takes ten times as long to unpickle.
 
 
 def _parts(report: ReportMsg) -> tuple[Any, ...]:

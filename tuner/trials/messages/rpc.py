@@ -1,4 +1,4 @@
-"""Calls of the driver's actor from a rank."""
+"""Calls of the driver's actor by a rank."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 def ask(method: Any, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
     """Call a method of an actor and return its answer.
 
-    While Ray cannot reach the actor (`ActorUnavailableError`: a connection broke, the actor is still alive) call it again,
-    for `patience_s` at most; then raise DriverSilent. So the method may run more than once.
+    If Ray cannot reach the actor for a while (`ActorUnavailableError`: a connection broke, but the actor is alive),
+    call again, for up to `patience_s` seconds, then raise DriverSilent. The method may therefore run more than once.
     """
     import ray
 

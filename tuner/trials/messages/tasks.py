@@ -1,4 +1,4 @@
-"""Small jobs on a given node: functions that run there as Ray tasks without resources."""
+"""Functions that run on a given node, as Ray tasks that need no resources."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
-    """Run a function that can be imported there on that node: a Ray reference to its result."""
+    """Run a function, importable on that node, there. Return a Ray reference to its result."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return _as_task(function).options(scheduling_strategy=strategy, max_retries=retries).remote(*args)
 
 
 @functools.cache
 def _as_task(function: Any) -> Any:
-    """Made once: Ray keeps each until the job ends."""
+    """Return the Ray task for a function. Each is made only once, as Ray keeps it until the job ends."""
     return ray.remote(num_cpus=0)(function)

@@ -1,6 +1,6 @@
-"""A rank's process: everything around the training function that is not called by it.
+"""A rank's process: everything around the training function.
 
-The Ray actor belongs here (`worker`), the loading and calling of the function (`code`, `calling`), the setting up of
-torch.distributed (`rendezvous`), the sending of reports (`outbox`), what the process prints and uses (`logs`, `process_stats`),
-and what makes the process ready for the next trial (`hygiene`, `modules`, `directories`).
+`worker` is the Ray actor, `code` and `calling` load and call the function, `rendezvous` sets up torch.distributed,
+`outbox` sends reports, `logs` and `log_shipper` keep what the process prints, `process_stats` measures what it uses,
+and `hygiene`, `modules` and `directories` make it ready for the next trial.
 """

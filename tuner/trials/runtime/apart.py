@@ -1,9 +1,10 @@
-"""Noticing ranks that train apart: each has a model of its own, because nobody wrapped the model for torch.distributed.
+"""Detect ranks that train separate models because nobody wrapped the model for torch.distributed.
 
-The rule has to be free of false alarms. Ranks train apart if, at the first report after a torch optimizer has made a step,
-the default process group is still the one that the group was given, it has carried no collective, and there is no other
-process group. DDP and FSDP talk when they are made or at the first forward pass, Lightning before it trains, and code
-that shares gradients by itself talks before the optimizer's step. Code without a torch optimizer is never warned of.
+The check must not raise false alarms. Ranks train separate models if, at the first report after a torch optimizer has
+made a step, the default process group is still the one that the group was given, it has carried no collective, and
+there is no other process group. DDP and FSDP communicate when they are created or at the first forward pass,
+Lightning before it trains, and code that shares gradients by itself before the optimizer's step. Code without a torch
+optimizer is never warned.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 MESSAGE = (
-    "its ranks train apart: an optimizer has made a step, and the ranks have not exchanged anything through "
+    "its ranks train separate models: an optimizer has made a step, and the ranks have not exchanged anything through "
     "torch.distributed; wrap the model with tuner.torch.prepare_model"
 )
 
 
 class Apart:
-    """Watches one rank from the moment at which its default process group is there."""
+    """Watches one rank, from the moment when its default process group exists."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -30,7 +31,10 @@ class Apart:
         self._hook = register_optimizer_step_post_hook(self._note)
 
     def check(self) -> str | None:
-        """At a report: what is wrong in words, empty if nothing is, and None as long as that cannot be said."""
+        """Check at a report whether the ranks train separate models.
+
+        Return a message, or an empty string if they do not, or None if that cannot be said yet.
+        """
         if not self._stepped:
             return None
         self.close()
@@ -38,14 +42,17 @@ class Apart:
         return MESSAGE if same else ""
 
     def close(self) -> None:
-        """Watch no more. Safe to repeat."""
+        """Stop watching. Safe to repeat."""
         self._hook.remove()
 
     def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._stepped = True
 
     def _state(self) -> tuple[int, int] | None:
-        """How many collectives the default group has carried, and how many groups there are; None if torch does not say."""
+        """Return how many collectives the default group has carried, and how many groups there are.
+
+        Return None if torch does not say.
+        """
         try:
             groups = len(self._dist.distributed_c10d._world.pg_map)
             return int(self._group._get_sequence_number_for_group()), groups

@@ -1,4 +1,4 @@
-"""Calling a training function: those that return or yield their result instead of reporting it are understood too."""
+"""Call a training function, including one that returns or yields its result instead of reporting it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tuner.trials.training.session import Session
 
 
 def call(function: Callable[[Any], Any], config: dict[str, Any], session: Session, launch: Launch) -> None:
-    """Run it to its end.
+    """Run the training function to its end.
 
-    A generator's values are reports. What a function returns that has not reported anything is its only report; a bare
-    number stands for the objective. Of a dict the numbers count. Anything else that is returned means nothing.
+    The values of a generator are reports. If a function has not reported anything, its return value is its only
+    report: a bare number is the value of the objective, and of a dict the numbers are reported. Any other return
+    value is ignored.
     """
     metric = launch.metric
     named: set[str] = set()
@@ -37,7 +38,9 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         raise
     except AttributeError as error:
         if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
-            error.add_note("an objective of Optuna is told by its first argument: name it trial")
+            error.add_note(
+                "an objective of Optuna is recognised by the name of its first argument, which must be trial"
+            )
         raise
 
 

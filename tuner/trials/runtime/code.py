@@ -1,4 +1,4 @@
-"""The user's function and its configuration, as a worker gets hold of them."""
+"""Load the user's function and its configuration on a worker."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
+
 from tuner.errors import EntrypointError
+from tuner.space import Space
 from tuner.trials.compat.forms import as_function
 from tuner.trials.messages.launch import CodeRef, Launch
 
 
 def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
-    """The training function: imported by name, or unpickled. EntrypointError says why that is not possible here."""
+    """Return the training function, imported by name or unpickled. Raise EntrypointError if that fails here."""
     return as_function(_by_name(code.entrypoint) if code.entrypoint is not None else _by_value(blob))
 
 
@@ -32,10 +35,8 @@ def _by_name(entrypoint: str) -> Any:
 
 
 def _by_value(blob: bytes | None) -> Any:
-    import cloudpickle
-
     if blob is None:
-        raise EntrypointError("the training function has not come along")
+        raise EntrypointError("the training function was not sent to this worker")
     try:
         return cloudpickle.loads(blob)
     except Exception as error:
@@ -45,17 +46,15 @@ def _by_value(blob: bytes | None) -> Any:
 def _why(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
-            f"there is no module {error.name!r} on {socket.gethostname()}: install it there, or send it along with "
+            f"there is no module {error.name!r} on {socket.gethostname()}: install it there, or send it with "
             "runtime_env={'pip': [...]}, or 'py_modules' or 'working_dir' for your own files"
         )
     return f"{type(error).__name__}: {error}"
 
 
 def resolve(launch: Launch) -> dict[str, Any]:
-    """The nested configuration that user code gets."""
+    """Return the nested configuration that user code gets."""
     if launch.space is not None:
-        from tuner.space import Space
-
         return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
     config: dict[str, Any] = {}
     for name, value in launch.params.items():

@@ -1,4 +1,4 @@
-"""The working directory of a rank: one of its own for each trial, so that trials and ranks do not write over each other."""
+"""The working directory of a rank. Each trial and rank has its own, so that they do not overwrite each other's files."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from tuner.trials.messages.launch import Launch
 
 
 def enter(launch: Launch, rank: int) -> str:
-    """Change to the working directory that the experiment asks for; the directory that belongs to this rank of the trial.
+    """Change to the working directory that the experiment asks for.
 
-    The latter stays from segment to segment, as long as the trial runs on the same node.
+    Return the directory of this rank of the trial. It stays the same from segment to segment, as long as the trial
+    runs on the same node.
     """
     if launch.code.working_dir:
-        os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # as Ray Tune says it
+        os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # the variable that Ray Tune sets
     own = os.path.abspath(os.path.join(launch.log_dir, f"trial_{launch.trial_number:05d}", f"rank{rank}"))
     os.makedirs(own, exist_ok=True)
     if launch.scaling.working_dir == "trial":
         os.chdir(own)
     elif "working_dir" in launch.runtime_env:
-        pass  # Ray has unpacked it, and this process has begun in it
+        pass  # Ray has unpacked it, and this process was started in it
     elif launch.code.working_dir and os.path.isdir(launch.code.working_dir):
         os.chdir(launch.code.working_dir)
     return own
 
 
 def explain_missing(error: BaseException, started_in: str | None) -> None:
-    """Where a relative path was not found that is there in the caller's directory, say so below the error."""
+    """Add a note to the error if a relative path was not found but exists in the caller's directory."""
     name = getattr(error, "filename", None)
     if not isinstance(error, FileNotFoundError) or not isinstance(name, str) or os.path.isabs(name) or not started_in:
         return
     found = next((path for path in (name, os.path.dirname(name)) if path and _is_in(started_in, path)), None)
     if found is not None:
         error.add_note(
-            f"{found} is in {started_in}; a trial's working directory is its own. Say an absolute path, or "
+            f"{found} is in {started_in}, but each trial has a working directory of its own. Use an absolute path, or "
             "tuner.run(..., working_dir='caller')"
         )
 

@@ -1,9 +1,10 @@
-"""Making a worker process as good as new between two trials, and telling when that is not possible.
+"""Clean up a worker process between two trials, and say if that is not possible.
 
-What is put back: environment, working directory, sys.path, the root logger, warning filters, hooks for exceptions, random
-generators' seeds (by the next trial), torch's global switches. What is freed: process groups, compiled graphs, tracebacks that
-pin tensors, cycles. A process with leftover threads or GPU memory is dirty: the reason is returned and the group is not used
-again. Module-level state of the user's own modules stays, as in any process that imports once.
+Restored are the environment, the working directory, sys.path, the root logger, warning filters, exception hooks, and
+torch's global switches; the next trial seeds the random generators. Freed are process groups, compiled graphs,
+tracebacks that keep tensors alive, and reference cycles. If threads or GPU memory are left over, the reason is
+returned and the group is not used again. Module-level state of the user's own modules stays, as in any process that
+imports them once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _GPU_SLACK = 32 << 20
 
 
 class Baseline:
-    """The state of the process before the first trial; `restore` goes back to it."""
+    """The state of the process before the first trial, to which `restore` returns."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -45,7 +46,7 @@ class Baseline:
         self._freeze()
 
     def remember_torch(self) -> None:
-        """Call once torch is imported and before user code has touched it."""
+        """Record torch's switches. Call this once torch is imported and before user code has changed them."""
         torch = sys.modules.get("torch")
         if torch is None or self._torch is not None:
             return
@@ -61,7 +62,7 @@ class Baseline:
         self._freeze()
 
     def restore(self) -> str | None:
-        """A reason in words why this process should not be used again, None when it is clean."""
+        """Restore the state. Return None, or the reason why this process should not be used again."""
         if os.environ != self._environment:
             for name in os.environ.keys() - self._environment.keys():
                 del os.environ[name]
@@ -74,18 +75,18 @@ class Baseline:
         root.setLevel(level)
         root.handlers[:] = handlers
         warnings.filters[:] = self._filters  # type: ignore[index]
-        # init_process_group wraps the one that it finds: a thousand trials, and there were too many to be called.
+        # init_process_group wraps the hook that it finds: after a thousand trials the chain is too deep to call.
         sys.excepthook, threading.excepthook = self._hooks
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
-        gc.collect()  # ends data loaders and pools that nobody holds any more
+        gc.collect()  # ends data loaders and pools that are no longer referenced
         if len(sys.modules) > self._frozen_modules:
             self._freeze()
         return self._leftovers() or self._restore_torch()
 
     def _freeze(self) -> None:
-        """What has come to stay, such as the libraries that a trial has imported, is not looked at again at each reset."""
+        """Exclude what will stay, such as imported libraries, from later garbage collections."""
         gc.freeze()
         self._frozen_modules = len(sys.modules)
 
@@ -132,22 +133,22 @@ class Baseline:
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    """Ours, Ray's and tqdm's, and threads of C++ (autograd's) that have once run Python code."""
+    """Return whether a thread is ours, Ray's or tqdm's, or one of C++ (autograd) that has once run Python code."""
     return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
 
 
 def _is_idle_pool(thread: threading.Thread) -> bool:
-    """A worker of a concurrent.futures pool (many libraries keep one) that waits for work."""
+    """Return whether a thread is a worker of a concurrent.futures pool that waits for work; many libraries keep one."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 
 
 def _children() -> list[tuple[int, str]]:
-    """(pid, command line) of the child processes that are not helpers of Python's or torch's own."""
+    """Return (pid, command line) of the child processes that are not helpers of Python or torch."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return []  # told by one system call, where reading /proc takes a millisecond
+        return []  # one system call tells; reading /proc takes a millisecond
     try:
         pids = [
             int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()

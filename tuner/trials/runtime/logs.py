@@ -1,4 +1,4 @@
-"""What a rank prints, kept in one file per segment and rank."""
+"""What a rank prints: one file for each segment and rank."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from tuner.trials.runtime.log_shipper import LogShipper
+
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
-"""What Ray's C++ and faulthandler add when a process crashes, dozens of lines that say nothing about the user's code."""
+"""Lines that Ray's C++ code and faulthandler add when a process crashes; they say nothing about the user's code."""
 EXIT_NOTE = "tuner: os._exit"
 
 
 class Capture:
-    """From `begin` to `end`, file descriptors 1 and 2 of the process go to `path`: what C code and children print included."""
+    """Sends file descriptors 1 and 2 of the process to the file `path`, from `begin` to `end`.
+
+    This includes the output of C code and of child processes.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._saved: tuple[int, int] | None = None
+        self._shipper: LogShipper | None = None
+
+    def ship(self, shipper: LogShipper) -> None:
+        """Start the shipper, which sends what is written to the driver, until `end`."""
+        self._shipper = shipper
+        shipper.start()
 
     def begin(self) -> None:
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
@@ -39,20 +50,16 @@ class Capture:
             os.dup2(saved, standard)
             os.close(saved)
         self._saved = None
+        if self._shipper is not None:
+            self._shipper.finish()
 
     def tail(self, lines: int) -> str:
         _flush()
         return tail(self.path, lines)
 
-    def read(self, offset: int, limit: int) -> bytes:
-        _flush()
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            return file.read(limit)
-
 
 def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
-    """The last lines of a file as a terminal would show them, "" where there is none."""
+    """Return the last lines of a file as a terminal would show them, or an empty string if there is no file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
@@ -60,7 +67,7 @@ def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
     except FileNotFoundError:
         return ""
     shown = [
-        line.rstrip("\r").rpartition("\r")[2]  # progress bars write over themselves
+        line.rstrip("\r").rpartition("\r")[2]  # a progress bar overwrites its line
         for line in text.split("\n")
         if not _NOISE.match(line)
     ]
@@ -70,7 +77,7 @@ def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
 
 
 def note_exits() -> None:
-    """Have `os._exit` leave a line and a stack in the log: nothing else could tell it from a kill."""
+    """Make `os._exit` write a line and a stack to the log, as such an exit looks like a kill otherwise."""
     real, owner = os._exit, os.getpid()
 
     def noted(status: int) -> NoReturn:
@@ -85,11 +92,11 @@ def note_exits() -> None:
 
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
-"""The folder of `tuner.trials`: frames from there are not those of the user."""
+"""The folder of `tuner.trials`, to tell its stack frames from those of the user."""
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """The frames below the last one of this package; all where there is none below."""
+    """Return the frames below the last frame of this package, or all frames if there are none below."""
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
     return frames[ours[-1] + 1 :] or frames if ours else frames
 

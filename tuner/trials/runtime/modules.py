@@ -1,4 +1,4 @@
-"""Whether the user's modules are still as they were when this process imported them."""
+"""Check whether the user's modules have changed since this process imported them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import sys
 import time
 
-_UNKNOWN = -1  # in the place of a file's time of modification
+_UNKNOWN = -1  # stands for the modification time of such a file
 _LIBRARIES = tuple(
     {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
 )
 
 
 class Modules:
-    """The files of the modules that were imported, libraries apart, and when they were written."""
+    """The files of the imported modules, without libraries, and when each was modified."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, int] = {}
@@ -21,9 +21,9 @@ class Modules:
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
-        """Take in what was imported since the last call.
+        """Record the modules that were imported since the last call.
 
-        A file that has changed since then may have changed after its import, so it counts as one that has.
+        A file that was modified since the last call may have been modified after its import, so it counts as changed.
         """
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
@@ -34,7 +34,7 @@ class Modules:
         self._noted_at = time.time_ns()
 
     def stale(self) -> str | None:
-        """A file that has changed since it was imported here."""
+        """Return a file that has changed since it was imported here, or None."""
         return next((file for file, stamp in self._stamps.items() if _modified(file) != stamp), None)
 
 

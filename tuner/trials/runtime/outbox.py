@@ -1,4 +1,4 @@
-"""Rank 0's reports on their way to the driver: kept until the driver has committed them, sent in batches from a thread."""
+"""Rank 0's reports on their way to the driver, sent in batches and kept until the driver has committed them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from tuner.errors import ReportsLost, Retryable
 from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
 
-_BATCHING_S = 0.2  # a page follows live, and sending costs rank 0 a percent of a core
+_BATCHING_S = 0.2  # fast enough for a page that follows live; sending costs rank 0 a percent of a core
 _PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
@@ -20,14 +20,14 @@ _PASSING = (Retryable, ConnectionError, TimeoutError)
 
 class Sender(Protocol):
     def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
-        """Deliver, wait for the answer, and return it: see `launch.Driver.report`."""
+        """Deliver the messages and return the answer, see `launch.Driver.report`."""
 
 
 class Outbox:
     """The reports of one segment, in order.
 
-    A report stays here until the driver has acknowledged it. After a failure all that are left are sent again, in order, for
-    `patience_s` at most. After that, and after an error that cannot pass, every method raises ReportsLost.
+    A report stays here until the driver has acknowledged it. After a failure, all that are left are sent again in
+    order, for up to `patience_s` seconds. After that, or after a permanent error, every method raises ReportsLost.
     """
 
     def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
@@ -37,33 +37,33 @@ class Outbox:
         self._sending = threading.Lock()  # one batch at a time
         self._news = threading.Condition()
         self._acknowledged = 0  # the newest report_no that the driver has
-        self._wanted = 0  # somebody waits until the driver has this one
+        self._wanted = 0  # a caller waits until the driver has this one
         self._hurry = threading.Event()  # send now instead of at the end of the interval
         self._closed = self._ended = False
         self._thread: threading.Thread | None = None
         self._error: ReportsLost | None = None
 
     def put(self, message: ReportMsg) -> None:
-        """Send some time soon; returns at once."""
+        """Send the message soon; return at once."""
         if self._error is not None:
             raise self._error
         self._messages.append(message)
         if self._thread is None:
             thread = threading.Thread(target=self._send_regularly, name="tuner-outbox", daemon=True)
             thread.start()
-            self._thread = thread  # only now: one that could not be started cannot be waited for either
+            self._thread = thread  # only now: a thread that could not be started cannot be joined
         if message.report_no <= self._wanted:
             self._hurry.set()
 
     def ask(self, message: ReportMsg) -> Verdict:
         """Send everything up to this message and wait for the verdict."""
-        with self._sending:  # only then append: the thread must not send it and drop the verdict
+        with self._sending:  # append with the lock held: otherwise the thread might send it and drop the verdict
             self._messages.append(message)
             answer = self._deliver()
         return answer if answer is not None else Verdict(action="stop", reason="the driver no longer knows this run")
 
     def wait_for(self, report_no: int) -> None:
-        """Return once the driver has committed this report and all before it. ReportsLost if it never will."""
+        """Return once the driver has committed this report and all before it. Raise ReportsLost if it never will."""
         with self._news:
             self._wanted = max(self._wanted, report_no)
             self._hurry.set()
@@ -72,7 +72,7 @@ class Outbox:
                 raise self._error or ReportsLost(f"report {report_no} was never made")
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the messages that are left."""
         self._closed = True
         self._hurry.set()
         try:
@@ -93,15 +93,15 @@ class Outbox:
                 try:
                     self._deliver()
                 except ReportsLost:
-                    return  # kept in `_error`: the training thread raises it
+                    return  # stored in `_error`; the training thread raises it
 
     def _deliver(self) -> Verdict | None:
-        """Send what waits until the driver has it, and return its answer. The caller holds `_sending`."""
+        """Send the waiting messages until the driver has them, and return its answer. The caller holds `_sending`."""
         if self._error is not None:
             raise self._error
         if not self._messages:
             return None
-        last = self._messages[-1].report_no  # the training thread may append more meanwhile
+        last = self._messages[-1].report_no  # meanwhile the training thread may append more
         try:
             answer = self._send_until_answered(last)
         except Exception as error:
@@ -133,7 +133,7 @@ class Outbox:
                 return answer
             numbers = [message.report_no for message in self._messages]
             if answer.after + 1 not in numbers or answer.after + 1 == batch[0].report_no:
-                raise LookupError(f"the driver asks for report {answer.after + 1}, which is here no more")
+                raise LookupError(f"the driver asks for report {answer.after + 1}, which is no longer here")
             after = answer.after
 
 

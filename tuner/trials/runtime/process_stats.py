@@ -14,16 +14,17 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_s() -> float:
-    """CPU time that this process and its descendants, ended or alive, have used so far."""
+    """Return the CPU seconds that this process and its descendants, ended or alive, have used so far."""
     return sum(os.times()[:4]) + _children_cpu_s(os.getpid())
 
 
 def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
-    """What this process uses now:
+    """Return what this process uses now.
 
-    `time` (seconds since the epoch), `cpu_s` (CPU time, children included, beyond `since_cpu_s`), `rss_bytes` and `threads`
-    of the process itself. Where it uses GPUs, over all of them: `gpu_bytes` (allocated by torch), `gpu_reserved_bytes` (held
-    by its allocator), and with nvidia-ml-py installed `gpu_percent`, how busy they are, by whomever.
+    time                 seconds since the epoch cpu_s                CPU seconds, children included, beyond
+    `since_cpu_s` rss_bytes, threads   of the process itself gpu_bytes            allocated by torch, summed over its
+    GPUs; absent if it uses none, like the next two gpu_reserved_bytes   held by torch's allocator gpu_percent
+    how busy these GPUs are with all processes; needs nvidia-ml-py
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
@@ -39,13 +40,13 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
 
 
 def _children_cpu_s(pid: int) -> float:
-    """CPU time of all living descendants, such as the workers of a data loader."""
+    """Return the CPU seconds of all living descendants, such as the workers of a data loader."""
     total = 0.0
     try:
         children = [
             child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
         ]
-    except OSError:  # it has just ended, or this kernel does not tell
+    except OSError:  # it has just ended, or this kernel does not say
         return 0.0
     for child in children:
         with contextlib.suppress(OSError):
@@ -62,13 +63,16 @@ def _gpu_usage(cuda: Any) -> dict[str, float]:
         "gpu_bytes": float(sum(cuda.memory_allocated(device) for device in devices)),
         "gpu_reserved_bytes": float(sum(cuda.memory_reserved(device) for device in devices)),
     }
-    with contextlib.suppress(Exception):  # the package or the driver does not have it
+    with contextlib.suppress(Exception):  # the package or the driver does not support it
         found["gpu_percent"] = sum(cuda.utilization(device) for device in devices) / len(devices)
     return found
 
 
 def oom_kills() -> int:
-    """How many processes the kernel of this machine has killed for want of memory so far, this container's own included."""
+    """Return how many processes the kernel of this machine has killed because memory ran out.
+
+    Kills within the cgroup of this container are included.
+    """
     total = 0
     try:
         for line in Path("/proc/vmstat").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""torch.distributed for a group: set up before the training function runs, torn down after it."""
+"""torch.distributed for a worker group: set up before the training function runs, torn down after it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
+
 from tuner.errors import TunerError
-from tuner.trials.messages.channel import Hub, Spoke
-from tuner.trials.messages.protocol import Seat
+from tuner.trials.messages.channel import ChannelClient, ChannelServer
+from tuner.trials.messages.protocol import RankAssignment
 
 _TIMEOUT = timedelta(minutes=30)
 _JOIN_S = 120.0
@@ -25,21 +27,24 @@ OURS = "tuner/"
 
 @dataclass(slots=True)
 class _Meeting:
-    """The store that the ranks of one group meet at, kept from trial to trial: connecting costs lookups of host names."""
+    """The store through which the ranks of one group meet.
 
-    link: Hub | Spoke | None
+    It is kept from trial to trial, because connecting costs lookups of host names.
+    """
+
+    link: ChannelServer | ChannelClient | None
     store: Any
     host: str
     port: int
     runs: int = 0
 
     def prefix(self) -> str:
-        """Of our keys of the present run."""
+        """Return the prefix of our keys in the present run."""
         return f"{OURS}{self.runs}/"
 
 
 _meeting: _Meeting | None = None
-_ours: Any = None  # the default process group, while it is the one that `join` has made
+_ours: Any = None  # the default process group that `join` has made, as long as there is no other
 
 
 def import_torch() -> None:
@@ -49,9 +54,9 @@ def import_torch() -> None:
 
 
 def give_way() -> None:
-    """Let an `init_process_group` of the user's take the place of our group: scripts for torchrun begin with one.
+    """Let an `init_process_group` in user code replace our process group: scripts for torchrun begin with one.
 
-    Called before the user's code is loaded, which may take hold of the function by its name. Safe to repeat.
+    Call this before the user's code is loaded, as the code may import the function by name. Safe to repeat.
     """
     from torch import distributed
 
@@ -72,21 +77,23 @@ def give_way() -> None:
     distributed.init_process_group = distributed_c10d.init_process_group = init_process_group
 
 
-def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> None:
-    """Set the process group up. Every rank of the group calls it, equally often."""
+def join(
+    assignment: RankAssignment, segment_id: str, server: ChannelServer | None, client: ChannelClient | None
+) -> None:
+    """Set up the process group. Every rank of the group must call this equally often."""
     global _meeting, _ours
     import torch
     import torch.distributed as dist
 
     give_way()
 
-    if seat.devices and (seat.backend == "nccl" or torch.cuda.is_available()):
-        take_device(seat)
-    if _meeting is None or _meeting.link is not (hub or spoke):
-        _meeting = _meet(seat, hub, spoke)
+    if assignment.devices and (assignment.backend == "nccl" or torch.cuda.is_available()):
+        take_device(assignment)
+    if _meeting is None or _meeting.link is not (server or client):
+        _meeting = _meet(assignment, server, client)
     meeting = _meeting
     meeting.runs += 1
-    # What torchrun sets, so that init_process_group("env://") in user code finds this store.
+    # The variables that torchrun sets: init_process_group("env://") in user code finds this store by them.
     os.environ.update(
         MASTER_ADDR=meeting.host,
         MASTER_PORT=str(meeting.port),
@@ -96,50 +103,52 @@ def join(seat: Seat, segment_id: str, hub: Hub | None, spoke: Spoke | None) -> N
         TORCHELASTIC_RUN_ID=segment_id,
     )
     dist.init_process_group(
-        seat.backend,
+        assignment.backend,
         store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
-        rank=seat.rank,
-        world_size=seat.world_size,
+        rank=assignment.rank,
+        world_size=assignment.world_size,
         timeout=_TIMEOUT,
     )
     _ours = dist.group.WORLD
 
 
-def take_device(seat: Seat) -> None:
-    """Make this rank's GPU the current device. TunerError where Ray counts one and torch does not find it."""
+def take_device(assignment: RankAssignment) -> None:
+    """Make this rank's GPU the current device.
+
+    Raise TunerError if Ray has assigned a GPU and torch does not find it.
+    """
     import torch
 
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda or torch.version.hip else " (built without CUDA)"
-        raise TunerError(
-            f"Ray has given this rank the GPU {seat.gpus[seat.devices[0]]}, but torch {torch.__version__}{build} finds none here"
-        )
-    torch.cuda.set_device(seat.devices[0])
+        gpu = assignment.gpus[assignment.devices[0]]
+        raise TunerError(f"Ray gave this rank the GPU {gpu}, but torch {torch.__version__}{build} finds no GPU here")
+    torch.cuda.set_device(assignment.devices[0])
 
 
-def _meet(seat: Seat, hub: Hub | None, spoke: Spoke | None) -> _Meeting:
+def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Meeting:
     """Open the store at a free port that rank 0 gets from its kernel, or connect to it."""
     import torch.distributed as dist
 
-    if spoke is not None:
-        host, port = _announced(spoke)
-        return _Meeting(spoke, dist.TCPStore(host, port, seat.world_size, False, timeout=_TIMEOUT), host, port)
-    host = hub.address[0] if hub is not None and seat.nodes > 1 else "127.0.0.1"
-    store = dist.TCPStore(host, 0, seat.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
-    if hub is not None:
-        hub.broadcast(("store", host, store.port))
-    return _Meeting(hub, store, host, store.port)
+    if client is not None:
+        host, port = _announced(client)
+        return _Meeting(client, dist.TCPStore(host, port, assignment.world_size, False, timeout=_TIMEOUT), host, port)
+    host = server.address[0] if server is not None and assignment.nodes > 1 else "127.0.0.1"
+    store = dist.TCPStore(host, 0, assignment.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
+    if server is not None:
+        server.broadcast(("store", host, store.port))
+    return _Meeting(server, store, host, store.port)
 
 
-def _announced(spoke: Spoke) -> tuple[str, int]:
+def _announced(client: ChannelClient) -> tuple[str, int]:
     while True:
-        kind, *rest = spoke.verdicts.receive(_JOIN_S)
+        kind, *rest = client.verdicts.receive(_JOIN_S)
         if kind == "store":
             return rest[0], rest[1]
 
 
 def leave() -> None:
-    """Tear down whatever process groups there are, the user's own included. The ranks may meet again."""
+    """Tear down all process groups, including the user's own. The ranks may meet again."""
     global _ours
     _ours = None
     dist = sys.modules.get("torch.distributed")
@@ -151,9 +160,9 @@ def leave() -> None:
             with contextlib.suppress(Exception):
                 grave.append(dist.group.WORLD._get_backend(_cpu()))
         dist.destroy_process_group()
-        # The destructor of a gloo group waits 20 ms for its threads. Nobody else needs to.
+        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a thread of its own.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
-    if _meeting is not None and not isinstance(_meeting.link, Spoke) and hasattr(_meeting.store, "list_keys"):
+    if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
         # Other ranks may be joining the next run already, so of our keys only those of this one go. All others are of
         # init_process_group("env://") in user code, which nobody reaches in the next run before this rank has joined it.
         mine = _meeting.prefix()
@@ -169,9 +178,7 @@ def _cpu() -> Any:
 
 
 def choose_interface(ip: str) -> None:
-    """Between nodes gloo must not take the loopback interface, which host names often resolve to."""
-    import psutil
-
+    """Keep gloo from using the loopback interface between nodes, to which host names often resolve."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == family and address.address == ip for address in addresses):
@@ -193,7 +200,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Whether this error of a collective looks like the echo of another rank's end."""
+    """Return whether this error of a collective is most likely a consequence of the end of another rank."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

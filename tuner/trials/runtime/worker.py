@@ -1,4 +1,4 @@
-"""One rank: the Ray actor that runs training functions, one segment after the other, in a process that stays warm."""
+"""One rank: the Ray actor that runs training functions, one segment after another, in a process that stays warm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import functools
 import os
+import random
 import secrets
 import signal
 import socket
@@ -14,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,22 +23,24 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
-from tuner.trials.messages.channel import Hub, PeerLost, Spoke
+from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
-from tuner.trials.messages.protocol import Member, Progress, RankError, RankResult, Recycle, Seat
-from tuner.trials.messages.report_socket import Address, Line
+from tuner.trials.messages.protocol import Member, Progress, RankAssignment, RankError, RankResult, Recycle
+from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import ask
 from tuner.trials.runtime import directories, rendezvous
 from tuner.trials.runtime.apart import Apart
 from tuner.trials.runtime.calling import call
 from tuner.trials.runtime.code import load, resolve
 from tuner.trials.runtime.hygiene import Baseline
+from tuner.trials.runtime.log_shipper import LogShipper
 from tuner.trials.runtime.logs import OWN, Capture, note_exits
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.outbox import Outbox
@@ -46,13 +49,13 @@ from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_LAST_SAVE_S = 2.0  # how long a rank that failed waits for checkpoints under way
+_LAST_SAVE_S = 2.0  # how long a failed rank waits for checkpoints that are being saved
 _TAIL = 50
 
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """What one segment is made of on one rank."""
+    """The parts of one segment on one rank."""
 
     launch: Launch
     session: Session
@@ -69,7 +72,7 @@ class _Segment:
     ending: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self, result: RankResult) -> None:
-        """The first result counts."""
+        """Set the result, unless there is one already."""
         with self.ending:
             if self.result is None:
                 self.result = result
@@ -77,14 +80,22 @@ class _Segment:
 
 
 class Rank:
-    """Methods without a concurrency group run one after the other; those of "control" answer while training runs."""
+    """The actor of one rank.
 
-    def __init__(self, driver: Any, wants_torch: bool, line: Address | None = None) -> None:
+    Methods without a concurrency group run one after another. Those of the group "control" answer while training
+    runs.
+    """
+
+    def __init__(
+        self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
+    ) -> None:
         self._driver = driver
-        self._line = Line(line, self._report)
-        self._seat: Seat | None = None
-        self._hub: Hub | None = None
-        self._spoke: Spoke | None = None
+        self._reports = ReportClient(report_address, self._report)
+        self._log_limit = log_limit
+        self._log_client = LogClient(report_address, self._send_log)
+        self._assignment: RankAssignment | None = None
+        self._channel_server: ChannelServer | None = None
+        self._channel_client: ChannelClient | None = None
         self._segment: _Segment | None = None
         self._codes: dict[str, bytes] = {}
         self._baseline: Baseline | None = None
@@ -95,7 +106,7 @@ class Rank:
         _own_process_group()
         os.environ[session.RANK_PROCESS] = "1"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("TQDM_MININTERVAL", "5")  # bars write into log files here
+        os.environ.setdefault("TQDM_MININTERVAL", "5")  # progress bars write to log files here
         faulthandler.enable(file=2, all_threads=False)
         note_exits()
         for stream in (sys.stdout, sys.stderr):
@@ -108,38 +119,41 @@ class Rank:
         else:
             on_import("torch", rendezvous.give_way)
 
-    # One after the other
+    # -- one after another
 
     def hello(self, of_many: bool) -> Member:
         ip = ray.util.get_node_ip_address()
         token = secrets.token_bytes(16)
         if of_many:
-            self._hub = Hub(ip, token)
+            self._channel_server = ChannelServer(ip, token)
         return Member(
             node=ray.get_runtime_context().get_node_id(),
             host=socket.gethostname(),
             ip=ip,
             pid=os.getpid(),
             gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()),
-            hub=self._hub.address if self._hub is not None else None,
+            channel_address=self._channel_server.address if self._channel_server is not None else None,
             token=token,
             oom_kills=oom_kills(),
         )
 
-    def prepare(self, launch: Launch, seat: Seat | None, code: Any) -> RankError | Recycle | None:
-        """Get everything ready up to the first line of the training function."""
+    def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | Recycle | None:
+        """Get everything ready, up to the first line of the training function."""
         capture: Capture | None = None
         try:
-            if seat is not None:
-                self._take(seat)
+            if assignment is not None:
+                self._take(assignment)
             if code is not None:
                 self._codes = {launch.code.hash: code if isinstance(code, bytes) else ray.get(code)}
             if reason := self._why_not(launch):
                 return Recycle(reason)
-            assert self._seat is not None
-            capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._seat.rank}.log"))
+            assert self._assignment is not None
+            capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._assignment.rank}.log"))
             capture.begin()
-            self._segment = self._set_up(launch, self._seat, capture)
+            if self._log_limit is not None:
+                send = self._log_client.send
+                capture.ship(LogShipper(capture.path, launch.segment_id, self._assignment.rank, self._log_limit, send))
+            self._segment = self._set_up(launch, self._assignment, capture)
             return None
         except BaseException as error:
             self._put_back()
@@ -151,7 +165,10 @@ class Rank:
             return describe(error, tail)
 
     def train(self) -> RankResult:
-        """Run the training function to its end, on a thread of its own: what it leaves in thread-locals goes with it."""
+        """Run the training function to its end.
+
+        It runs on a thread of its own, so that what it leaves in thread-locals goes with the thread.
+        """
         segment = self._segment
         if segment is None:
             return RankResult(
@@ -165,9 +182,10 @@ class Rank:
         return segment.result
 
     def reset(self) -> str | None:
-        """Make the process as good as new; a reason in words where that is not possible.
+        """Clean up the process. Return None, or the reason why it cannot be used again.
 
-        Called once all ranks have ended: a process group that goes earlier breaks the last collectives of the others.
+        This is called once all ranks have ended: to end a process group earlier would break the last collectives of
+        other ranks.
         """
         if self._segment is not None:
             self._segment.saver.discard()
@@ -178,11 +196,14 @@ class Rank:
             self._dirty = self._baseline.restore()
         return self._dirty
 
-    # While training runs
+    # -- while training runs
 
     @ray.method(concurrency_group="control")
     def hold(self, segment_id: str, interrupt: str) -> int | None:
-        """None: another segment is here, or none. A warm process outlives the one that was meant."""
+        """Hold the next report, see `Session.hold`.
+
+        Return None if this process does not run that segment: a warm process outlives its segments.
+        """
         running = self._session_of(segment_id)
         return running.hold(interrupt) if running is not None else None
 
@@ -198,13 +219,13 @@ class Rank:
         if segment is None or segment.ended.is_set():
             return None
         running = segment.session
-        # Before the function is entered a rank that is slow is no rank that hangs.
+        # Before the function is entered, a slow rank does not count as one that hangs.
         idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
         return Progress(running.count, idle, running.waiting_for_verdict, running.saving)
 
     @ray.method(concurrency_group="control")
     def stacks(self) -> str:
-        """The Python stacks of this process, the training thread first."""
+        """Return the Python stacks of this process, the training thread first."""
         training = (
             self._segment.thread.ident if self._segment is not None and self._segment.thread is not None else None
         )
@@ -217,48 +238,44 @@ class Rank:
         )
 
     @ray.method(concurrency_group="control")
-    def figures(self) -> dict[str, float]:
-        """CPU, memory and GPU use of this rank now, see `usage`; CPU time since the segment's start."""
+    def usage(self) -> dict[str, float]:
+        """Return the CPU, memory and GPU use of this rank now, see `usage`. CPU time counts from the segment's start."""
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
-    @ray.method(concurrency_group="control")
-    def read_log(self, offset: int, limit: int) -> bytes:
-        """What the present segment has written to its log from `offset` on."""
-        segment = self._segment
-        return segment.capture.read(offset, limit) if segment is not None else b""
+    # -- setting up
 
-    # Setting up
-
-    def _take(self, seat: Seat) -> None:
-        self._seat = seat
-        if seat.rank != 0 and self._hub is not None:
-            self._hub.close()
-            self._hub = None
-        if seat.rank == 0 and self._hub is not None:
-            self._hub.accept(seat.world_size, _JOIN_TIMEOUT_S)
-        elif seat.world_size > 1:
-            assert seat.hub is not None
-            self._spoke = Spoke(seat.hub, seat.token, seat.rank, _JOIN_TIMEOUT_S)
+    def _take(self, assignment: RankAssignment) -> None:
+        self._assignment = assignment
+        if assignment.rank != 0 and self._channel_server is not None:
+            self._channel_server.close()
+            self._channel_server = None
+        if assignment.rank == 0 and self._channel_server is not None:
+            self._channel_server.accept(assignment.world_size, _JOIN_TIMEOUT_S)
+        elif assignment.world_size > 1:
+            assert assignment.channel_address is not None
+            self._channel_client = ChannelClient(
+                assignment.channel_address, assignment.token, assignment.rank, _JOIN_TIMEOUT_S
+            )
             threading.Thread(
-                target=answer_notes, args=(self._spoke, self._saver_of), name="tuner-notes", daemon=True
+                target=answer_notes, args=(self._channel_client, self._saver_of), name="tuner-notes", daemon=True
             ).start()
         environment: dict[str, object] = {
-            "RANK": seat.rank,
-            "WORLD_SIZE": seat.world_size,
-            "LOCAL_RANK": seat.local_rank,
-            "LOCAL_WORLD_SIZE": seat.local_world_size,
-            "NODE_RANK": seat.node_rank,
-            "GROUP_RANK": seat.node_rank,
-            "GROUP_WORLD_SIZE": seat.nodes,
-            "ROLE_RANK": seat.rank,
-            "ROLE_WORLD_SIZE": seat.world_size,
+            "RANK": assignment.rank,
+            "WORLD_SIZE": assignment.world_size,
+            "LOCAL_RANK": assignment.local_rank,
+            "LOCAL_WORLD_SIZE": assignment.local_world_size,
+            "NODE_RANK": assignment.node_rank,
+            "GROUP_RANK": assignment.node_rank,
+            "GROUP_WORLD_SIZE": assignment.nodes,
+            "ROLE_RANK": assignment.rank,
+            "ROLE_WORLD_SIZE": assignment.world_size,
             "ROLE_NAME": "default",
         }
-        if seat.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+        if assignment.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
         os.environ.update({name: str(value) for name, value in environment.items()})
-        if seat.nodes > 1:
+        if assignment.nodes > 1:
             rendezvous.choose_interface(ray.util.get_node_ip_address())
         if self._importing is not None:
             self._importing.join()
@@ -274,39 +291,40 @@ class Rank:
                 return f"{stale} has changed since it was imported"
         return None
 
-    def _set_up(self, launch: Launch, seat: Seat, capture: Capture) -> _Segment:
+    def _set_up(self, launch: Launch, assignment: RankAssignment, capture: Capture) -> _Segment:
         assert self._baseline is not None
         os.environ.update(launch.env)
         for entry in reversed(launch.code.sys_path):
             if entry not in sys.path:
                 sys.path.insert(0, entry)
-        own_directory = directories.enter(launch, seat.rank)
-        self._seed(launch, seat)
+        own_directory = directories.enter(launch, assignment.rank)
+        self._seed(launch, assignment)
         self._modules.note()
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         self._modules.note()
         checkpoint = _checkpoint(launch.checkpoint) if launch.checkpoint is not None else None
-        if checkpoint is not None and seat.local_rank == 0:
+        if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
-            if checkpoint.is_elsewhere:  # now and not in the user's function: a node that is gone is no mistake of its
+            if checkpoint.is_elsewhere:
+                # Fetched here and not in the user's function: if its node is lost, that is not the function's fault.
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
         watch: Apart | None = None
-        if seat.backend != "none":
-            self._set_up_torch(launch, seat)
-            if seat.world_size > 1 and seat.rank == 0:
+        if assignment.backend != "none":
+            self._set_up_torch(launch, assignment)
+            if assignment.world_size > 1 and assignment.rank == 0:
                 watch = Apart()
                 self._undo.append(watch.close)
-        outbox = Outbox(_Sender(self._line, launch.segment_id)) if seat.rank == 0 else None
+        outbox = Outbox(_Sender(self._reports, launch.segment_id)) if assignment.rank == 0 else None
         saver = Saver(
             storage=launch.storage,
             segment_id=launch.segment_id,
             trial_number=launch.trial_number,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            hub=self._hub,
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            server=self._channel_server,
             node=_node(),
             bring=transfer.bring,
             durable=launch.durable,
@@ -318,21 +336,23 @@ class Rank:
                 trial_id=launch.trial_id,
                 trial_number=launch.trial_number,
                 segment_id=launch.segment_id,
-                world_size=seat.world_size,
-                world_rank=seat.rank,
-                local_rank=seat.local_rank,
-                local_world_size=seat.local_world_size,
-                node_rank=seat.node_rank,
+                world_size=assignment.world_size,
+                world_rank=assignment.rank,
+                local_rank=assignment.local_rank,
+                local_world_size=assignment.local_world_size,
+                node_rank=assignment.node_rank,
                 config=config,
                 seed=launch.seed,
                 start_iteration=launch.start_iteration,
-                devices=seat.devices,
+                devices=assignment.devices,
                 resources=launch.scaling.bundle(),
                 log_file=capture.path,
                 trial_dir=own_directory,
             ),
             reports=outbox,
-            peers=_Star(self._hub, self._spoke, launch) if seat.world_size > 1 else None,
+            peers=_ChannelPeers(self._channel_server, self._channel_client, launch)
+            if assignment.world_size > 1
+            else None,
             saver=saver,
             checkpoint=checkpoint,
             first_milestone=launch.first_milestone,
@@ -346,30 +366,31 @@ class Rank:
         running.on_leave = lambda verdict: self._expect_end(segment, verdict)
         return segment
 
-    def _set_up_torch(self, launch: Launch, seat: Seat) -> None:
-        """Groups of many always have torch.distributed; a rank alone only once its code imports torch."""
+    def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
+        """Set up torch.distributed.
+
+        Several ranks always get a process group; a single rank gets one only when its code imports torch.
+        """
 
         def imported() -> None:
             assert self._baseline is not None
             self._baseline.remember_torch()
-            rendezvous.join(seat, launch.segment_id, self._hub, self._spoke)
+            rendezvous.join(assignment, launch.segment_id, self._channel_server, self._channel_client)
 
-        if seat.world_size > 1:
+        if assignment.world_size > 1:
             imported()
         else:
             self._undo.append(on_import("torch", imported))
 
-    def _seed(self, launch: Launch, seat: Seat) -> None:
-        import random
-
-        seed = keyed_seed(launch.seed, "rank", launch.trial_number, seat.rank, launch.start_iteration)
+    def _seed(self, launch: Launch, assignment: RankAssignment) -> None:
+        seed = keyed_seed(launch.seed, "rank", launch.trial_number, assignment.rank, launch.start_iteration)
         random.seed(seed)
         self._undo = [
             on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
             on_import("torch", lambda: sys.modules["torch"].manual_seed(seed)),
         ]
 
-    # Running
+    # -- running
 
     def _main(self, segment: _Segment) -> None:
         session.activate(segment.session)
@@ -425,7 +446,7 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """The function is leaving: it gets some time for its own `finally`, no more."""
+        """Give the function, which is leaving, some time for its own `finally` blocks."""
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
 
@@ -442,10 +463,13 @@ class Rank:
 
     def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
-        return answer  # the outbox repeats it
+        return answer  # the outbox tries again
+
+    def _send_log(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        ask(self._driver.take_logs, segment_id, chunks, patience_s=0.0)  # the shipper tries again
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
-        """Tell the driver of a checkpoint, once it has the report that the checkpoint belongs to."""
+        """Tell the driver of a checkpoint, once the driver has the report that the checkpoint belongs to."""
         assert outbox is not None
         outbox.wait_for(info.step - launch.start_iteration)
         ask(self._driver.checkpoint, launch.segment_id, info)
@@ -472,47 +496,49 @@ def _node() -> str:
 
 
 class _Sender:
-    """The way to the driver host, as the outbox of one segment needs it."""
+    """Sends the reports of one segment to the driver host."""
 
-    def __init__(self, line: Line, segment_id: str) -> None:
-        self._line = line
+    def __init__(self, reports: ReportClient, segment_id: str) -> None:
+        self._reports = reports
         self._segment = segment_id
 
     def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
-        return self._line.send(self._segment, messages)
+        return self._reports.send(self._segment, messages)
 
 
-class _Star:
-    """`Peers` over the group's channel."""
+class _ChannelPeers:
+    """Implements `Peers` over the group's channel."""
 
-    def __init__(self, hub: Hub | None, spoke: Spoke | None, launch: Launch) -> None:
-        self._hub, self._spoke = hub, spoke
+    def __init__(self, server: ChannelServer | None, client: ChannelClient | None, launch: Launch) -> None:
+        self._channel_server, self._channel_client = server, client
         self._segment = launch.segment_id
         self._over = False  # rank 0 has ended
         self._early = deque(self._waiting())
 
     def _waiting(self) -> Iterator[Any]:
-        """What has come for this segment already. What is left of earlier ones goes: nobody read it, and a full socket would
-        make rank 0 wait."""
+        """Yield what has already arrived for this segment.
+
+        Drop what is left of earlier segments: nobody reads it any more, and a full socket would make rank 0 wait.
+        """
         with contextlib.suppress(TimeoutError):
-            while self._spoke is not None:
-                message = self._spoke.verdicts.receive(0)
+            while self._channel_client is not None:
+                message = self._channel_client.verdicts.receive(0)
                 if message[1] == self._segment:
                     yield message
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
-        assert self._hub is not None
-        self._hub.broadcast(("verdict", self._segment, report_no, verdict))
+        assert self._channel_server is not None
+        self._channel_server.broadcast(("verdict", self._segment, report_no, verdict))
 
     def ended(self) -> None:
-        assert self._hub is not None
-        with contextlib.suppress(PeerLost):  # a rank that is gone waits for nothing
-            self._hub.broadcast(("ended", self._segment))
+        assert self._channel_server is not None
+        with contextlib.suppress(PeerLost):  # a rank that is gone does not wait
+            self._channel_server.broadcast(("ended", self._segment))
 
     def take(self, report_no: int) -> Verdict:
-        assert self._spoke is not None
-        while not self._over:  # without a limit: rank 0's death ends it, and the group manager looks for hangs
-            kind, segment, *rest = self._early.popleft() if self._early else self._spoke.verdicts.receive()
+        assert self._channel_client is not None
+        while not self._over:  # no time limit: the death of rank 0 ends the wait, and the group manager detects hangs
+            kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
                 continue
@@ -524,11 +550,11 @@ class _Star:
                 )
             answer: Verdict = verdict
             return answer
-        return Verdict()  # the group manager will warn of the unequal counts
+        return Verdict()  # the group manager warns of unequal counts
 
 
 def _own_process_group() -> None:
-    """So that whatever the rank starts can be ended with it; and SIGTERM ends it as any other process."""
+    """Make the rank lead a process group, to end what it starts with it; let SIGTERM end it as usual."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     if threading.current_thread() is threading.main_thread():
@@ -549,7 +575,7 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 
 def _not_saved(error: Exception) -> RankError:
-    """A checkpoint could not be saved, or the driver could not be told of it."""
+    """Return the error of a checkpoint that could not be saved or reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
     return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
@@ -568,7 +594,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _readable(error: BaseException) -> str:
-    """The traceback without the frames of this package that it begins with."""
+    """Return the traceback without the frames of this package at its beginning."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next

@@ -18,19 +18,19 @@ class DriverCalls:
         self._driver, self._segment = driver, segment_id
 
     def draw(self, name: str, distribution: str) -> Any:
-        """The value of a parameter that is known only now; `distribution` is Optuna's JSON."""
+        """Return the value of a parameter that the code has just defined. `distribution` is Optuna's JSON."""
         return self._ask("draw", name, distribution)
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Leave something with the trial for people to read; JSON values."""
+        """Attach JSON values to the trial, for people to read."""
         self._ask("note", dict(notes))
 
     def end(self, reason: str) -> None:
-        """The trial stops itself: it counts as stopped early, not as completed."""
+        """Stop the trial from within. It counts as stopped early, not as completed."""
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:
-        """An object that came with the training code, from Ray's object store."""
+        """Return an object that came with the training code, from Ray's object store."""
         import ray
 
         return ray.get(self._ask("object", stored)[0])
@@ -48,14 +48,17 @@ _here: DriverCalls | None = None
 
 
 def here() -> DriverCalls:
-    """Return the calls of the trial that runs in this process. OutsideTrial if there is none."""
+    """Return the calls of the trial that runs in this process. Raise OutsideTrial if there is none."""
     if _here is None:
-        raise OutsideTrial("this only means something inside a trial")
+        raise OutsideTrial("this works only inside a trial")
     return _here
 
 
 def open_for(driver: Any, segment_id: str) -> Callable[[], None]:
-    """Let the training code in this process ask `driver` about this segment. Returns a function that ends this."""
+    """Let the training code in this process ask `driver` about this segment.
+
+    Return a function that ends this.
+    """
     global _here
     _here = DriverCalls(driver, segment_id)
     objects.fetch_by(_here.object)

@@ -1,4 +1,4 @@
-"""From what people pass to `tuner.report` to flat names and floats."""
+"""Convert what people pass to `tuner.report` to flat names and floats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 class Oddities:
     """Says once for each metric, on stderr, that its value was odd and what was made of it.
 
-    objective: the metric for which None means NaN. said: the metrics that were named already.
+    objective: the metric for which None means NaN. said: the metrics that have been named.
     """
 
     objective: str | None = None
@@ -27,10 +27,11 @@ class Oddities:
 
 
 def flatten(metrics: Mapping[str, Any], odd: Oddities | None = None) -> dict[str, float]:
-    """``{"val": {"loss": tensor(0.5)}}`` -> ``{"val/loss": 0.5}``.
+    """Convert ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
-    Values are numbers, NumPy scalars, or arrays and tensors of one element. None leaves its metric out; for the objective
-    it is NaN. Anything else is a TypeError that names the key. odd: told of None, and of arrays that have dimensions.
+    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric that is None is left out, or
+    is NaN if it is the objective. Raise TypeError, naming the key, for anything else. odd: is told of None, and of
+    arrays that have dimensions.
     """
     flat: dict[str, float] = {}
     if type(metrics) is dict:
@@ -48,9 +49,10 @@ def flatten(metrics: Mapping[str, Any], odd: Oddities | None = None) -> dict[str
 
 
 def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, prefix: str = "") -> dict[str, float]:
-    """Flatten metrics, but leave out what is no number and name it on stderr, unless it is among those `named` before.
+    """Flatten metrics, and leave out values that are not numbers.
 
-    Raise TypeError if the `needed` metric is no number. prefix: goes before all names, if `metrics` are within others.
+    Each metric left out is named once on stderr, and added to `named`. Raise TypeError if the `needed` metric is not
+    a number. prefix: is put before all names, if `metrics` are nested in others.
     """
     found: dict[str, float] = {}
     odd = Oddities(needed, named)

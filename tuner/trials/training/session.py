@@ -1,7 +1,7 @@
 """A trial as the user's function sees it: `report`, `get_checkpoint`, `get_context`, `should_checkpoint`.
 
-One `Session` per rank and segment. Milestones are report counts that every rank knows before it reaches them, so all of them
-wait, go on and leave at the same report without talking in between.
+There is one `Session` for each rank and segment. Milestones are report counts that every rank knows before it reaches
+them, so all ranks wait, continue and leave at the same report without communicating in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tuner.trials.training.metrics import Oddities, flatten
 
 
 class LeaveTrial(BaseException):
-    """Ends the training function at a report. Not an Exception, so that `except Exception` lets it through."""
+    """Ends the training function at a report. It is not an Exception, so `except Exception` does not catch it."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(f"{verdict.action}: {verdict.reason}" if verdict.reason else verdict.action)
@@ -30,12 +30,12 @@ class LeaveTrial(BaseException):
 
 
 class OutsideTrial(TunerError, RuntimeError):
-    """A function that only means something inside a trial was called elsewhere, or in a child process of a trial."""
+    """A function that works only inside a trial was called elsewhere, or in a child process of a trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Where and as what this process runs."""
+    """What this process is and where it runs."""
 
     experiment_id: str
     trial_id: str
@@ -48,24 +48,24 @@ class Context:
     node_rank: int
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    start_iteration: int = 0  # training_iteration of the checkpoint that this run starts from
+    start_iteration: int = 0  # the training_iteration of the checkpoint that this run starts from
     devices: tuple[int, ...] = ()  # CUDA devices of this rank, as indices into CUDA_VISIBLE_DEVICES
-    resources: Mapping[str, float] = field(default_factory=dict)  # of this rank, and of each: {"CPU": 1.0}
+    resources: Mapping[str, float] = field(default_factory=dict)  # of each rank, for example {"CPU": 1.0}
     log_file: str = ""
-    trial_dir: str = ""  # this rank's own directory, the same in each segment of the trial on this node
+    trial_dir: str = ""  # this rank's own directory; the same in each segment of the trial on this node
 
     def get_experiment_id(self) -> str:
         return self.experiment_id
 
     def get_experiment_name(self) -> str:
-        """The id, which no other experiment has, as in Ray's context."""
+        """Return the id of the experiment, which is unique, as Ray's context does."""
         return self.experiment_id
 
     def get_trial_id(self) -> str:
         return self.trial_id
 
     def get_trial_resources(self) -> list[dict[str, float]]:
-        """What each rank has, by rank."""
+        """Return the resources of each rank, by rank."""
         return [dict(self.resources) for _ in range(self.world_size)]
 
     def get_trial_name(self) -> str:
@@ -100,43 +100,52 @@ class Context:
 
 
 class Reports(Protocol):
-    """Rank 0's way to the driver."""
+    """The way from rank 0 to the driver."""
 
     def put(self, message: ReportMsg) -> None:
-        """Send some time soon; returns at once."""
+        """Send the message soon; return at once."""
 
     def ask(self, message: ReportMsg) -> Verdict:
         """Send everything up to this message and wait for the verdict."""
 
 
 class Peers(Protocol):
-    """The way between the ranks of the group. A group of one has none."""
+    """The channel between the ranks of a group. A group of one rank has none."""
 
     def hand_out(self, report_no: int, verdict: Verdict) -> None:
-        """Rank 0: the verdict for this report, to all others."""
+        """Send the verdict for this report to all other ranks. Called by rank 0."""
 
     def take(self, report_no: int) -> Verdict:
-        """Other ranks: wait for it. Once rank 0 has ended: go on without any more."""
+        """Wait for the verdict for this report. Called by the other ranks.
+
+        Once rank 0 has ended, the verdict is always to continue.
+        """
 
     def ended(self) -> None:
-        """Rank 0: its function has returned, so that nobody may wait for a verdict any more."""
+        """Tell the other ranks not to wait for verdicts any more, as the function of rank 0 has returned."""
 
 
 class Saver(Protocol):
-    """What takes checkpoints over."""
+    """Takes over checkpoints and saves them."""
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Take the content over before returning; commit in the background. `at_end`: after the last report, not at it."""
+        """Take over the content before returning, and commit it in the background.
+
+        at_end: the checkpoint belongs after the last report, not to it.
+        """
 
     def passed(self, report_no: int) -> None:
-        """This rank has no checkpoint at this report."""
+        """Note that this rank has no checkpoint at this report."""
 
 
 class Watch(Protocol):
-    """Looks for a mistake that reports go on in spite of."""
+    """Looks for a mistake that does not stop the reports."""
 
     def check(self) -> str | None:
-        """At a report: what is wrong in words, empty if nothing is, and None as long as that cannot be said."""
+        """Check at a report whether there is a mistake.
+
+        Return a message, or an empty string if there is none, or None if that cannot be said yet.
+        """
 
 
 class Session:
@@ -175,15 +184,15 @@ class Session:
         self._gate = threading.Condition()
         self._count = 0
         self._milestone = first_milestone
-        self._holds: set[str] = set()  # interrupts that have not said yet where
+        self._holds: set[str] = set()  # interrupts whose milestone is not known yet
         self._released: set[str] = set()  # interrupts that are over
         self._interrupts: set[int] = set()  # milestones of users' commands, beside the scheduler's
         self._answered = (0, False)  # the latest report that should_checkpoint was asked about, and what it said
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
-        self.as_value = False  # the only report is what the function returned
+        self.as_value = False  # the only report is the function's return value
         self.waiting_for_verdict = False
-        self.saving = False  # on its way out: not to be taken for a rank that stays
+        self.saving = False  # this rank is leaving
         self.progressed_at = time.monotonic()
 
     @property
@@ -194,7 +203,7 @@ class Session:
     def left(self) -> LeaveTrial | None:
         return self._left
 
-    # The user's side
+    # -- called by user code
 
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
         if self._left is not None:
@@ -224,7 +233,7 @@ class Session:
         self._heed(number, self._verdict(number, values, step, info))
 
     def should_checkpoint(self) -> bool:
-        """Whether a checkpoint passed to the next `report` is wanted. Equal on all ranks."""
+        """Return whether a checkpoint passed to the next `report` is wanted. All ranks get the same answer."""
         with self._gate:
             self._pass_gate()
             number = self._count + 1
@@ -233,7 +242,10 @@ class Session:
             return self._answered[1]
 
     def finish(self) -> None:
-        """The function has returned: save its end where that is wanted, and let ranks that report more often go on."""
+        """End the session after the function has returned.
+
+        Save the last state if that is wanted, and let ranks that report more often continue.
+        """
         if self._reports is not None and self._peers is not None:
             self._peers.ended()
         if self._at_end and self._pending is not None and self._saved_at < self._count:
@@ -241,26 +253,27 @@ class Session:
             self._save(self._pending, self._count, True, at_end=True)
         self._pending = None
 
-    # The driver's side; called from another thread
+    # -- called for the driver, from another thread
 
     def hold(self, interrupt: str) -> int:
-        """Keep the next report from beginning until `release`; return the latest report about which all is settled here.
+        """Keep the next report from beginning until `release`.
 
-        That is the latest that has begun, or the one after it if `should_checkpoint` has answered for it. A milestone
-        after the largest such number of all ranks comes at the same report on each.
+        Return the latest report that is settled on this rank: the latest that has begun, or the one after it if
+        `should_checkpoint` has answered for it. A milestone after the largest of these numbers comes at the same
+        report on all ranks.
 
-        A hold has no time limit: a rank that gave it up alone would leave at another report than the others. Whoever holds
-        must release every rank. interrupt: names this hold.
+        A hold has no time limit: a rank that ended it alone would leave at another report than the others. Whoever
+        holds must release every rank. interrupt: names this hold.
         """
         with self._gate:
-            if interrupt not in self._released:  # a release may overtake the hold
+            if interrupt not in self._released:  # a release may arrive before its hold
                 self._holds.add(interrupt)
             return max(self._count, self._answered[0])
 
     def release(self, interrupt: str, milestone: int | None) -> None:
         """End a hold, with a milestone if all ranks have agreed on one. Safe to repeat.
 
-        Milestones of several interrupts stand beside each other: each rank passes all of them.
+        Several interrupts may set milestones at the same time; each rank passes all of them.
         """
         with self._gate:
             if interrupt in self._released:
@@ -323,7 +336,7 @@ class Session:
             self.progressed_at = time.monotonic()
 
     def _next_offer(self, number: int) -> int | None:
-        """Where the next callable is to be expected, if they go on to come as often as the last two have."""
+        """Predict at which report the next callable comes, if they keep coming as often as the last two did."""
         if not self._offered:
             return None
         return number + self._offers_every - (number - self._offered) % self._offers_every
@@ -348,7 +361,10 @@ class Session:
 
 
 def _own_step(step: Any) -> int | None:
-    """The step as a number that the database can hold. TypeError or ValueError if it is none."""
+    """Return the step as a number that the database can hold.
+
+    Raise TypeError or ValueError if it is not one.
+    """
     if step is None:
         return None
     number = int(step)
@@ -363,7 +379,7 @@ _current: Session | None = None
 
 
 def activate(session: Session | None) -> None:
-    """Make this the session of the process, or none."""
+    """Make this the session of the process; None ends the session."""
     global _current
     _current = session
 
@@ -373,12 +389,12 @@ def current() -> Session | None:
 
 
 RANK_PROCESS = "_TUNER_RANK_PROCESS"
-"""Set in the environment of ranks, and so of every process that a rank starts."""
+"""Set in the environment of ranks, and thereby of all processes that a rank starts."""
 
 
 @dataclass(slots=True)
 class _Outside:
-    """What takes the place of a trial when a training function is called by itself, to debug it."""
+    """Takes the place of a trial when a training function is called directly, to debug it."""
 
     reports: int = 0
     odd: Oddities = field(default_factory=Oddities)
@@ -394,7 +410,7 @@ _outside = _Outside()
 
 
 def _inside(name: str) -> Session | None:
-    """The trial of this process, or None in a process that has nothing to do with trials."""
+    """Return the session of this process, or None in a process that has nothing to do with trials."""
     if _current is None and RANK_PROCESS in os.environ:
         raise OutsideTrial(
             f"tuner.{name}() was called in a child process of a trial, or after the trial had ended: call it in the training "
@@ -404,20 +420,26 @@ def _inside(name: str) -> Session | None:
 
 
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
-    """Report metrics, and maybe a checkpoint. Every rank calls it, equally often.
+    """Report metrics, and optionally a checkpoint. Every rank must call this, equally often.
 
-    `metrics`: numbers by name; nested dicts flatten with "/"; rank 0's count. `step`: your own count (batches, samples), kept
-    beside the report: a `step` in `trial.history`, and the x axis `user_step` of the API's curves.
-    `checkpoint`: a directory, which is taken over before this returns (moved when it lies in the temp directory, else
-    copied), or a callable that is given an empty directory to fill, and only called when a checkpoint is due. Directories of
-    several ranks become one checkpoint.
+    The call returns at once, unless the scheduler decides at this report; then it waits for the decision, about a
+    millisecond. A trial that is to end leaves the training function here, by an exception that `except Exception`
+    does not catch.
 
-    It returns at once unless the scheduler decides at this report; then it waits for the decision (about a millisecond). A
-    trial that is to end leaves the function here, by an exception that `except Exception` does not catch.
-    TypeError names the metric that is not a number. A metric that is None is left out; the objective counts as NaN then.
+    Outside a trial, for example when you call your function directly to debug it, the metrics are checked and printed
+    in one line. A callable is not called then, and a directory is left alone.
 
-    Outside a trial, as when you call your function yourself to debug it, this checks the metrics and prints them in one
-    line. A callable is not called then, and a directory is left alone.
+    Args:
+        metrics: numbers by name. Nested dicts are flattened with "/". Only the metrics of rank 0 count. A metric
+            that is None is left out, or is NaN if it is the objective.
+        step: your own count of batches or samples. It is kept with the report: as `step` in `trial.history`, and
+            as the x axis `user_step` of the API's curves.
+        checkpoint: a directory, or a callable that is given an empty directory to fill. A directory is taken over
+            before this returns: moved if it is in the temp directory, else copied. A callable is called only when
+            a checkpoint is due. The directories of several ranks become one checkpoint.
+
+    Raises:
+        TypeError: a metric is not a number; the message names it.
     """
     running = _inside("report")
     if running is not None:
@@ -433,7 +455,10 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def get_context() -> Context:
-    """Return the ids, ranks and configuration of this trial; outside a trial those of a world of one, with empty ids."""
+    """Return the ids, ranks and configuration of this trial.
+
+    Outside a trial the ids are empty, and the process is the only rank.
+    """
     running = _inside("get_context")
     if running is not None:
         return running.context
@@ -452,6 +477,9 @@ def get_context() -> Context:
 
 
 def should_checkpoint() -> bool:
-    """Return whether a checkpoint passed to the next `report` would be used. The same on all ranks; False outside a trial."""
+    """Return whether a checkpoint passed to the next `report` would be used.
+
+    The answer is the same on all ranks, and False outside a trial.
+    """
     running = _inside("should_checkpoint")
     return running.should_checkpoint() if running is not None else False

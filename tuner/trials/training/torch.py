@@ -1,7 +1,7 @@
 """What a PyTorch training function usually needs of its worker group: `tuner.torch`.
 
-The names and the meaning of their arguments are those of `ray.train.torch`. None of it is required: a function that uses plain
-`torch.distributed` and DDP with nothing of ours but `tuner.report` works as well.
+The functions and their arguments are those of `ray.train.torch`. None of them is required: a function that uses plain
+`torch.distributed` and DDP, and only `tuner.report` from this package, works as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["get_device", "get_devices", "prepare_data_loader", "prepare_model"]
 
 
 def get_devices() -> list[torch.device]:
-    """All devices of this rank; the CPU where it has no GPU. Outside a trial: what a script of one process would use."""
+    """Return all devices of this rank, or the CPU if it has no GPU.
+
+    Outside a trial return the device that a script of one process would use.
+    """
     current = session.current()
     if current is None:
         return [torch.device("cuda" if torch.cuda.is_available() else "cpu")]
@@ -29,7 +32,7 @@ def get_devices() -> list[torch.device]:
 
 
 def get_device() -> torch.device:
-    """The (first) device of this rank."""
+    """Return the first device of this rank."""
     return get_devices()[0]
 
 
@@ -39,11 +42,15 @@ def prepare_model(
     parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Move the model to this rank's device and wrap it for data parallel training.
+    """Move the model to this rank's device and wrap it for data parallel training. With one rank it is only moved.
 
-    parallel_strategy: "ddp" wraps it in DistributedDataParallel; "fsdp" shards its parameters with FSDP2
-        (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None leaves it as it is. With one rank
-        it stays as it is. parallel_strategy_kwargs: passed on to DDP or to `fully_shard`.
+    Args:
+        model: the model to wrap.
+        move_to_device: whether to move the model to this rank's device, or another device to move it to.
+        parallel_strategy: "ddp" wraps the model in DistributedDataParallel; "fsdp" shards its parameters with
+            FSDP2 (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None leaves it as it
+            is.
+        parallel_strategy_kwargs: options for DDP or `fully_shard`.
     """
     if parallel_strategy not in ("ddp", "fsdp", None):
         raise ValueError(f"parallel_strategy: expected 'ddp', 'fsdp' or None, got {parallel_strategy!r}")
@@ -69,14 +76,18 @@ def prepare_data_loader(
     move_to_device: bool = True,
     auto_transfer: bool = True,
 ) -> Any:
-    """The loader of this rank's share of the data: the same options, a distributed sampler, batches on this rank's device.
+    """Return a loader of this rank's share of the data, with the same options and a distributed sampler.
 
-    The batch size stays that of one rank. Epochs are counted by the loader, from the checkpoint that the trial goes on from, so
-    that every epoch is shuffled anew and the same way after a resume; `set_epoch` is not needed. A sampler of the user's own is
-    dealt out over the ranks. Iterable data sets are left as they are: they know best how to divide themselves.
+    The batch size stays that of one rank. The loader counts epochs, starting from the checkpoint that the trial
+    continues from. So every epoch is shuffled anew, in the same way after a resume, and `set_epoch` is not needed.
+    The samples of a sampler of your own are dealt out to the ranks. Iterable data sets are left as they are, since
+    they know best how to divide themselves.
 
-    add_dist_sampler: divide the data among the ranks. move_to_device: put tensors of a batch on the device. auto_transfer:
-    copy the next batch to a GPU while the present one is used.
+    Args:
+        data_loader: the loader to divide.
+        add_dist_sampler: divide the data among the ranks.
+        move_to_device: move the tensors of each batch to this rank's device.
+        auto_transfer: copy the next batch to a GPU while the present one is used.
     """
     sampler: Any = None
     if add_dist_sampler and _world_size() > 1 and not isinstance(data_loader.dataset, IterableDataset):
@@ -86,7 +97,7 @@ def prepare_data_loader(
 
 
 class _Loader:
-    """A DataLoader that counts epochs for its sampler and moves batches. Other attributes are those of the DataLoader."""
+    """Counts epochs for the sampler of a DataLoader and moves batches. Other attributes are the DataLoader's."""
 
     def __init__(self, loader: DataLoader[Any], sampler: Any, device: torch.device | None, ahead: bool) -> None:
         self._loader, self._sampler, self._device = loader, sampler, device
@@ -109,7 +120,7 @@ class _Loader:
         return self._moved_ahead() if self._ahead else (_to(batch, self._device) for batch in self._loader)
 
     def _moved_ahead(self) -> Iterator[Any]:
-        """One batch ahead, on a stream of its own."""
+        """Yield batches, and copy the next one ahead on a stream of its own."""
         stream = torch.cuda.Stream(self._device)
         following: Any = None
         for batch in self._loader:
@@ -125,7 +136,10 @@ class _Loader:
 
 
 class _Dealt(Sampler[int]):
-    """A sampler of the user's, dealt out over the ranks; the same number of samples each, the last ones repeated if need be."""
+    """Deals out the samples of the user's sampler to the ranks.
+
+    Each rank gets the same number of samples. The last ones are repeated if necessary.
+    """
 
     def __init__(self, sampler: Sampler[int], rank: int, ranks: int) -> None:
         self._sampler, self._rank, self._ranks = sampler, rank, ranks
@@ -159,7 +173,10 @@ def _distributed(loader: DataLoader[Any]) -> Any:
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
-    """The same loader with another sampler. ValueError for one with a batch sampler of its own, which cannot be divided."""
+    """Return the same loader with another sampler.
+
+    Raise ValueError for a loader with a batch sampler of its own, which cannot be divided.
+    """
     if loader.batch_size is None:
         raise ValueError(
             "prepare_data_loader cannot divide a loader with a batch_sampler of its own; divide it yourself and pass"
@@ -186,7 +203,7 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
 
 
 def _to(batch: Any, device: torch.device | None) -> Any:
-    """Tensors inside tuples, lists, dicts and anything with a `to` of its own."""
+    """Move tensors to a device, also those inside tuples, lists, dicts, and objects that have a `to` method."""
     if isinstance(batch, Mapping):
         return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -202,7 +219,7 @@ def _to(batch: Any, device: torch.device | None) -> Any:
 
 
 def _record(batch: Any, stream: Any) -> None:
-    """Tell the allocator that this stream uses the tensors too."""
+    """Tell the allocator that this stream also uses the tensors."""
     if isinstance(batch, torch.Tensor) and batch.is_cuda:
         batch.record_stream(stream)
     elif isinstance(batch, Mapping):

@@ -145,7 +145,11 @@ export const api = {
     const params = { path: { trial_id: id }, query: { x, max_points: 400 } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
   },
-  logs: (id: string, query: { rank?: number; segment?: number; tail?: number }, signal?: AbortSignal) =>
+  logs: (
+    id: string,
+    query: { rank?: number; segment?: number; tail?: number; search?: string },
+    signal?: AbortSignal,
+  ) =>
     answered(
       http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }),
       signal,

@@ -260,6 +260,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/logs/text": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get what one rank printed as plain text, and follow what it prints. */
+        get: operations["trials_log_text"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/usage": {
         parameters: {
             query?: never;
@@ -1509,28 +1526,51 @@ export interface components {
              */
             gpu_percent: number | null;
         };
-        /** LogItem */
+        /**
+         * LogItem
+         * @description What one rank printed in one segment, or a part of it.
+         */
         LogItem: {
             /**
              * Segment
-             * @description the ordinal of the segment
+             * @description ordinal of the segment within the trial
              */
             segment: number;
             /**
              * Rank
-             * @description the rank, from 0
+             * @description the rank that printed it
              */
             rank: number;
             /**
              * Stream
-             * @description output, stdout or stderr
+             * @description always output: both streams, in the order in which they were written
              */
             stream: string;
             /**
              * Text
-             * @description what it printed
+             * @description what it printed; a line of its own says where bytes are not kept
              */
             text: string;
+            /**
+             * Start
+             * @description offset of the text in the rank's log, in bytes
+             */
+            start: number;
+            /**
+             * End
+             * @description the offset that follows the text; ask for what follows with `offset`
+             */
+            end: number;
+            /**
+             * Left Out
+             * @description how many bytes in between are not kept; a line in the text says where
+             */
+            left_out: number;
+            /**
+             * Complete
+             * @description the text goes up to the end, and the rank prints no more
+             */
+            complete: boolean;
         };
         /** Logs */
         Logs: {
@@ -4033,8 +4073,14 @@ export interface operations {
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
-                /** @description only the last lines of each, this many */
+                /** @description only the last so many lines of each */
                 tail?: number | null;
+                /** @description only what follows this byte: `end` of the answer before */
+                offset?: number | null;
+                /** @description at most so many bytes of each */
+                limit?: number;
+                /** @description only lines that contain this, in upper or lower case */
+                search?: string | null;
             };
             header?: never;
             path: {
@@ -4060,6 +4106,72 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_log_text: {
+        parameters: {
+            query?: {
+                /** @description which rank */
+                rank?: number;
+                /** @description its ordinal; else the newest */
+                segment?: number | null;
+                /** @description stay connected until the rank prints no more */
+                follow?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description the log */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": unknown;
+                };
             };
             /** @description a token is needed, and this is not a valid one */
             401: {

@@ -1,5 +1,5 @@
-import { Group, Select, Skeleton } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
+import { Group, Select, Skeleton, TextInput } from "@mantine/core";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useLayoutEffect, useRef } from "react";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
@@ -16,14 +16,21 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
   const asked = Number(address.get("segment"));
   const segment = trial.segments.some(({ ordinal }) => ordinal === asked) ? asked : last;
   const rank = /^\d{1,6}$/.test(address.get("logrank") ?? "") ? address.get("logrank")! : "";
+  const search = (address.get("logq") ?? "").slice(0, 1000);
   const query = useQuery({
-    queryKey: ["trial", trial.id, "logs", segment, rank],
+    queryKey: ["trial", trial.id, "logs", segment, rank, search],
     queryFn: ({ signal }) =>
       api.logs(
         trial.id,
-        { tail: TAIL, ...(segment ? { segment } : {}), ...(rank ? { rank: Number(rank) } : {}) },
+        {
+          tail: TAIL,
+          ...(segment ? { segment } : {}),
+          ...(rank ? { rank: Number(rank) } : {}),
+          ...(search ? { search } : {}),
+        },
         signal,
       ),
+    placeholderData: keepPreviousData,
     refetchInterval: hasEnded(trial.state) ? false : 2000,
   });
   const pre = useRef<HTMLPreElement>(null);
@@ -56,11 +63,22 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
             ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` })),
           ]}
         />
+        <TextInput
+          size="xs"
+          w={220}
+          aria-label="Search the log"
+          placeholder="lines that contain…"
+          value={search}
+          onChange={(event) => address.set({ logq: event.currentTarget.value || null })}
+        />
       </Group>
       {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
       {query.isLoading && <Skeleton height={120} />}
       {query.isSuccess && parts.length === 0 && (
-        <p className={classes.none}>Nothing has been written{rank && ` by rank ${rank}`}.</p>
+        <p className={classes.none}>
+          {search ? "No line contains this" : "Nothing has been written"}
+          {rank && ` by rank ${rank}`}.
+        </p>
       )}
       {parts.length > 0 && (
         <pre

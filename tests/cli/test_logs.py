@@ -1,0 +1,58 @@
+"""`tuner logs`: what the processes of a trial have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.store.examples import T0, a_spec, begin
+from tuner.cli.commands import app
+from tuner.domain.keys import trial_id
+from tuner.domain.logs import LogChunk
+from tuner.errors import SpecError
+from tuner.settings import Settings
+from tuner.store import Store
+
+
+@pytest.fixture
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a trial of the experiment `digits` with two segments and two ranks."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    with Store.open(Settings.from_env().database_url) as store:
+        store.migrate()
+        made, _, _ = begin(store, segments=2, spec=a_spec("digits"))
+        store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"an earlier run\n", T0)]})
+        for rank in (0, 1):
+            content = f"epoch 1\n10%\r100%\r\nlast of {rank}".encode()
+            end = LogChunk.of(rank, len(content), b"", T0)
+            store.logs.add(made.id, {(0, 2): [LogChunk.of(rank, 0, content, T0), end]})
+    return trial_id(made.public_id, 0)
+
+
+def output(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["logs", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_newest_segment_is_printed_rank_by_rank(trial: str) -> None:
+    log = "epoch 1\n10%\n100%\nlast of {}\n"
+    assert output(trial) == "--- rank 0\n" + log.format(0) + "--- rank 1\n" + log.format(1)
+    assert output("digits", "0", "--rank", "1") == log.format(1)
+
+
+def test_a_part_of_it_is_printed(trial: str) -> None:
+    assert output(trial, "--segment", "1") == "an earlier run\n"
+    assert output(trial, "--rank", "0", "--tail", "1") == "last of 0\n"
+    assert output(trial, "--rank", "0", "--search", "EPOCH") == "epoch 1\n"
+
+
+def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
+    assert output(trial, "--follow").endswith("last of 0")
+
+
+def test_an_experiment_alone_says_too_little(trial: str) -> None:
+    with pytest.raises(SpecError, match="digits is an experiment: give the number of one of its trials"):
+        output("digits")

@@ -1,0 +1,119 @@
+"""Imports inside functions: each of one of the package's own modules has a reason that is written down here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+SLOW = "importing it takes long, and most of those who import this module do not need it"
+UPWARD = "the module is in a layer above this one"
+CIRCLE = "the two modules need each other"
+
+EVERYTHING = "*"
+
+ALLOWED: dict[str, dict[str, str]] = {
+    "tuner.api": {"tuner.api.app": SLOW},
+    "tuner.cli.commands": {EVERYTHING: "a command loads only what it needs"},
+    "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
+    "tuner.cli.demo": {"tuner.driver.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
+    "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
+    "tuner.driver.parts": {
+        "tuner": SLOW,
+        "tuner.schedulers": SLOW,
+        "tuner.schedulers.base": SLOW,
+        "tuner.search.base": SLOW,
+    },
+    "tuner.driver.virtual": {
+        "tuner.schedulers": SLOW,
+        "tuner.schedulers.stoppers": SLOW,
+        "tuner.search": SLOW,
+    },
+    "tuner.experiments.preview": {"tuner.search": SLOW},
+    "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
+    "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
+    "tuner.schedulers.stoppers": {"tuner.schedulers.from_ray": CIRCLE},
+    "tuner.sdk.arguments": {"tuner.search": SLOW},
+    "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
+    "tuner.sdk.run": {
+        "tuner.driver": SLOW,
+        "tuner.driver.cluster": SLOW,
+    },
+    "tuner.search.cmaes": {"tuner.search.plain_cmaes": SLOW},
+    "tuner.search.define_by_run": {"tuner.search": CIRCLE},
+    "tuner.search.tpe": {"tuner.search.known_space": SLOW},
+    "tuner.service": {
+        "tuner.api": SLOW,
+        "tuner.api.server": SLOW,
+        "tuner.driver.cluster": SLOW,
+        "tuner.driver.host": SLOW,
+    },
+    "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
+    "tuner.trials.lightning.ray_strategy": {
+        "tuner.driver.cluster": UPWARD,
+        "tuner.trials.lightning.workers": SLOW,
+    },
+}
+"""Importing module -> imported module -> why the import is not at the top. A line goes when its import does."""
+
+
+def inner_imports(source: str) -> Iterator[str]:
+    """Yield the modules of this package that are imported inside functions."""
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            yield from (name for name in names if name.partition(".")[0] == "tuner")
+
+
+def found() -> dict[str, set[str]]:
+    modules: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "tuner").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if imported := set(inner_imports(path.read_text())):
+            modules[name] = imported
+    return modules
+
+
+def test_a_new_import_inside_a_function_needs_a_reason() -> None:
+    new = {
+        f"{module} -> {imported}"
+        for module, modules in found().items()
+        for imported in modules
+        if not ALLOWED.get(module, {}).keys() & {imported, EVERYTHING}
+    }
+    assert new == set(), "import it at the top of the module; if that is impossible, say in ALLOWED why"
+
+
+def test_every_exception_is_still_needed() -> None:
+    modules = found()
+    gone = {
+        f"{module} -> {imported}"
+        for module, allowed in ALLOWED.items()
+        for imported in allowed
+        if imported not in {*modules.get(module, set()), EVERYTHING}
+    }
+    assert gone == set(), "take these lines out of ALLOWED"
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("def f():\n    from tuner.store import Store", ["tuner.store"]),
+        ("async def f():\n    import tuner.store", ["tuner.store"]),
+        ("class C:\n    def f(self):\n        if True:\n            import tuner", ["tuner"]),
+        ("from tuner.store import Store\ndef f():\n    import json", []),
+    ],
+)
+def test_imports_inside_functions_are_noticed(source: str, modules: list[str]) -> None:
+    assert list(inner_imports(source)) == modules

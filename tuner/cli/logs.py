@@ -1,0 +1,54 @@
+"""What the ranks of a trial printed, for the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from tuner.domain.keys import trial_id
+from tuner.errors import SpecError
+from tuner.experiments.logs import POLL_S, LogReader, trial_logs
+from tuner.experiments.usecases import id_of
+from tuner.settings import Settings
+from tuner.store import LogQuery, Store
+
+
+def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
+    """Yield the log of a trial, in pieces of text that need no line break between them.
+
+    The trial is named by its id, or by its number and the id or name of its experiment. Without a segment in the query it
+    is the newest one. With `follow`, yield what one rank (0 if none is given) prints until it ends.
+    """
+    with Store.open(settings.database_url) as store:
+        trial = id_of(store, public_id)
+        if trial.startswith("exp_"):
+            if number is None:
+                raise SpecError(f"{public_id} is an experiment: give the number of one of its trials, too")
+            trial = trial_id(trial, number)
+        record = store.trials.get(trial)
+        ordinal = query.segment or max((part.ordinal for part in record.segments), default=1)
+        if follow:
+            yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))
+            return
+        newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
+        logs = trial_logs(store, settings.home, trial, newest)
+        for log in logs:
+            if len(logs) > 1:
+                yield f"--- rank {log.rank}\n"
+            text = _lines(log.text)
+            yield text if text.endswith("\n") or not text else text + "\n"
+
+
+def _lines(text: str) -> str:
+    """Give each state of a progress bar a line of its own."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _followed(reader: LogReader) -> Iterator[str]:
+    more = True
+    while more:
+        text, more = reader.next()
+        if text:
+            yield _lines(text)
+        elif more:
+            time.sleep(POLL_S)

@@ -1,0 +1,106 @@
+"""The log of one rank in one segment, as it is kept: compressed chunks of the file that the rank writes.
+
+A chunk says which bytes of the file it holds, so chunks may be sent twice, overlap, or arrive in any order. Bytes that no
+chunk holds were left out. An empty chunk marks the end of the file: the rank will write no more.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+CHUNK_BYTES = 64 << 10
+_LEVEL = 3  # of zlib: close to the best ratio for text, at a third of its cost
+
+Range = tuple[int, int]
+"""The bytes of a log file from the first number up to the second, which is not included."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of a rank's log file."""
+
+    rank: int
+    start: int  # offset of its first byte in the file
+    size: int  # bytes before compression; 0 marks the end of the file
+    data: bytes  # compressed with zlib
+    time: float  # when it was read, in seconds since the epoch
+
+    @classmethod
+    def of(cls, rank: int, start: int, content: bytes, time: float) -> LogChunk:
+        """Compress a piece of a log."""
+        return cls(rank, start, len(content), zlib.compress(content, _LEVEL) if content else b"", time)
+
+    @property
+    def end(self) -> int:
+        """The offset of the first byte after this chunk."""
+        return self.start + self.size
+
+    def content(self) -> bytes:
+        """Return the bytes of the file that this chunk holds."""
+        return zlib.decompress(self.data) if self.data else b""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimit:
+    """How many bytes of a log are kept: the first `head` and the last `tail`."""
+
+    head: int
+    tail: int
+
+    @classmethod
+    def of(cls, total: int) -> LogLimit:
+        """Divide a total: a quarter for the head, where set-up and warnings are, the rest for the tail."""
+        head = total // 4
+        return cls(head, total - head)
+
+    def kept(self, size: int) -> list[Range]:
+        """Return which bytes of a file of this size are kept."""
+        return merged([(0, min(size, self.head)), (max(0, size - self.tail), size)])
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return the same bytes as ascending ranges that neither touch nor overlap."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if start >= end:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
+    """Return the bytes of `ranges` that are not in `taken`, as ascending ranges."""
+    taken = merged(taken)
+    found: list[Range] = []
+    for start, end in merged(ranges):
+        for taken_start, taken_end in taken:
+            if taken_end <= start or taken_start >= end:
+                continue
+            if start < taken_start:
+                found.append((start, taken_start))
+            start = taken_end
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def cut(
+    read: Callable[[int, int], bytes], ranges: Iterable[Range], head: int, rank: int, time: float
+) -> Iterator[LogChunk]:
+    """Read these ranges as chunks of at most CHUNK_BYTES; `read` is given an offset and a size.
+
+    No chunk holds bytes on both sides of `head`, so that the chunks behind it can be dropped when newer ones come.
+    """
+    for begin, end in ranges:
+        stops = [begin, *([head] if begin < head < end else []), end]
+        for part, stop in pairwise(stops):
+            for start in range(part, stop, CHUNK_BYTES):
+                content = read(start, min(CHUNK_BYTES, stop - start))
+                if content:
+                    yield LogChunk.of(rank, start, content, time)

@@ -1,0 +1,217 @@
+"""The logs of ranks on the driver host: what ranks send is written to the database beside the log of events.
+
+Nothing is decided from logs, so they are neither events nor in the core. Ranks send what they print about once a second; what
+comes within a moment is written in one transaction. When a segment ends, its ranks send the rest. What a rank could not send,
+because it was killed, is read from its log file on its node, as long as the node is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from tuner.domain.logs import LogChunk, LogLimit, Range
+from tuner.trials.groups import nodes
+from tuner.trials.groups.manager import LogFile
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.25
+"""How long chunks wait for others to be written in the same transaction."""
+LAST_WORDS_S = 5.0
+"""How long the ranks of an ended segment may take to send the rest of their logs."""
+_READ_S = 60.0  # how long reading a log file on another node may take
+_COMPACT_AT = 64  # chunks of one log that have come since its chunks were merged
+_FEW = 3  # chunks that are not worth merging at the end
+
+
+class Owner(NamedTuple):
+    """Whose segment it is."""
+
+    experiment: int  # the internal id
+    trial: int
+    segment: int
+
+
+class LogTable(Protocol):
+    """The part of the store that logs need. Its methods may be called from any thread."""
+
+    def add(
+        self, experiment_id: int, chunks: Mapping[tuple[int, int], Sequence[LogChunk]], *, limit: LogLimit | None
+    ) -> None: ...
+
+    def compact(self, experiment_id: int, segment: tuple[int, int], rank: int, limit: LogLimit) -> None: ...
+
+    def ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]: ...
+
+
+OnNode = Callable[..., Awaitable[Any]]
+"""Run a function on a node: (node, function, *arguments)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """The logs of one segment, from its launch until they are complete."""
+
+    owner: Owner
+    ended_ranks: set[int] = field(default_factory=set)  # whose last chunk is stored
+    chunks: dict[int, int] = field(default_factory=dict)  # rank -> how many chunks are not merged yet
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: asyncio.Task[None] | None = None
+
+
+class LogKeeper:
+    """Writes the logs of all segments of a host. Belongs to its event loop."""
+
+    def __init__(self, table: LogTable, limit: LogLimit, on_node: OnNode) -> None:
+        self._table, self._limit, self._on_node = table, limit, on_node
+        self._segments: dict[str, _Segment] = {}
+        self._waiting: list[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._flushing = 0  # how many callers wait for logs to be complete
+        self._hurry = asyncio.Event()  # write now what waits
+
+    def begin(self, segment_id: str, owner: Owner) -> None:
+        """Take in the logs of this segment from now on."""
+        self._segments[segment_id] = _Segment(owner)
+
+    async def take(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
+        """Store chunks that a rank has sent, and return once they are in the database.
+
+        Chunks of a segment whose log is closed are ignored: its file has been read by then.
+        """
+        segment = self._segments.get(segment_id)
+        if segment is not None and chunks:
+            await self._store(segment, chunks)
+
+    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+        """Complete the logs of a segment in the background.
+
+        gone: returns once the processes of the ranks are gone; None if they stay, and can send the rest themselves.
+        """
+        segment = self._segments.get(segment_id)
+        if segment is not None and segment.closing is None:
+            segment.closing = asyncio.create_task(self._close(segment_id, segment, files, gone))
+
+    async def flush(self, experiment: int | None = None, *, timeout: float | None = None) -> None:
+        """Wait until the logs of ended segments, of one or of all experiments, are complete; at most `timeout` seconds."""
+        closing = [
+            segment.closing
+            for segment in self._segments.values()
+            if segment.closing is not None and experiment in (None, segment.owner.experiment)
+        ]
+        if not closing:
+            return
+        self._flushing += 1
+        self._hurry.set()
+        try:
+            await asyncio.wait(closing, timeout=timeout)
+        finally:
+            self._flushing -= 1
+
+    async def _close(
+        self, segment_id: str, segment: _Segment, files: Sequence[LogFile], gone: Awaitable[Any] | None
+    ) -> None:
+        try:
+            await self._last_words(segment, {file.rank for file in files}, gone)
+            missing = [file for file in files if file.rank not in segment.ended_ranks]
+            await asyncio.gather(*(self._read_rest(segment, file) for file in missing))
+            for rank, count in segment.chunks.items():
+                if count > _FEW:
+                    await self._compact(segment, rank)
+        except Exception:
+            log.warning("the logs of %s are not complete", segment_id, exc_info=True)
+        finally:
+            del self._segments[segment_id]
+
+    async def _last_words(self, segment: _Segment, ranks: set[int], gone: Awaitable[Any] | None) -> None:
+        """Wait until all ranks have sent the end of their logs, or their processes are gone, or it takes too long."""
+        leaving = asyncio.ensure_future(gone) if gone is not None else None
+        deadline = time.monotonic() + LAST_WORDS_S
+        while not ranks <= segment.ended_ranks and (left := deadline - time.monotonic()) > 0:
+            segment.changed.clear()
+            changed = asyncio.ensure_future(segment.changed.wait())
+            waiting = {changed, leaving} if leaving is not None else {changed}
+            await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            if leaving is not None and leaving.done():
+                return
+
+    async def _read_rest(self, segment: _Segment, file: LogFile) -> None:
+        """Read what a rank has not sent from its log file."""
+        owner = segment.owner
+        place = owner.trial, owner.segment
+        try:
+            have = await asyncio.to_thread(self._table.ranges, owner.experiment, place, file.rank)
+            reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
+            chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
+        except Exception as error:  # the node is gone, and what it had not sent with it
+            log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
+            return
+        if chunks:
+            await self._store(segment, chunks)
+
+    async def _store(self, segment: _Segment, chunks: Sequence[LogChunk]) -> None:
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((segment, chunks, stored))
+        if self._flushing:
+            self._hurry.set()
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        await stored
+
+    async def _write(self) -> None:
+        """Write what waits, until nothing does."""
+        while self._waiting:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), GATHER_S)
+            self._hurry.clear()
+            batch, self._waiting = self._waiting, []
+            by_experiment: dict[int, list[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]]] = {}
+            for item in batch:
+                by_experiment.setdefault(item[0].owner.experiment, []).append(item)
+            for experiment, items in by_experiment.items():
+                await self._write_one(experiment, items)
+
+    async def _write_one(
+        self, experiment: int, items: Sequence[tuple[_Segment, Sequence[LogChunk], asyncio.Future[None]]]
+    ) -> None:
+        rows: dict[tuple[int, int], list[LogChunk]] = {}
+        for segment, chunks, _ in items:
+            rows.setdefault((segment.owner.trial, segment.owner.segment), []).extend(chunks)
+        try:
+            await asyncio.to_thread(self._table.add, experiment, rows, limit=self._limit)
+        except Exception as error:  # the rank tries again
+            for _, _, stored in items:
+                if not stored.done():
+                    stored.set_exception(error)
+            return
+        for segment, chunks, stored in items:
+            if not stored.done():
+                stored.set_result(None)
+            await self._count(segment, chunks)
+
+    async def _count(self, segment: _Segment, chunks: Sequence[LogChunk]) -> None:
+        for chunk in chunks:
+            if not chunk.size:
+                segment.ended_ranks.add(chunk.rank)
+                segment.changed.set()
+                continue
+            segment.chunks[chunk.rank] = segment.chunks.get(chunk.rank, 0) + 1
+            if segment.chunks[chunk.rank] >= _COMPACT_AT:
+                await self._compact(segment, chunk.rank)
+
+    async def _compact(self, segment: _Segment, rank: int) -> None:
+        segment.chunks[rank] = 0
+        owner = segment.owner
+        try:
+            await asyncio.to_thread(
+                self._table.compact, owner.experiment, (owner.trial, owner.segment), rank, self._limit
+            )
+        except Exception:  # the chunks stay as they are
+            log.info("the chunks of a log could not be merged", exc_info=True)

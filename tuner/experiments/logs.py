@@ -1,0 +1,111 @@
+"""What the ranks of trials print, wherever it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tuner.domain.logs import CHUNK_BYTES
+from tuner.store import LogQuery, RankLog, Store
+from tuner.store.log_text import Piece, text_of
+
+POLL_S = 0.5
+LATE_S = 60.0
+"""After the end of a segment, how long the rest of a log may take to come from another node."""
+_FILE_BYTES = 64 << 20  # of a log file, its end, that are looked at
+
+
+def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
+    """Return what the ranks of a trial printed, one item per segment and rank. NotFound if there is no such trial.
+
+    The driver host keeps the logs in the database. Logs of an earlier version, or of a host that keeps none
+    (`TUNER_LOG_BYTES=0`), are read from the files of this machine, if the ranks ran here.
+    """
+    query = query or LogQuery()
+    if stored := store.logs.of_trial(trial, query):
+        return stored
+    record = store.trials.get(trial)
+    return [
+        _log_of_file(path, record.number, part.ordinal, number, query, complete=part.ended_at is not None)
+        for part in record.segments
+        if query.segment in (None, part.ordinal)
+        for number, path in _rank_files(home / "logs" / record.experiment / part.public_id)
+        if query.rank in (None, number)
+    ]
+
+
+class LogReader:
+    """Reads the log of one rank from its beginning to its end, also while it is written."""
+
+    def __init__(self, store: Store, home: Path, trial: str, segment: int, rank: int) -> None:
+        self._store, self._home, self._trial = store, home, trial
+        self._segment, self._rank = segment, rank
+        self._offset = 0
+
+    def next(self) -> tuple[str, bool]:
+        """Return what follows what was read before, and whether there may be more later."""
+        query = LogQuery(segment=self._segment, rank=self._rank, offset=self._offset)
+        found = trial_logs(self._store, self._home, self._trial, query)
+        if not found:
+            return "", not self._has_ended()
+        [log] = found
+        self._offset = log.end
+        return log.text, not log.complete and (bool(log.text) or not self._has_ended())
+
+    async def stream(self, follow: bool, ending: threading.Event) -> AsyncIterator[str]:
+        """Yield the log in pieces; with `follow` until the rank prints no more, or `ending` is set."""
+        more = True
+        while more and not ending.is_set():
+            text, more = await asyncio.to_thread(self.next)
+            if text:
+                yield text
+            elif follow and more:
+                await asyncio.sleep(POLL_S)
+            else:
+                return
+
+    def _has_ended(self) -> bool:
+        """Return whether the segment ended so long ago that nothing more of its log will come."""
+        for part in self._store.trials.get(self._trial).segments:
+            if part.ordinal == self._segment:
+                return part.ended_at is not None and time.time() - part.ended_at > LATE_S
+        return True
+
+
+def _rank_files(folder: Path) -> list[tuple[int, Path]]:
+    found = []
+    for path in folder.glob("rank*.log"):
+        number = path.stem.removeprefix("rank")
+        if number.isdecimal():
+            found.append((int(number), path))
+    return sorted(found)
+
+
+def _log_of_file(path: Path, trial: int, segment: int, rank: int, query: LogQuery, *, complete: bool) -> RankLog:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+
+        def load(start: int) -> bytes:
+            return os.pread(file.fileno(), CHUNK_BYTES, start)
+
+        pieces = [
+            Piece(start, min(start + CHUNK_BYTES, status.st_size), functools.partial(load, start))
+            for start in range(max(0, status.st_size - _FILE_BYTES), status.st_size, CHUNK_BYTES)
+        ]
+        found = text_of(pieces, query, complete)
+    return RankLog(
+        trial=trial,
+        segment=segment,
+        rank=rank,
+        text=found.text,
+        start=found.start,
+        end=found.end,
+        left_out=found.left_out,
+        complete=complete and found.end >= status.st_size,
+        time=status.st_mtime,
+    )

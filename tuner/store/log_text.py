@@ -1,0 +1,178 @@
+"""Text out of the pieces of a log that are kept: its end, what follows an offset, or the lines that contain something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tuner.domain.logs import Range, merged
+from tuner.store.records import LogQuery
+
+_LINE_BYTES = 160  # a guess at the length of a line, to read no more than the last lines need
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes `start` to `end` of a log file; `load` reads them."""
+
+    start: int
+    end: int
+    load: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class LogText:
+    """Bytes `start` to `end` of a log file as text, which says where bytes were left out, and how many in all."""
+
+    start: int
+    end: int
+    text: str
+    left_out: int
+
+
+Loaded = list[tuple[int, bytes]]
+"""Offsets and contents, ascending and without overlap."""
+
+
+def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText:
+    """Return what the query asks for. `pieces` ascend by their start, and may overlap; `complete`: no more will come."""
+    size = max((piece.end for piece in pieces), default=0)
+    if query.search is not None:
+        return _matches(_loaded(pieces, (0, size)), query.search, query)
+    if query.offset is not None:
+        begin = query.offset
+        loaded = _loaded(pieces, _first(pieces, begin, query.limit))
+    else:
+        loaded = _last(pieces, query)
+        begin = loaded[0][0] if loaded else size
+        if loaded and begin == min(piece.start for piece in pieces):
+            begin = 0  # what was left out before it is told of
+    if not complete:
+        loaded = _whole_characters(loaded)
+    return _joined(loaded, begin)
+
+
+def _first(pieces: Sequence[Piece], offset: int, limit: int) -> Range:
+    """Return the range from `offset` on that has `limit` kept bytes, or all that are left."""
+    left = limit
+    for start, end in merged((max(piece.start, offset), piece.end) for piece in pieces):
+        if end - start >= left:
+            return offset, start + left
+        left -= end - start
+    return offset, max((piece.end for piece in pieces), default=offset)
+
+
+def _last(pieces: Sequence[Piece], query: LogQuery) -> Loaded:
+    """Load the last `limit` kept bytes, or of these the last `tail` lines."""
+    if query.tail is None:
+        return _loaded(pieces, _end(pieces, query.limit))
+    if query.tail == 0:
+        return []
+    size = min(query.limit, query.tail * _LINE_BYTES)
+    while True:
+        loaded = _loaded(pieces, _end(pieces, size))
+        lines = sum(content.count(b"\n") for _, content in loaded)
+        if lines > query.tail or size >= query.limit or sum(len(content) for _, content in loaded) < size:
+            return _last_lines(loaded, query.tail)
+        size = min(query.limit, 4 * size)
+
+
+def _end(pieces: Sequence[Piece], size: int) -> Range:
+    """Return the range up to the end of the log that has this many kept bytes, or all of them."""
+    kept = merged((piece.start, piece.end) for piece in pieces)
+    for start, end in reversed(kept):
+        if end - start >= size:
+            return end - size, kept[-1][1]
+        size -= end - start
+    return 0, kept[-1][1] if kept else 0
+
+
+def _loaded(pieces: Sequence[Piece], window: Range) -> Loaded:
+    found: Loaded = []
+    covered, stop = window
+    for piece in pieces:
+        if piece.end <= covered or piece.start >= stop:
+            continue
+        begin = max(covered, piece.start)
+        content = piece.load()[begin - piece.start : stop - piece.start]
+        if content:
+            found.append((begin, content))
+            covered = begin + len(content)
+    return found
+
+
+def _last_lines(loaded: Loaded, lines: int) -> Loaded:
+    """Keep the last lines; an unfinished one counts."""
+    found: Loaded = []
+    wanted = lines + (1 if loaded and loaded[-1][1].endswith(b"\n") else 0)
+    for start, content in reversed(loaded):
+        at = len(content)
+        while wanted and at >= 0:
+            at = content.rfind(b"\n", 0, at)
+            if at < 0:
+                break
+            wanted -= 1
+        if at >= 0:
+            if content[at + 1 :]:
+                found.append((start + at + 1, content[at + 1 :]))
+            break
+        found.append((start, content))
+    return found[::-1]
+
+
+def _whole_characters(loaded: Loaded) -> Loaded:
+    """Leave out the beginning of a character whose other bytes have not come yet."""
+    if not loaded:
+        return loaded
+    start, content = loaded[-1]
+    for length in range(1, min(4, len(content) + 1)):
+        first = content[-length]
+        if first & 0xC0 == 0x80:
+            continue  # a byte within a character
+        needs = 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2 if first >= 0xC0 else 1
+        if needs > length:
+            content = content[:-length]
+        break
+    return [*loaded[:-1], (start, content)]
+
+
+def _joined(loaded: Loaded, begin: int) -> LogText:
+    parts: list[bytes] = []
+    at, left_out = begin, 0
+    for start, content in loaded:
+        if start > at:
+            left_out += start - at
+            parts.append(gap_note(start - at, bool(parts) and not parts[-1].endswith(b"\n")))
+        parts.append(content)
+        at = start + len(content)
+    return LogText(begin, at, b"".join(parts).decode(errors="replace"), left_out)
+
+
+def gap_note(size: int, in_line: bool = False) -> bytes:
+    """Return the line that stands in the text for bytes that are not kept."""
+    newline = "\n" if in_line else ""
+    return f"{newline}[... {size:,} bytes of the log are not kept ...]\n".encode()
+
+
+def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:
+    """Return the lines that contain the text, in any case of letters; the newest of them if they are too many."""
+    wanted = search.casefold()
+    runs: Loaded = []  # contents that no gap divides
+    for start, content in loaded:
+        if runs and runs[-1][0] + len(runs[-1][1]) == start:
+            runs[-1] = runs[-1][0], runs[-1][1] + content
+        else:
+            runs.append((start, content))
+    found = [
+        line.rstrip("\r")
+        for _, content in runs
+        for line in content.decode(errors="replace").split("\n")
+        if wanted in line.casefold()
+    ]
+    if query.tail is not None:
+        found = found[-query.tail :] if query.tail else []
+    text = "".join(f"{line}\n" for line in found)[-query.limit :]
+    gaps = sum(after[0] - (before[0] + len(before[1])) for before, after in pairwise(runs))
+    end = runs[-1][0] + len(runs[-1][1]) if runs else 0
+    return LogText(0, end, text, gaps + (runs[0][0] if runs else 0))

@@ -1,0 +1,238 @@
+"""What the ranks of trials print: the rows of `log_chunk`, written, merged, and read as text."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tuner.domain.logs import CHUNK_BYTES, LogChunk, LogLimit, Range, merged
+from tuner.errors import NotFound
+from tuner.store.database import Database
+from tuner.store.log_text import Piece, text_of
+from tuner.store.records import LogQuery, OpenLog, RankLog
+from tuner.store.writer import Cursor
+
+_SEGMENT = """
+SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
+WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
+_INSERT = """
+INSERT INTO log_chunk (segment_id, rank, start, size, time, data) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_DROP_OLD = "DELETE FROM log_chunk WHERE segment_id = ? AND rank = ? AND start >= ? AND start + size <= ? AND size > 0"
+_ROWS = "SELECT start, size, time, data FROM log_chunk WHERE segment_id = ? AND rank = ? ORDER BY start, size DESC"
+_RANGES = "SELECT start, size FROM log_chunk WHERE segment_id = ? AND rank = ?"
+_DELETE = "DELETE FROM log_chunk WHERE segment_id = ? AND rank = ? AND start = ? AND size = ?"
+_DATA = "SELECT data FROM log_chunk WHERE segment_id = ? AND rank = ? AND start = ? AND size = ?"
+_INDEX = """
+SELECT t.number, s.ordinal, c.segment_id, c.rank, c.start, c.size, c.time
+FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
+WHERE {where} ORDER BY t.number, s.ordinal, c.rank, c.start, c.size DESC"""
+_RUNNING = "t.experiment_id = ? AND (s.ended_at IS NULL OR s.ended_at >= ?)"
+_OPEN = """
+SELECT s.id, s.public_id, t.number, s.ordinal, s.placement FROM segment s JOIN trial t ON t.id = s.trial_id
+WHERE t.experiment_id = ? AND s.placement IS NOT NULL AND (s.ended_at IS NULL OR s.ended_at >= ?)"""
+_LAST_END = "SELECT MAX(s.ended_at) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
+_LAST_S = 60.0
+_ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
+
+Segment = tuple[int, int]
+"""The number of a trial, and the ordinal of one of its segments."""
+LogKey = tuple[int, int, int]
+"""The number of a trial, the ordinal of one of its segments, a rank."""
+
+
+class Logs:
+    """The logs of ranks. Nothing is decided from them, so whoever has a log may write it without a lease."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self, experiment_id: int, chunks: Mapping[Segment, Sequence[LogChunk]], *, limit: LogLimit | None = None
+    ) -> None:
+        """Add what ranks of these segments (trial, segment) printed. A chunk that is there already changes nothing.
+
+        With a limit, delete what is in neither the head nor the tail of a log any more. Chunks of a segment that is not in
+        the database are left out.
+        """
+        with self._database.write() as cursor:
+            _add(cursor, experiment_id, chunks, limit)
+
+    def compact(self, experiment_id: int, segment: Segment, rank: int, limit: LogLimit) -> None:
+        """Merge the small chunks of a log, which take up more room and more time to read."""
+        with self._database.write() as cursor:
+            _compact(cursor, experiment_id, segment, rank, limit.head)
+
+    def ranges(self, experiment_id: int, segment: Segment, rank: int) -> list[Range]:
+        """Return which bytes of a rank's log are here."""
+        with self._database.cursor() as (cursor, _):
+            return _ranges(cursor, experiment_id, segment, rank)
+
+    def unfinished(self, experiment_id: int) -> list[OpenLog]:
+        """Return the logs whose end is not here, of segments that have not ended or were among the last to end."""
+        with self._database.cursor() as (cursor, _):
+            return _unfinished(cursor, experiment_id)
+
+    def of_trial(self, public_id: str, query: LogQuery | None = None) -> list[RankLog]:
+        """Return what the ranks of a trial printed, by segment and rank. Raise NotFound if there is no such trial."""
+        with self._database.cursor() as (cursor, _):
+            return _of_trial(cursor, public_id, query or LogQuery())
+
+    def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
+        """Return what is new in the logs of segments that have not ended, or have ended since then.
+
+        ends: up to which byte the log of a (trial, segment, rank) is known.
+        """
+        with self._database.cursor() as (cursor, _):
+            return _recent(cursor, experiment_id, since, ends)
+
+    def ends(self, experiment_id: int) -> dict[LogKey, int]:
+        """Return where the log of each (trial, segment, rank) of an experiment ends now."""
+        with self._database.cursor() as (cursor, _):
+            found = _rows(cursor, "t.experiment_id = ?", [experiment_id])
+        return {key: max(row.end for row in rows) for key, rows in found.items()}
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogChunk]], limit: LogLimit | None) -> None:
+    for key, found in chunks.items():
+        segment = cursor.value(_SEGMENT, (experiment, *key))
+        if segment is None or not found:
+            continue
+        cursor.executemany(_INSERT, [(segment, c.rank, c.start, c.size, c.time, c.data) for c in found])
+        if limit is None:
+            continue
+        ends: dict[int, int] = {}
+        for chunk in found:
+            ends[chunk.rank] = max(chunk.end, ends.get(chunk.rank, 0))
+        for rank, end in ends.items():
+            if end > limit.head + limit.tail:
+                cursor.execute(_DROP_OLD, (segment, rank, limit.head, end - limit.tail))
+
+
+def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int) -> None:
+    """Merge small neighbouring chunks of a log into chunks of up to CHUNK_BYTES, none of them across `head`."""
+    segment = cursor.value(_SEGMENT, (experiment, *key))
+    rows = [LogChunk(rank, row[0], row[1], bytes(row[3]), row[2]) for row in cursor.rows(_ROWS, (segment, rank))]
+    for group in _neighbours((row for row in rows if row.size), head):
+        if len(group) > 1:
+            whole = LogChunk.of(rank, group[0].start, _content(group), group[-1].time)
+            cursor.executemany(_DELETE, [(segment, rank, chunk.start, chunk.size) for chunk in group])
+            cursor.execute(_INSERT, (segment, rank, whole.start, whole.size, whole.time, whole.data))
+
+
+def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk]]:
+    """Yield runs of chunks that leave no byte out between them and together fit into one chunk."""
+    group: list[LogChunk] = []
+    for chunk in chunks:
+        if group:
+            start, end = group[0].start, max(member.end for member in group)
+            crosses = start < head <= chunk.start
+            if chunk.start <= end and max(end, chunk.end) - start <= CHUNK_BYTES and not crosses:
+                if chunk.end > end:
+                    group.append(chunk)
+                continue
+            yield group
+        group = [chunk]
+    if group:
+        yield group
+
+
+def _ranges(cursor: Cursor, experiment: int, key: Segment, rank: int) -> list[Range]:
+    """Return which bytes of a rank's log are in the database."""
+    segment = cursor.value(_SEGMENT, (experiment, *key))
+    return merged((row[0], row[0] + row[1]) for row in cursor.rows(_RANGES, (segment, rank)))
+
+
+def _unfinished(cursor: Cursor, experiment: int) -> list[OpenLog]:
+    """Return the logs without an end, of segments that have not ended or were among the last to end."""
+    found = []
+    since = (cursor.value(_LAST_END, (experiment,)) or 0.0) - _LAST_S
+    for segment, public_id, number, ordinal, placement in cursor.rows(_OPEN, (experiment, since)):
+        ended = {row[0] for row in cursor.rows(_ENDED, (segment,))}
+        for place in (json.loads(placement) or {}).get("ranks", ()):
+            if place["rank"] not in ended:
+                found.append(OpenLog(number, ordinal, public_id, place["rank"], place["node"]))
+    return found
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    """A chunk without its data."""
+
+    trial: int
+    ordinal: int
+    segment: int
+    rank: int
+    start: int
+    size: int
+    time: float
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+def _of_trial(cursor: Cursor, trial: str, query: LogQuery) -> list[RankLog]:
+    """Return the logs of a trial that the query asks for, by segment and rank. NotFound if there is no such trial."""
+    if cursor.value("SELECT 1 FROM trial WHERE public_id = ?", (trial,)) is None:
+        raise NotFound(f"no trial {trial}")
+    where = "t.public_id = ?"
+    values: list[Any] = [trial]
+    for column, value in (("c.rank", query.rank), ("s.ordinal", query.segment)):
+        if value is not None:
+            where, values = f"{where} AND {column} = ?", [*values, value]
+    return [_rank_log(cursor, rows, query) for rows in _rows(cursor, where, values).values()]
+
+
+def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
+    """Return what follows these ends in the logs of segments that have not ended, or have ended since then."""
+    found = []
+    for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
+        known = ends.get(key, 0)
+        if any(row.end > known or not row.size for row in rows):
+            found.append(_rank_log(cursor, rows, LogQuery(offset=known)))
+    return found
+
+
+def _rows(cursor: Cursor, where: str, values: Sequence[Any]) -> dict[LogKey, list[_Row]]:
+    logs: dict[LogKey, list[_Row]] = {}
+    for row in itertools.starmap(_Row, cursor.rows(_INDEX.format(where=where), values)):
+        logs.setdefault((row.trial, row.ordinal, row.rank), []).append(row)
+    return logs
+
+
+def _rank_log(cursor: Cursor, rows: Sequence[_Row], query: LogQuery) -> RankLog:
+    complete = any(row.size == 0 for row in rows)
+    pieces = [Piece(row.start, row.end, functools.partial(_load, cursor, row)) for row in rows if row.size]
+    found = text_of(pieces, query, complete)
+    return RankLog(
+        trial=rows[0].trial,
+        segment=rows[0].ordinal,
+        rank=rows[0].rank,
+        text=found.text,
+        start=found.start,
+        end=found.end,
+        left_out=found.left_out,
+        complete=complete and found.end >= max(row.end for row in rows),
+        time=max(row.time for row in rows),
+    )
+
+
+def _load(cursor: Cursor, row: _Row) -> bytes:
+    data = cursor.value(_DATA, (row.segment, row.rank, row.start, row.size))
+    return LogChunk(row.rank, row.start, row.size, bytes(data), row.time).content()
+
+
+def _content(pieces: Sequence[LogChunk]) -> bytes:
+    """Join chunks that leave no byte out between them."""
+    content = b""
+    for piece in pieces:
+        content += piece.content()[pieces[0].start + len(content) - piece.start :]
+    return content
