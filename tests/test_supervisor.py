@@ -1,9 +1,9 @@
-"""The driver host is started again when it is gone, whichever way it went."""
+"""The driver host, the process that talks to Ray, and Ray itself are started again when they are gone."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ import ray
 from tests.store.examples import a_spec
 from tuner import service
 from tuner.driver import host as driver_host
-from tuner.driver import kept
+from tuner.driver import kept, link
 from tuner.errors import DriverSilent
 from tuner.sdk import run as runner
 from tuner.sdk.progress import Progress
@@ -30,62 +30,163 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
-def test_by_the_service(
-    death: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    started: list[int] = []
-    calls: list[Any] = []
-    again = threading.Event()
+class Told:
+    """What a link has told its service."""
 
-    class Ended(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            calls.append("wait")
-            return super().wait(timeout)
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def __call__(self, **what: Any) -> None:
+        self.lines.append(what)
+
+
+def method(answer: Callable[..., Any]) -> SimpleNamespace:
+    """A method of an actor."""
+    return SimpleNamespace(remote=answer)
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The hosts that a link has started, with what it asked of them. The first one is dead at the second look at it."""
+    found: list[dict[str, Any]] = []
 
     def start_host(settings: Settings, *, shared: bool) -> Any:
-        number = len(started)
-        started.append(number)
-        return SimpleNamespace(
-            start=SimpleNamespace(remote=lambda serve, adopt: number), news=SimpleNamespace(remote=lambda: NEWS)
-        )
+        number, host = len(found), {"looks": 0}
+        found.append(host)
 
-    def get(number: int, timeout: float) -> Any:
-        if number is NEWS:
-            return NEWS
-        calls.append(number)
-        if number == 0 and calls.count(0) > 1:
-            raise death
-        if number == 1:
-            again.set()
-        return "owner"
+        def start(**options: Any) -> Any:
+            host.update(options)
+            return f"owner {number}"
+
+        return SimpleNamespace(start=method(start), news=method(lambda: NEWS), live=method(lambda: number))
+
+    def wait(refs: list[int], timeout: float) -> Any:
+        found[refs[0]]["looks"] += 1
+        return (refs, []) if refs[0] or found[0]["looks"] > 1 else ([], refs)
 
     monkeypatch.setattr(driver_host, "start_host", start_host)
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(link, "CHECK_S", 0.0)
+    return found
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
+def test_by_the_service(
+    death: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
+) -> None:
+    def get(ref: Any, timeout: float | None = None) -> Any:
+        if isinstance(ref, int):
+            raise death
+        return ref
+
     monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(service, "CHECK_S", 0.01)
-    supervisor = Supervisor(Settings(home=tmp_path))
-    supervisor._ended = Ended()
-    with caplog.at_level("INFO"), supervisor:
-        assert again.wait(20)
-    assert started == [0, 1]
-    assert NEWS[0] in [record.getMessage() for record in caplog.records]
-    assert calls[:4] == [0, "wait", 0, 1], "another one is started at once"
+    told = Told()
+    one = link.Link(Settings(home=tmp_path), True, told)
+    one.look_after()
+    one.look_after()
+    assert [host["adopt"] for host in hosts] == [True, True]
+    assert hosts[1]["gone"] == ["owner 0", "owner 1"], "the next host need not wait for the lease of the dead one"
+    assert [line.get("up") for line in told.lines] == ["owner 0", "owner 0", None, "owner 1", None]
+    assert told.lines[1]["news"] == NEWS
+    assert told.lines[2]["trouble"] == "the driver is being started again"
 
 
-def test_the_service_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisor = Supervisor(Settings(home=tmp_path))
-    with pytest.raises(DriverSilent, match="the driver is starting"):
-        supervisor.look("seg")
-    supervisor._host = SimpleNamespace(look=SimpleNamespace(remote=lambda segment: segment))
+def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    one = link.Link(Settings(home=tmp_path), False, told)
+    one._look(1, "seg")
+    one._host = SimpleNamespace(look=method(lambda segment: segment))
     monkeypatch.setattr(ray, "get", lambda segment, timeout: {"0": {"stack": segment}})
-    assert supervisor.look("seg") == {"0": {"stack": "seg"}}
+    one._look(2, "seg")
 
     def late(segment: str, timeout: float) -> None:
         raise ray.exceptions.GetTimeoutError
 
     monkeypatch.setattr(ray, "get", late)
-    with pytest.raises(DriverSilent, match="GetTimeoutError"):
-        supervisor.look("seg")
+    one._look(3, "seg")
+    assert told.lines == [
+        {"answer": 1, "error": "the driver is starting"},
+        {"answer": 2, "found": {"0": {"stack": "seg"}}},
+        {"answer": 3, "error": "the driver does not answer: GetTimeoutError"},
+    ]
+
+
+class FakeHead:
+    """Ray's head as the supervisor sees it."""
+
+    def __init__(self, number: int) -> None:
+        self.address, self.gone = f"head {number}", None
+
+    def dead(self) -> str | None:
+        return self.gone
+
+
+@pytest.fixture
+def heads(monkeypatch: pytest.MonkeyPatch) -> list[FakeHead]:
+    """The heads that a supervisor has started, one after the other."""
+    found: list[FakeHead] = []
+
+    def start_head(home: Path) -> FakeHead:
+        if not found or found[-1].gone:
+            found.append(FakeHead(len(found)))
+        return found[-1]
+
+    monkeypatch.setattr(service, "start_head", start_head)
+    monkeypatch.setattr(service, "was_stopped", lambda home: False)
+    monkeypatch.setattr(service, "LINK", "tests.fake_link")
+    monkeypatch.setattr(service, "CHECK_S", 0.01)
+    monkeypatch.setattr(service, "AGAIN_S", 0.01)
+    return found
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def looks(supervisor: Supervisor, segment: str) -> str:
+    try:
+        return str(supervisor.look(segment)["0"]["stack"])
+    except DriverSilent as error:
+        return str(error)
+
+
+def test_a_head_or_a_link_that_dies_is_started_again(
+    tmp_path: Path, heads: list[FakeHead], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"), Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: supervisor.problem() is None)
+        assert looks(supervisor, "a") == "a at head 0"
+        supervisor.poke()
+        until(lambda: "poked" in [record.getMessage() for record in caplog.records])
+        assert looks(supervisor, "silent") == "the driver does not answer: GetTimeoutError"
+        heads[0].gone = "raylet"
+        until(lambda: looks(supervisor, "a") == "a at head 1")
+        assert "Ray's raylet is gone; Ray and the driver are being started again" in caplog.text
+        with pytest.raises(DriverSilent):
+            supervisor.look("crash")
+        until(lambda: looks(supervisor, "a") == "a at head 1")
+        assert supervisor.problem() is None
+    assert len(heads) == 2, "the head outlives its link"
+
+
+def test_a_given_cluster_is_waited_for_and_never_started(tmp_path: Path, heads: list[FakeHead]) -> None:
+    with Supervisor(Settings(home=tmp_path, ray_address="nowhere")) as supervisor:
+        until(lambda: supervisor.problem() == "Ray at nowhere could not be reached")
+    assert heads == []
+
+
+def test_a_head_that_was_ended_on_purpose_is_not_started_again(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: supervisor.problem() is None)
+        monkeypatch.setattr(service, "was_stopped", lambda home: True)
+        heads[0].gone = "gcs_server"
+        until(lambda: "ended by `tuner serve --stop`" in str(supervisor.problem()))
+    assert len(heads) == 1
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])

@@ -12,6 +12,7 @@
     ├── PlacementError            resources that this cluster does not have, or not in time
     │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
     ├── DriverSilent              no driver host answers just now
+    ├── CheckerBusy               too many entrypoints are being imported just now
     ├── ReportsLost               reports of a trial did not reach the driver
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
         ├── CheckpointLost        it is missing or torn, or the node that had it on its disk is gone
@@ -118,6 +119,10 @@ class ClusterUnreachable(PlacementError):
 
 class DriverSilent(TunerError, Retryable):
     """No driver host answers just now, or none that this process can reach."""
+
+
+class CheckerBusy(TunerError, Retryable):
+    """Too many entrypoints are being imported just now, or the service is ending."""
 
 
 class ReportsLost(TunerError):

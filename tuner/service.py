@@ -1,7 +1,8 @@
-"""`tuner serve`: the API in this process, the driver in a host of its own on Ray, and a supervisor that keeps the host alive.
+"""`tuner serve`: the API in this process, the driver in a host of its own on Ray, and a supervisor that keeps both alive.
 
 The API never drives: it writes rows and pokes the host. Ray and the host run in processes of their own, so that ending or
-restarting the API disturbs no training; `tuner serve --stop` ends them too.
+restarting the API disturbs no training; `tuner serve --stop` ends them too. This process is none of Ray's either: a child
+(`tuner.driver.link`) talks to Ray, and dies with it if need be.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import ipaddress
+import itertools
+import json
 import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import DriverSilent, SpecError
+from tuner.driver.head import Head, start_head, stop_head, was_stopped
+from tuner.driver.link import LOOK_S, packed
+from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
 
@@ -27,9 +35,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 2.0
-START_S = 60.0
-LOOK_S = 10.0
+LINK = "tuner.driver.link"
+"""The module that the child runs."""
+
+CHECK_S = 0.25
+"""How often the supervisor looks whether Ray and its child live."""
+
+AGAIN_S = 2.0
+"""How long it waits before it tries something again that has failed."""
+
+SILENT_S = 150.0
+"""A child that has said nothing for so long is replaced: it tells that all is well each second, and no call takes longer."""
+
+FUTILE = 3
+"""A head that so many children could not connect to is replaced."""
 
 
 def serve(settings: Settings, adopt: bool = False) -> None:
@@ -37,13 +56,8 @@ def serve(settings: Settings, adopt: bool = False) -> None:
 
     adopt: take up what scripts have left behind as well, not only what was given to a service.
     """
-    if not settings.ray_address:
-        os.environ["RAY_AUTH_MODE"] = (
-            "token"  # as the Ray that is started here; Ray looks at it once, when it is imported
-        )
     from tuner.api import create_app
     from tuner.api.server import Server
-    from tuner.driver.cluster import connect, start_head
 
     settings = _secured(settings)
     listening = _listen(settings.host, settings.port)
@@ -53,7 +67,6 @@ def serve(settings: Settings, adopt: bool = False) -> None:
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         _check_tokens(settings, store)
-        connect(settings.ray_address or start_head(settings.home))
         with Supervisor(settings, adopt) as supervisor:
             created = create_app(settings, store, supervisor.poke, supervisor.problem, supervisor.look)
             print(
@@ -73,19 +86,22 @@ def serve(settings: Settings, adopt: bool = False) -> None:
 
 
 def stop(settings: Settings) -> bool:
-    """End the Ray that `serve` started for this home, with the driver and all trials; whether there was one."""
-    from tuner.driver.cluster import stop_head
-
+    """End the Ray that `serve` started for this home, with the driver and all trials. Return whether there was one."""
     return stop_head(settings.home)
 
 
 class Supervisor:
-    """Starts the shared driver host, and starts it again when it is gone."""
+    """Keeps Ray's head, the child that talks to Ray, and through it the shared driver host alive.
+
+    Only a head that a service has started for this home is started again; a cluster that was given is waited for.
+    """
 
     def __init__(self, settings: Settings, adopt: bool = False) -> None:
         self.settings, self.adopt = settings, adopt
-        self._host: Any = None
         self._trouble: str | None = "the driver is starting"
+        self._child: _Child | None = None
+        self._futile = 0
+        self._headed = False  # a head of this home was alive
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
@@ -95,54 +111,165 @@ class Supervisor:
 
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
+        if (child := self._child) is not None:
+            child.end()
         self._thread.join(timeout=10)
 
     def poke(self) -> None:
-        """Tell the host that there is something new; if it cannot be told, it finds out by itself."""
-        if (host := self._host) is not None:
-            with contextlib.suppress(Exception):
-                host.poke.remote()
+        """Tell the host that there is something new. Return at once; a host that cannot be told finds out by itself."""
+        if (child := self._child) is not None:
+            child.poke()
 
     def problem(self) -> str | None:
-        """Why the driver is not ready; None when it is."""
+        """Return why the driver is not ready; None when it is."""
         return self._trouble
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """The ranks of a segment at this moment, see `Host.look`. DriverSilent where the host does not answer soon."""
-        import ray
-
-        if (host := self._host) is None:
+        """Return what the ranks of a segment do now, see `Host.look`. DriverSilent if the host does not answer soon."""
+        if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
-        try:
-            found: dict[str, dict[str, Any]] = ray.get(host.look.remote(segment_id), timeout=LOOK_S)
-        except ray.exceptions.RayError as error:
-            raise DriverSilent(f"the driver does not answer: {type(error).__name__}") from error
-        return found
+        return child.look(segment_id)
 
     def _watch(self) -> None:
-        import ray
-
-        from tuner.driver.cluster import DEAD
-        from tuner.driver.host import start_host
-
         while not self._ended.is_set():
             try:
-                host = self._host or start_host(self.settings, shared=True)
-                ray.get(host.start.remote(serve=True, adopt=self.adopt), timeout=START_S)
-                self._host = host
-                self._trouble = None
-                for line in ray.get(host.news.remote(), timeout=START_S):
-                    log.info("%s", line)
-            except DEAD as error:
-                was_up = self._trouble is None
-                self._host, self._trouble = None, "the driver is being started again"
-                if was_up:  # at once; one that cannot even start is given some time
-                    log.warning("the driver host is gone and is started again: %s", error)
-                    continue
+                self._keep()
+            except ClusterUnreachable as error:
+                self._say(str(error))
             except Exception as error:
-                log.warning("the driver host does not answer: %s", error)
-                self._trouble = f"the driver does not answer: {error}"
-            self._ended.wait(CHECK_S)
+                log.exception("the supervisor failed")
+                self._say(f"the supervisor failed: {error}")
+            self._ended.wait(AGAIN_S if self._futile else 0.0)
+
+    def _keep(self) -> None:
+        """Start a child, and a head if there is none, and watch both until one of them is gone."""
+        head: Head | None = None
+        if self._headed and was_stopped(self.settings.home):
+            self._say("Ray was ended by `tuner serve --stop`; start the service again to go on")
+            self._ended.wait()
+            return
+        child = self._child = _Child(self.settings, self.adopt, self._hear)
+        self._futile += 1  # until the child says that the driver is up
+        try:
+            if not self.settings.ray_address:
+                if self._futile > FUTILE:
+                    stop_head(self.settings.home)
+                    self._futile = 1
+                head = start_head(self.settings.home)  # while the child loads Ray
+                self._headed = True
+            child.connect(head.address if head is not None else str(self.settings.ray_address))
+            while not self._ended.is_set():
+                if head is not None and (gone := head.dead()):
+                    self._futile = 0
+                    self._say(f"Ray's {gone} is gone; Ray and the driver are being started again")
+                    return
+                if (gone := child.dead()) is not None:
+                    self._say(self._trouble or f"the process that talks to Ray is started again: {gone}")
+                    return
+                self._ended.wait(CHECK_S)
+        finally:
+            self._child = None
+            child.end()
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        """Take in a line from the child."""
+        if "up" in said:
+            if self._trouble is not None:
+                log.info("the driver is up: %s", said["up"])
+            self._trouble, self._futile = None, 0
+        elif "trouble" in said:
+            self._trouble = said["trouble"]
+        if "log" in said:
+            log.warning("%s", said["log"])
+        for line in said.get("news", ()):
+            log.info("%s", line)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("%s", trouble)
+        self._trouble = trouble
+
+
+class _Child:
+    """A process of `tuner.driver.link`, in a session of its own so that Ctrl-C at a terminal does not reach it."""
+
+    def __init__(self, settings: Settings, adopt: bool, hear: Any) -> None:
+        environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+        if not settings.ray_address:
+            environment["RAY_AUTH_MODE"] = "token"  # as the head that is started here
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", LINK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        self._in = self._process.stdin.fileno()
+        self._hear = hear
+        self._heard_at = time.monotonic()
+        self._asked: dict[int, Future[dict[str, dict[str, Any]]]] = {}
+        self._numbers = itertools.count()
+        self._over = False
+        self._send(packed(settings, adopt))
+        os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
+        threading.Thread(target=self._read, name="link", daemon=True).start()
+
+    def connect(self, address: str) -> None:
+        self._send(address)
+
+    def poke(self) -> None:
+        self._send(json.dumps({"ask": "poke"}))
+
+    def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
+        number, answer = next(self._numbers), Future[dict[str, dict[str, Any]]]()
+        self._asked[number] = answer
+        try:
+            self._send(json.dumps({"ask": "look", "id": number, "segment": segment_id}))
+            return answer.result(timeout=0 if self._over else LOOK_S + 2)
+        except TimeoutError:
+            raise DriverSilent("the process that talks to Ray does not answer") from None
+        finally:
+            self._asked.pop(number, None)
+
+    def dead(self) -> str | None:
+        """Return how the process has ended, or that it has to be; None if it is well."""
+        if (code := self._process.poll()) is not None:
+            return f"it ended with exit code {code}"
+        if time.monotonic() - self._heard_at > SILENT_S:
+            return f"it has said nothing for {SILENT_S:g} s"
+        return None
+
+    def end(self) -> None:
+        """Kill the process; what it keeps alive goes on without it."""
+        self._over = True
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        for answer in list(self._asked.values()):
+            if not answer.done():
+                answer.set_exception(DriverSilent("the driver is being started again"))
+
+    def _send(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # it is dead, or its pipe is full
+            os.write(self._in, f"{line}\n".encode())
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._heard_at = time.monotonic()
+            said = json.loads(line)
+            if self._over:
+                return
+            if "answer" not in said:
+                self._hear(said)
+            elif (answer := self._asked.get(said["answer"])) is not None and not answer.done():
+                if "error" in said:
+                    answer.set_exception(DriverSilent(said["error"]))
+                else:
+                    answer.set_result(said["found"])
 
 
 class Page:

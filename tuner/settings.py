@@ -49,6 +49,12 @@ class Settings:
     lease_s: float = _setting(
         "TUNER_LEASE_S", "a driver that is silent for this many seconds may be replaced", default=30.0
     )
+    outage_s: float = _setting(
+        "TUNER_OUTAGE_S",
+        "how many seconds training continues while the database is away or full; after that it ends, and it resumes from the "
+        "last checkpoints once the database is back",
+        default=3600.0,
+    )
     usage_every_s: float = _setting(
         "TUNER_USAGE_EVERY_S",
         "seconds between two samples of the CPU, memory and GPU use of each rank; 0: no samples",
@@ -152,6 +158,7 @@ _READERS: Mapping[str, Any] = {
     "auth": _auth,
     "allowed_hosts": _names,
     "lease_s": _seconds,
+    "outage_s": _seconds_or_none,
     "usage_every_s": _seconds_or_none,
     "reserve_after_s": _seconds_or_none,
     "log_bytes": _bytes,

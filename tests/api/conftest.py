@@ -42,9 +42,14 @@ def poked() -> Poked:
 @pytest.fixture(scope="session")
 def checker() -> Iterator[EntrypointChecker]:
     """One helper process for all tests: the libraries that it loads are loaded once."""
-    checker = EntrypointChecker()
+    checker = _Shared()
     yield checker
-    checker.close()
+    EntrypointChecker.close(checker)
+
+
+class _Shared(EntrypointChecker):
+    def close(self) -> None:
+        """Outlive the service of one test."""
 
 
 @pytest.fixture

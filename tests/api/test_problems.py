@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
-from tuner.api import create_app
+from tuner.api import create_app, readiness
 from tuner.settings import Settings
 from tuner.store import Store, connect
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -64,3 +66,52 @@ async def test_an_error_of_ours_says_no_more_than_its_name(
     assert "ZeroDivisionError" in response.json()["detail"]
     assert "private" not in response.text
     assert "private" in caplog.text
+
+
+async def test_readiness_tells_of_a_database_that_takes_no_writes(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT_MS", 20)
+    monkeypatch.setattr(readiness, "AGAIN_S", 0.0)
+    blocker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    with Store.open(sqlite_url) as store:
+        app = create_app(Settings(home=tmp_path), store)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            assert (await client.get("/readyz")).status_code == 200
+            blocker.execute("BEGIN IMMEDIATE")
+            unready = await client.get("/readyz")
+            assert (unready.status_code, unready.json()["problems"]) == (503, ["sqlite: database is locked"])
+            blocker.execute("ROLLBACK")
+            assert (await client.get("/readyz")).status_code == 200
+    blocker.close()
+
+
+async def test_readiness_does_not_wait_for_a_database_that_says_nothing(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, looks = threading.Event(), []
+
+    def check() -> None:
+        looks.append(1)
+        silent.wait(60)
+
+    monkeypatch.setattr(readiness, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(sqlite_store, "check", check)
+    app = create_app(Settings(home=tmp_path), sqlite_store)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        for _ in range(3):
+            unready = await client.get("/readyz")
+            assert unready.status_code == 503
+            assert "the database has not answered" in unready.json()["problems"][0]
+        assert looks == [1], "one look at a time"
+        silent.set()
+        while (await client.get("/readyz")).status_code != 200:
+            pass
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.AdminShutdown, psycopg.OperationalError])
+def test_errors_that_pass(error: type[psycopg.Error]) -> None:
+    assert isinstance(connect.translate(error("could not extend file"), "postgresql"), connect.StoreUnavailable)
+    assert not isinstance(
+        connect.translate(psycopg.errors.UniqueViolation("x"), "postgresql"), connect.StoreUnavailable
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import os
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +27,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver import host as module
 from tuner.driver.host import Driven, Host
 from tuner.driver.judge import Judge
+from tuner.driver.owners import owner_name
 from tuner.experiments import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store
@@ -271,6 +274,39 @@ async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Ho
     host.store.commands.add(left.id, "resume", reason="by a user")
     await host._take_experiments()
     assert not host.tasks
+
+
+async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    ended_process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    dead_here, living_here = owner_name(ended_process.pid), owner_name(os.getppid())
+    ended_process.communicate()
+    elsewhere, told = "another machine:7:1@boot", "another machine:8:1@boot"
+    held = {owner: left_behind(host, "api") for owner in (dead_here, living_here, elsewhere, told)}
+    for owner, record in held.items():
+        host.store.drivers.claim(record.id, owner, 3600.0, time.time())
+    host._gone.add(told)
+    await host._take_experiments()
+    assert set(host.tasks) == {held[dead_here].id, held[told].id}
+    states = await asyncio.gather(*(ended(host, held[owner]) for owner in (dead_here, told)))
+    assert states == [ExperimentState.COMPLETED] * 2
+
+
+async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
+    host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
+    host._read_failed_at = time.monotonic()
+    await host._take_experiments()
+    assert set(host.tasks) == {nobodys.id}, "its lease has run out, but nobody could renew one"
+    assert await ended(host, nobodys) is ExperimentState.COMPLETED
+    host._read_failed_at -= host.settings.lease_s
+    await host._take_experiments()
+    assert await ended(host, theirs) is ExperimentState.COMPLETED
 
 
 async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:

@@ -22,7 +22,7 @@ from tuner.domain.trial import Population
 from tuner.driver import loop as module
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.loop import ExperimentLoop, runs_user_code
-from tuner.errors import LostLease
+from tuner.errors import LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
 from tuner.space import Space
@@ -120,6 +120,59 @@ async def test_a_database_that_is_away_for_a_moment_costs_nothing(monkeypatch: p
     memory.failures = [OSError("away"), OSError("away")]
     assert await driven(memory).run(epoch=1, slots=None) is ExperimentState.COMPLETED
     assert len(memory.committed) == 9
+
+
+class Away(Retryable):
+    """The database is out of reach."""
+
+
+async def test_a_database_that_is_away_for_long_costs_nothing_and_holds_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RETRY_COMMIT_S", (0.0,))
+    away, other = Memory(), Memory()
+    back, attempts = False, 0
+    commit = away.commit
+
+    async def fails(batch: Batch) -> None:
+        nonlocal attempts
+        if not back:
+            attempts += 1
+            raise Away("connection refused")
+        await commit(batch)
+
+    away.commit = fails  # type: ignore[method-assign]
+    loop = driven(away)
+    task = asyncio.create_task(loop.run(1, None))
+    assert await driven(other).run(1, None) is ExperimentState.COMPLETED
+    while attempts < 1000:
+        await asyncio.sleep(0)
+    assert not away.batches
+    assert not task.done()
+    assert not loop._launched, "nothing is started before it is committed that it shall be"
+    back = True
+    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
+    assert len(away.committed) == 9
+
+
+async def test_an_outage_may_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_COMMIT_S", (0.0,))
+    memory = Memory()
+    memory.failures = [Away("connection refused") for _ in range(10_000)]
+    loop = driven(memory)
+    loop.outage_s = 0.05
+    with pytest.raises(Away):
+        await loop.run(epoch=1, slots=None)
+    assert memory.batches == []
+
+
+async def test_an_error_that_does_not_pass_is_soon_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_COMMIT_S", (0.0,))
+    memory = Memory()
+    memory.failures = [ValueError("no such column") for _ in range(10)]
+    with pytest.raises(ValueError, match="no such column"):
+        await driven(memory).run(epoch=1, slots=None)
+    assert len(memory.failures) == 10 - module.TRIES
 
 
 async def test_a_lost_lease_ends_the_loop_at_once() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.examples import T0, a_spec
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch, Entry
 from tuner.errors import Retryable, StoreError
 from tuner.store import Store, StoreUnavailable
 from tuner.store import connect as module
@@ -76,6 +77,23 @@ def test_a_locked_database_is_worth_another_try(sqlite_url: str, monkeypatch: py
         blocker.execute("ROLLBACK")
         assert store.experiments.create(a_spec(), now=T0).created_at == T0
     blocker.close()
+
+
+def test_a_full_disk_is_an_outage_and_the_same_batch_goes_in_later(sqlite_store: Store) -> None:
+    record, epoch, (trial,) = begin(sqlite_store)
+    log: list[Entry] = [(4 + n, a_report(0, 1 + n, **{f"metric_{m}": 0.5 for m in range(20)})) for n in range(400)]
+    batch = Batch(log=log, trials=[trial], state=None, summary={})
+    with sqlite_store._database.write() as cursor:
+        pages = cursor.value("PRAGMA page_count")
+        cursor.rows(f"PRAGMA max_page_count = {pages}")  # as a disk that is full
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="full"):
+            sqlite_store.drivers.commit(record.id, epoch, batch, T0 + 500)
+        assert sqlite_store.experiments.get(record.public_id).last_event_seq == 3
+    with sqlite_store._database.write() as cursor:
+        cursor.rows("PRAGMA max_page_count = 1000000")
+    sqlite_store.drivers.commit(record.id, epoch, batch, T0 + 500)
+    assert sqlite_store.experiments.get(record.public_id).last_event_seq == 403
 
 
 @pytest.mark.postgres

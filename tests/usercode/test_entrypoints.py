@@ -8,9 +8,11 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tuner.errors import EntrypointError
+from tuner.usercode import entrypoints
 from tuner.usercode.entrypoints import EntrypointChecker
 
 
@@ -82,6 +84,45 @@ def test_a_repaired_one_is_taken(checker: EntrypointChecker, tmp_path: Path) -> 
     assert checker.check("broken:train", [folder]).name == "broken:train"
 
 
+def test_a_failure_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrypoints, "FORGET_S", (1000.0, 1000.0))
+    times = tmp_path / "times"
+    source = f"open({str(times)!r}, 'a').write('x')\nimport part\n"
+    folder = module(tmp_path, "slowly", source)
+    module(tmp_path, "part", "oops")
+    checker = EntrypointChecker()
+    try:
+        for _ in range(3):
+            with pytest.raises(EntrypointError, match="NameError"):
+                checker.check("slowly:train", [folder])
+        assert times.read_text() == "x"
+        module(tmp_path, "part", "# repaired")
+        with pytest.raises(EntrypointError, match="has no 'train'"):
+            checker.check("slowly:train", [folder])
+        module(tmp_path, "slowly", source + "def train(config): ...")
+        assert checker.check("slowly:train", [folder]).name == "slowly:train"
+        with pytest.raises(EntrypointError, match="No module named 'later'"):
+            checker.check("later:train", [folder])
+        module(tmp_path, "later", "def train(config): ...")
+        assert checker.check("later:train", [folder]).name == "later:train"
+    finally:
+        checker.close()
+
+
+def test_a_failure_is_forgotten_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrypoints, "FORGET_S", (0.0, 0.0))
+    folder = module(tmp_path, "needs", "import os\nassert os.path.exists(os.environ['FLAG'])\ndef train(config): ...")
+    flag = tmp_path / "flag"
+    checker = EntrypointChecker()
+    try:
+        with pytest.raises(EntrypointError, match="AssertionError"):
+            checker.check("needs:train", [folder], {"FLAG": str(flag)})
+        flag.touch()
+        assert checker.check("needs:train", [folder], {"FLAG": str(flag)}).name == "needs:train"
+    finally:
+        checker.close()
+
+
 def test_an_import_that_hangs_is_given_up(tmp_path: Path) -> None:
     folder = module(tmp_path, "hang", "import time\ntime.sleep(1000)")
     module(tmp_path, "fine", "def train(config): ...")
@@ -97,14 +138,13 @@ def test_an_import_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 def test_a_helper_that_was_killed_is_replaced_and_none_is_left_behind(tmp_path: Path) -> None:
     folder = module(tmp_path, "fine", "def train(config): ...")
-    checker = EntrypointChecker()
+    checker = EntrypointChecker(helpers=1)
     checker.check("fine:train", [folder])
-    helper = checker._helper
-    assert helper is not None
-    os.kill(helper.pid, signal.SIGKILL)
+    (first,) = checker.pids()
+    os.kill(first, signal.SIGKILL)
     checker.check("fine:train", [folder, "/"])
-    second = checker._helper
-    assert second is not None
-    assert second.pid != helper.pid
+    (second,) = checker.pids()
+    assert second != first
     checker.close()
-    assert (helper.poll(), second.poll()) == (-signal.SIGKILL, 0)
+    assert not psutil.pid_exists(first)
+    assert not psutil.pid_exists(second)

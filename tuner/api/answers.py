@@ -24,6 +24,9 @@ PageToken = Annotated[str | None, Query(max_length=40, description="next_page_to
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "it does not exist"}}
 BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request has mistakes"}}
 SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers at the moment"}}
+BUSY: dict[int | str, dict[str, Any]] = {
+    503: {"model": Problem, "description": "too many entrypoints are being imported, or the database does not answer"}
+}
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
 
 

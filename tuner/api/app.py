@@ -37,7 +37,7 @@ def create_app(
 ) -> FastAPI:
     """Return the service without a driver. Any ASGI server can run it, in one process.
 
-    Set ``app.state.context.ending`` to end open event streams before the server waits for them.
+    Call ``app.state.context.end()`` to end open event streams and waiting requests before the server waits for them.
 
     Args:
         settings: hosts and paths.
@@ -53,8 +53,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         yield {}
-        context.ending.set()
-        context.checker.close()
+        context.end()
 
     app = FastAPI(
         title="tuner",

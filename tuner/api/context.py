@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
 from tuner.api.auth import Authenticator
+from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
 from tuner.experiments.preview import Importances
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
+
+T = TypeVar("T")
+
+CHECK_THREADS = 64
+"""More than the checker lets wait, so that a request that need not wait for an import finds a thread."""
 
 
 @dataclass(slots=True)
@@ -28,15 +36,31 @@ class Context:
     ending: threading.Event = field(default_factory=threading.Event)
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
+    readiness: Readiness = field(init=False)
+    _checks: ThreadPoolExecutor = field(init=False)
     authenticator: Authenticator = field(init=False)
 
     def __post_init__(self) -> None:
+        self.readiness = Readiness(self.store, self.problem)
+        self._checks = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check")
         self.tail = Tail(self.store, self.ending)
         self.importances = Importances(self.store)
         self.authenticator = Authenticator(self.settings, self.store)
 
+    async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
+        """Call something that may import an entrypoint, in threads of its own: other routes need those of the server."""
+        return await asyncio.get_running_loop().run_in_executor(self._checks, function, *args)
 
-def context(request: Request) -> Context:
+    def end(self) -> None:
+        """Let event streams and waiting requests end, and end the imports that are under way."""
+        self.ending.set()
+        self.checker.close()
+        self._checks.shutdown(wait=False)
+        self.readiness.close()
+
+
+async def context(request: Request) -> Context:
+    """Return the context of the app. It is asynchronous so that it takes no thread."""
     found: Context = request.app.state.context
     return found
 

@@ -11,6 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from tuner.api import schemas
 from tuner.api.answers import (
     BAD,
+    BUSY,
     CONFLICT,
     NOT_FOUND,
     ExperimentId,
@@ -38,10 +39,10 @@ MAX_SEQ = 2**62
     "/experiments",
     status_code=201,
     response_model=schemas.Experiment,
-    responses={**BAD, **CONFLICT},
+    responses={**BAD, **CONFLICT, **BUSY},
     summary="Create an experiment. A driver starts it.",
 )
-def create(
+async def create(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: Annotated[
@@ -51,24 +52,30 @@ def create(
         ),
     ] = None,
 ) -> Response:
-    record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
-    here.poke()
-    first = schemas.Experiment.of(record.as_created(), [])
-    return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+    def create() -> Response:
+        record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
+        here.poke()
+        first = schemas.Experiment.of(record.as_created(), [])
+        return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+
+    return await here.off_the_pool(create)
 
 
 @router.post(
     "/experiments/dry-run",
     response_model=schemas.DryRun,
-    responses=BAD,
+    responses={**BAD, **BUSY},
     summary="Check a spec and say what would be done. Nothing is created.",
 )
-def dry_run(
+async def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
 ) -> Response:
-    return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
+    def dry_run() -> Response:
+        return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
+
+    return await here.off_the_pool(dry_run)
 
 
 @router.get(

@@ -1,4 +1,4 @@
-"""Liveness and readiness. These routes are outside /api/v1."""
+"""Liveness and readiness, outside /api/v1. Neither takes a thread of the server, so both answer when all threads are busy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fastapi.responses import Response
 from tuner.api import schemas
 from tuner.api.answers import answer
 from tuner.api.context import Here
-from tuner.errors import StoreError
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz", response_model=schemas.Health, summary="Say that this process answers.")
-def healthz() -> Response:
+async def healthz() -> Response:
+    """Answer as long as the process can."""
     return answer(schemas.Health(status="ok"))
 
 
@@ -22,16 +22,10 @@ def healthz() -> Response:
     "/readyz",
     response_model=schemas.Health,
     responses={503: {"model": schemas.Health, "description": "it is not ready; problems says why"}},
-    summary="Say whether the database is up to date and the driver answers.",
+    summary="Say whether the database takes writes, is up to date, and the driver answers.",
 )
-def readyz(here: Here) -> Response:
-    problems = []
-    try:
-        here.store.check()
-    except StoreError as error:
-        problems.append(str(error))
-    if (trouble := here.problem()) is not None:
-        problems.append(trouble)
-    if problems:
+async def readyz(here: Here) -> Response:
+    """Answer 200 if the service can do its work, and 503 with the reasons if it cannot."""
+    if problems := await here.readiness.problems():
         return answer(schemas.Health(status="unready", problems=problems), 503)
     return answer(schemas.Health(status="ready"))

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from tuner.api.schemas import ErrorItem, Problem
-from tuner.errors import Conflict, DriverSilent, NotFound, Retryable, SpecError, StoreError, TunerError
+from tuner.errors import CheckerBusy, Conflict, DriverSilent, NotFound, Retryable, SpecError, StoreError, TunerError
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ def _ours(_: Request, error: Exception) -> Response:
             )
         case DriverSilent():
             return problem_response(503, str(error), headers={"Retry-After": "2"})
+        case CheckerBusy():
+            return problem_response(503, str(error), headers={"Retry-After": "5"})
         case _:
             log.error("%s", error, exc_info=error)
             return problem_response(500, str(error))

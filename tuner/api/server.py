@@ -1,7 +1,8 @@
-"""Run uvicorn so that event streams end first at shutdown. It would wait for them, and they last as long as a page is open."""
+"""Run uvicorn so that event streams and imports end first at shutdown. It would wait for them, and they last long."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 
@@ -14,13 +15,13 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
         super().__init__(uvicorn.Config(app, log_level=log_level, timeout_graceful_shutdown=grace_s))
-        self._ending = app.state.context.ending
+        self._context = app.state.context
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._ending.set()
+        await asyncio.to_thread(self._context.end)
         await super().shutdown(sockets)
 
 

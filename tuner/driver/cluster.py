@@ -1,26 +1,19 @@
-"""The Ray that everything runs on: connect to a given one, start a private one, or start one that outlives this process."""
+"""The Ray that everything runs on: connect to a given one, or start a private one that ends with this process."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 import ray.util
 from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
-from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
 from tuner.trials.compat.ray_compat import this_machine
 from tuner.trials.groups.placement import unmet
@@ -30,14 +23,14 @@ log = logging.getLogger(__name__)
 NAMESPACE = "tuner"
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""What a call of the driver host raises once it is dead; the second where Ray killed it for memory, as it may beside a rank."""
+"""What a call of a dead driver host raises; the second error if Ray killed the host because memory ran out."""
 
 
 def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
-    """Make sure that this process is connected to Ray; True when a private local Ray was started for it.
+    """Connect this process to Ray. Return True if a private Ray was started for it.
 
-    With an address, to that cluster. Without one, a private Ray that ends with this process; never one that happens to run
-    here. A Ray that this process is connected to already is used as it is.
+    With an address, connect to that cluster. Without one, start a private Ray that ends with this process; a Ray that happens
+    to run on this machine is left alone. If the process is connected already, keep that connection.
     """
     if ray.is_initialized():
         return False
@@ -72,53 +65,10 @@ def _unreachable(address: str | None, error: Exception) -> str:
     )
 
 
-def start_head(home: Path) -> str:
-    """Start Ray in processes of its own by `ray start --head`, or find the one that was started so; its address."""
-    home.mkdir(parents=True, exist_ok=True)
-    marker = home / "ray_address"
-    if marker.exists() and _answers(address := marker.read_text().strip()):
-        return address
-    _ray_command("get-auth-token", "--generate")
-    done = _ray_command(
-        "start",
-        "--head",
-        "--port=0",
-        "--disable-usage-stats",
-        "--include-dashboard=false",
-        f"--temp-dir={_scratch(home)}",
-    )
-    found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
-    if done.returncode or not found:
-        raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
-    marker.write_text(found[1])
-    return found[1]
-
-
-def stop_head(home: Path) -> bool:
-    """End the Ray that `start_head` started for this home, with all that runs on it; whether there was one."""
-    (home / "ray_address").unlink(missing_ok=True)
-    scratch = str(_scratch(home))
-    processes = [p for p in psutil.process_iter(["cmdline"]) if scratch in " ".join(p.info["cmdline"] or ())]
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            processes.extend(child for child in process.children(recursive=True) if child not in processes)
-            process.terminate()
-    _, stubborn = psutil.wait_procs(processes, timeout=10)
-    for process in stubborn:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    return bool(processes)
-
-
-def _scratch(home: Path) -> Path:
-    """Ray's own files for this home. Not under the home itself: paths of Unix sockets must be short."""
-    return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
-
-
 def remove_orphans() -> int:
-    """Remove the placement groups of driver hosts that are no more; how many there were.
+    """Remove the placement groups of driver hosts that have died. Return how many there were.
 
-    Ray keeps an actor's placement groups until the whole job ends, so that those of a killed host would hold their resources.
+    Ray keeps an actor's placement groups until the whole job ends, so those of a killed host would hold their resources.
     """
     living = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     removed = 0
@@ -136,7 +86,7 @@ def living_nodes() -> set[str]:
 
 
 def capacity(scaling: Scaling) -> int | None:
-    """How many worker groups of this kind the present cluster holds at once, at least one; None where it cannot be told."""
+    """Return how many worker groups of this kind the cluster holds at once, at least one; None if the groups ask for nothing."""
     bundle = scaling.bundle()
     if not bundle:
         return None
@@ -148,8 +98,10 @@ def capacity(scaling: Scaling) -> int | None:
 
 
 def too_large(scaling: Scaling) -> str | None:
-    """Why a private Ray on this machine, before it is started, could never hold such a worker group; None where it could, or
-    where that cannot be told."""
+    """Return why a private Ray on this machine could never hold such a worker group; None if it could, or if that is unknown.
+
+    Ray is not started for this.
+    """
     there = this_machine()
     if there is None:
         return None
@@ -163,15 +115,3 @@ def too_large(scaling: Scaling) -> str | None:
 
 def _times(resources: Mapping[str, float], name: str, amount: float) -> float:
     return (resources.get(name, 0.0) + 1e-9) // amount
-
-
-def _answers(address: str) -> bool:
-    """Whether a Ray head listens there; a port that something else has taken since does not count as one."""
-    return _ray_command("health-check", f"--address={address}").returncode == 0
-
-
-def _ray_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Ray's own command line, in a session of its own, so that a Ctrl-C here does not reach what it starts."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)

@@ -66,6 +66,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
+LEASES_S = 2.0
+"""How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
 AGAIN_S = 5.0
 """How long an experiment whose driver crashed is left alone before it is taken up again."""
 LOGS_S = 10.0
@@ -124,7 +126,7 @@ class Driven:
         self.code = self._code_ref(code)
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
-        self.loop = ExperimentLoop(self.core, self, self)
+        self.loop = ExperimentLoop(self.core, self, self, host.settings.outage_s)
         self._heard: dict[tuple[int, int], _Heard] = {}
 
     def _code_ref(self, code: CodeRecord | None) -> CodeRef:
@@ -327,6 +329,9 @@ class Host:
         self._serving = self._adopting = False
         self._news: list[str] = []  # what the log of the service is to say
         self._offered: set[int] = set()
+        self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
+        self._reading = True  # the database could be read the last time
+        self._read_failed_at = self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
@@ -376,11 +381,13 @@ class Host:
 
     # -- what other processes call -----------------------------------------------------------------------------------------
 
-    async def start(self, serve: bool = False, adopt: bool = False) -> str:
+    async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
         """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver.
 
         adopt: whether to take up what scripts have left behind too; what was given to a service is taken up anyway.
+        gone: owners that the caller knows to be dead; their experiments are taken up before their leases run out.
         """
+        self._gone |= set(gone) - {self.owner}
         self._serving = self._serving or serve
         if serve:
             self._adopting = adopt
@@ -423,6 +430,10 @@ class Host:
         """What this host has taken up, and what it has not, since the last call: lines for the log of the service."""
         told, self._news = self._news, []
         return told
+
+    async def live(self) -> None:
+        """Never return: the caller learns at once when this process dies."""
+        await asyncio.Event().wait()
 
     async def poke(self) -> None:
         """There is a new command or a new experiment."""
@@ -539,7 +550,7 @@ class Host:
 
     async def _drive(self, record: ExperimentRecord) -> ExperimentState:
         store = self.store
-        if record.lease_until and record.lease_until > time.time() and owner_is_dead(record.driver_owner):
+        if record.lease_until and record.lease_until > time.time() and self._is_gone(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
         self._claimed[record.id] = epoch
@@ -629,8 +640,10 @@ class Host:
     # -- background ------------------------------------------------------------------------------------------------------
 
     async def _keep_leases(self) -> None:
+        wait = self.settings.lease_s / 3
         while True:
-            await asyncio.sleep(self.settings.lease_s / 3)
+            await asyncio.sleep(wait)
+            wait = self.settings.lease_s / 3
             for key, epoch in list(self._claimed.items()):
                 try:
                     await self.write(self.store.drivers.renew, key, epoch, self.settings.lease_s, time.time())
@@ -640,8 +653,10 @@ class Host:
                     log.warning("%s", error)
                     if (task := self.tasks.get(key)) is not None:
                         task.cancel()
-                except Exception:
-                    log.warning("a lease could not be renewed", exc_info=True)
+                except Exception as error:
+                    log.warning("a lease could not be renewed: %s", error)
+                    wait = min(wait, POLL_S)  # another host may claim what has run out once the database is back
+                    break
 
     async def _watch(self) -> None:
         assert self._poked is not None
@@ -653,8 +668,12 @@ class Host:
                 await self._take_commands()
                 if self._serving:
                     await self._take_experiments()
+                self._reading = True
             except Exception:
-                log.warning("the database could not be read", exc_info=True)
+                if self._reading:  # once for an outage, which may last
+                    log.warning("the database could not be read", exc_info=True)
+                self._reading = False
+                self._read_failed_at = time.monotonic()
 
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
@@ -666,7 +685,11 @@ class Host:
     async def _take_experiments(self) -> None:
         now = time.time()
         free = await asyncio.to_thread(self.store.drivers.claimable, now)
+        free += await asyncio.to_thread(self._left_by_the_dead, now)
         found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
+        if time.monotonic() < self._read_failed_at + self.settings.lease_s / 2:
+            # The database was away, so leases have run out whose holders live: they need a moment to renew them.
+            found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
         theirs = [record.id for record in found if record.source == "python"]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command == "cancel" and c.trial is None}
@@ -683,6 +706,16 @@ class Host:
             elif record.abandoned(now) and record.id not in self._offered:
                 self._offered.add(record.id)
                 self._news.append(how_to_go_on(record))
+
+    def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
+        """Return the experiments whose lease is still alive although their driver is not. Looks every `LEASES_S` seconds."""
+        if time.monotonic() < self._leases_read_at + LEASES_S:
+            return []
+        self._leases_read_at = time.monotonic()
+        return [r for r in self.store.drivers.claimable(now, leased_from=self.owner) if self._is_gone(r.driver_owner)]
+
+    def _is_gone(self, owner: str | None) -> bool:
+        return owner in self._gone or owner_is_dead(owner)
 
     def _take_up(self, record: ExperimentRecord, why: str) -> None:
         self._offered.discard(record.id)

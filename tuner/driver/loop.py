@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -23,7 +24,7 @@ from tuner.domain.trial import Population
 from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, Verdict, suggested
 from tuner.driver.core import Core
 from tuner.driver.fold import Outcome
-from tuner.errors import LostLease
+from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Searcher, Suggestion
 
@@ -34,9 +35,17 @@ T = TypeVar("T")
 BATCH = 500
 """Events folded into one transaction at most."""
 
-RETRY_COMMIT_S = (0.1, 0.3, 1.0, 3.0, 10.0, 10.0, 10.0)
-"""Waits between attempts to commit while the database is out of reach; nothing is answered meanwhile."""
+RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
+"""Waits between attempts to commit while the database is out of reach; the last one repeats. Nothing is answered meanwhile."""
 
+OUTAGE_S = 3600.0
+"""How long a commit is tried while the database is out of reach, by default."""
+
+TRIES = 4
+"""How often a commit is tried after errors that are not known to pass."""
+
+TELL_S = 60.0
+"""How often the log tells of an outage that goes on."""
 
 DELETIONS_S = 30.0
 """How long the end of an experiment waits for deletions of checkpoints."""
@@ -94,8 +103,8 @@ class _Item:
 class ExperimentLoop:
     """Drives one experiment until it has ended or is paused."""
 
-    def __init__(self, core: Core, journal: Journal, groups: Groups) -> None:
-        self.core, self.journal, self.groups = core, journal, groups
+    def __init__(self, core: Core, journal: Journal, groups: Groups, outage_s: float = OUTAGE_S) -> None:
+        self.core, self.journal, self.groups, self.outage_s = core, journal, groups, outage_s
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
         self._early: list[_Item] | None = []  # what came before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
@@ -280,17 +289,24 @@ class ExperimentLoop:
         return [seq] if seq else []
 
     async def _commit(self, batch: Batch) -> None:
-        for wait in (*RETRY_COMMIT_S, None):
+        """Make the batch durable. While the database is away, try again for `outage_s`; other errors are final sooner."""
+        begun, told = time.monotonic(), -TELL_S
+        for tries, wait in enumerate(itertools.chain(RETRY_COMMIT_S, itertools.repeat(RETRY_COMMIT_S[-1])), 1):
             try:
                 await self.journal.commit(batch)
-                return
+                break
             except LostLease:
                 raise
-            except Exception:
-                if wait is None:
+            except Exception as error:
+                away = time.monotonic() - begun
+                if away + wait > self.outage_s if isinstance(error, Retryable) else tries >= TRIES:
                     raise
-                log.warning("a commit failed; trying again in %s s", wait, exc_info=True)
+                if away >= told + TELL_S:
+                    told = away
+                    log.warning("a commit has failed for %.0f s and is tried again: %s", away, error)
                 await asyncio.sleep(wait)
+        if tries > 1:
+            log.warning("the commit went through after %.1f s", time.monotonic() - begun)
 
     def _over(self) -> bool:
         return self.core.ended or self.core.state is ExperimentState.PAUSED

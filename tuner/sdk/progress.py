@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import Retryable, StoreError
 from tuner.names import printable
 from tuner.sdk.echo import Echo
 from tuner.space import Space
@@ -57,7 +58,7 @@ class Progress:
         self._seen_seq = -1
         self._warned_seq = 0
         self._space: Space | None = None
-        self._said_budget = False
+        self._said_budget = self._away = False
         self._failed = 0  # how many trials there were at the last look
         self._told: set[str] = set()  # the failures that were shown
 
@@ -83,8 +84,20 @@ class Progress:
             print(text, file=sys.stderr)
 
     def update(self, last: bool = False) -> None:
+        """Show what is new. While the database is away there is nothing new, and the search goes on."""
         if not self.show:
             return
+        try:
+            self._update(last)
+            self._away = False
+        except StoreError as error:
+            if not isinstance(error, Retryable):
+                raise
+            if not self._away:
+                self._away = True
+                self.say(f"the database does not answer, and the search waits for it: {error}")
+
+    def _update(self, last: bool) -> None:
         record = self.store.experiments.get(self.experiment_id)
         if self._echo is not None:
             for line in self._echo.lines():

@@ -30,6 +30,9 @@ BUSY_TIMEOUT_MS = 30_000
 _CONNECTION = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """How long a PostgreSQL server may be silent, in seconds; the URL's own parameters (``?connect_timeout=3``) come first."""
 
+_PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
+"""Errors that pass: a lost connection, a lock, a full disk (PostgreSQL's 53100, too), a server that became a standby."""
+
 _SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):\S*(?=@)|(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*")
 
 
@@ -153,15 +156,7 @@ def translated(backend: str) -> Iterator[None]:
 
 def translate(error: BaseException, backend: str) -> StoreError:
     text = shown_url(str(error).strip()) or type(error).__name__
-    name = type(error).__name__
-    passing = name in (
-        "OperationalError",
-        "InterfaceError",
-        "SerializationFailure",
-        "DeadlockDetected",
-        "AdminShutdown",
-        "CannotConnectNow",
-    )
+    passing = any(kind.__name__ in _PASSING for kind in type(error).__mro__)
     if passing and "no such table" not in text and "no such column" not in text:
         return StoreUnavailable(f"{backend}: {text}")
     return StoreError(f"{backend}: {text}")

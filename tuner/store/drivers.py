@@ -33,17 +33,24 @@ class Drivers:
         self._database = database
         self._writers: dict[int, Writer] = {}
 
-    def claimable(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments that need a driver and have none that is alive, oldest first.
+    def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
+        """Return the experiments that need a driver and whose lease has run out, oldest first.
 
         These are the experiments that are to run, and paused ones that a user wants resumed or cancelled.
+
+        Args:
+            now: the time.
+            leased_from: if given, return instead the experiments whose lease is alive and belongs to anybody but this owner.
         """
         wanted = exists().where(
             command.c.experiment_id == experiment.c.id,
             command.c.state == "pending",
             command.c.command.in_(["resume", "cancel"]),
         )
-        free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
+        if leased_from is None:
+            free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
+        else:
+            free = and_(experiment.c.lease_until > now, experiment.c.driver_owner != leased_from)
         to_run = or_(experiment.c.state.in_(_ACTIVE), and_(experiment.c.state == ExperimentState.PAUSED, wanted))
         query = select(*COLUMNS).where(free, to_run).order_by(experiment.c.id)
         with self._database.read() as connection:

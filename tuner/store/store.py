@@ -32,7 +32,7 @@ class Store:
     trials: find, sort and list trials, their segments and checkpoints.
     metrics: names and curves.
     log: decisions and events, as people read them.
-    changes: the rows that changed behind an entry of the log.
+    changes: the rows that changed after an entry of the log.
     ranks: what ranks use.
     logs: what ranks print.
     code: training functions that travel by value.
@@ -72,6 +72,11 @@ class Store:
     def check(self) -> None:
         """Raise StoreError unless the database answers and has the tables of this version."""
         self._database.check()
+
+    def check_write(self) -> None:
+        """Write something that changes nothing. StoreError if the database takes no writes, because its disk is full, say."""
+        with self._database.write() as cursor:
+            cursor.execute("UPDATE alembic_version SET version_num = version_num")
 
     def close(self) -> None:
         self._database.close()

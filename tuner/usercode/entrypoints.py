@@ -1,43 +1,46 @@
-"""Whether an entrypoint ("module:function") can be imported and called: asked of a helper process, so that the asker never
-runs user code, and answered in milliseconds once the helper has the big libraries loaded.
+"""Checks that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
-The helper forks a child for every question. The child imports the module afresh, so an edited file is seen and an import
-that hangs, prints or ends its process harms nobody. Afterwards the helper itself loads the well-known libraries that the
-child had needed (torch takes seconds), which makes the next child quick.
+The questions go to helper processes (`tuner.usercode.import_check`). A helper forks a child for each question, so an import
+that hangs, prints or ends its process harms nobody. A second helper starts when the first one is busy, up to a limit; one
+slow import therefore holds up only those who ask about the same entrypoint.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-import importlib
-import inspect
 import json
 import os
-import platform
 import select
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import EntrypointError
-from tuner.names import did_you_mean
+from tuner.errors import CheckerBusy, EntrypointError
+from tuner.usercode.import_check import File, stat
 
-#: loaded by the helper itself as soon as one entrypoint has needed them
-HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
 TIMEOUT_S = 60.0
-MAX_FILES = 2_000
+"""How long an import may take."""
 
-File = tuple[str, int, int]  # path, mtime in ns, size
+HELPERS = 4
+"""How many imports run at the same time."""
+
+KEPT = 2
+"""How many idle helpers stay; each one holds the big libraries in memory."""
+
+WAITING = 32
+"""How many callers wait for an answer; further ones are refused."""
+
+FORGET_S = (1.0, 60.0)
+"""A failure is remembered for as long as it took to find, within these bounds, or until a file of the module changes."""
+
+KNOWN = 10_000
+"""How many answers are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,257 +52,256 @@ class Entrypoint:
     files: tuple[File, ...] = ()
 
 
-class EntrypointChecker:
-    """Asks the helper, which is started with the first question and lives until `close`. Any thread may ask."""
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why an entrypoint cannot be used, and until when that is taken for granted."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    message: str
+    until: float
+    files: tuple[File | str, ...]  # a path alone: there was no such file
+
+
+@dataclass(slots=True)
+class _Question:
+    """An import that a helper is working on. Everybody who asks the same thing meanwhile waits for its answer."""
+
+    text: str
+    module: str
+    sys_path: tuple[str, ...]
+    answered: threading.Event = field(default_factory=threading.Event)
+    answer: Entrypoint | _Failure | CheckerBusy | None = None
+
+
+class EntrypointChecker:
+    """Asks helper processes, which start when they are needed and live until `close`. Any thread may ask.
+
+    timeout_s: how long an import may take. helpers: how many imports may run at once. waiting: how many callers may wait
+    for an answer; another one gets CheckerBusy.
+    """
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, helpers: int = HELPERS, waiting: int = WAITING) -> None:
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._helper: subprocess.Popen[str] | None = None
-        self._known: dict[str, Entrypoint] = {}
+        self._helpers, self._limit = helpers, helpers + waiting
+        self._lock = threading.Condition()
+        self._idle: list[_Helper] = []
+        self._busy: list[_Helper] = []
+        self._known: dict[str, Entrypoint | _Failure] = {}
+        self._asked: dict[str, _Question] = {}
+        self._waiting = 0
+        self._closed = False
+
+    @property
+    def capacity(self) -> int:
+        """Return how many callers may be inside `check` at once."""
+        return self._limit
 
     def check(
         self, entrypoint: str, sys_path: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> Entrypoint:
-        """EntrypointError says what is wrong with it, in which file and line.
+        """Import the entrypoint in a helper. EntrypointError says what is wrong with it, in which file and line.
 
-        `sys_path` comes before the helper's own, and `environ` is added to its environment.
+        CheckerBusy if too many callers wait already, or if the checker is closed. `sys_path` comes before the helper's own,
+        and `environ` is added to its environment.
         """
         return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
 
     def check_function(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
     ) -> Entrypoint:
-        """As `check`, for a function that a scheduler or a stopper calls; an error points at `pointer`."""
+        """Do as `check` for a function that a scheduler or a stopper calls; an error points at `pointer`."""
         return self._check(name, sys_path, environ, pointer, trainable=False)
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the helpers."""
+        with self._lock:
+            return [helper.pid for helper in (*self._idle, *self._busy)]
+
+    def close(self) -> None:
+        """End all helpers at once, with the imports that they are at. Who waits for an answer gets CheckerBusy."""
+        with self._lock:
+            self._closed = True
+            helpers = [*self._idle, *self._busy]
+            self._idle.clear()
+            self._lock.notify_all()
+        for helper in helpers:
+            helper.end()
 
     def _check(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
     ) -> Entrypoint:
-        question = {
-            "entrypoint": name,
-            "sys_path": list(sys_path),
-            "environ": dict(environ or {}),
-            "trainable": trainable,
-        }
-        key = json.dumps(question)
-        with self._lock:
-            known = self._known.get(key)
-            if known is not None and all(_stat(file[0]) == file for file in known.files):
-                return known
-            answer = self._ask({**question, "timeout_s": self._timeout_s})
-            if error := answer.get("error"):
-                raise EntrypointError(error, pointer)
-            files = tuple((str(path), int(mtime), int(size)) for path, mtime, size in answer["files"])
-            found = self._known[key] = Entrypoint(name, answer["hash"], files)
-            return found
-
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        for attempt in (1, 2):  # a helper that has died meanwhile is replaced, once
-            helper = self._helper or self._start()
-            try:
-                assert helper.stdin is not None
-                assert helper.stdout is not None
-                helper.stdin.write(json.dumps(question) + "\n")
-                helper.stdin.flush()
-                if line := helper.stdout.readline():
-                    answer: dict[str, Any] = json.loads(line)
-                    return answer
-            except OSError:
-                pass
-            self._stop()
-            if attempt == 2:
-                break
-        raise EntrypointError(
-            "the process that checks entrypoints cannot be started; see the service's log", "/entrypoint"
+        text = json.dumps(
+            {
+                "entrypoint": name,
+                "sys_path": list(sys_path),
+                "environ": dict(environ or {}),
+                "trainable": trainable,
+                "timeout_s": self._timeout_s,
+            }
         )
+        answer = self._find(text, name.partition(":")[0], tuple(sys_path))
+        if isinstance(answer, Entrypoint):
+            return answer
+        raise EntrypointError(answer.message, pointer)
 
-    def _start(self) -> subprocess.Popen[str]:
-        self._helper = subprocess.Popen(
-            [sys.executable, "-m", "tuner.usercode.entrypoints"],
+    def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
+        """Return what is known, or wait for the answer to the question that runs already, or ask it."""
+        with self._lock:
+            known = self._known.get(text)
+        if known is not None and _holds(known):  # looks at files, and a slow disk must hold up nobody else
+            return known
+        with self._lock:
+            if self._closed:
+                raise CheckerBusy("the service is ending")
+            if self._waiting >= self._limit:
+                raise CheckerBusy(f"{self._waiting} other requests wait for the import of their entrypoints")
+            self._waiting += 1
+            question = self._asked.get(text)
+            mine = question is None
+            if question is None:
+                question = self._asked[text] = _Question(text, module, sys_path)
+        try:
+            if mine:
+                self._answer(question)
+            else:
+                question.answered.wait()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        if isinstance(question.answer, Entrypoint | _Failure):
+            return question.answer
+        raise question.answer or CheckerBusy("the check was interrupted")
+
+    def _answer(self, question: _Question) -> None:
+        """Ask a helper and tell everybody who waits for this question."""
+        try:
+            question.answer = self._ask(question)
+        except CheckerBusy as error:
+            question.answer = error
+        except OSError as error:
+            question.answer = CheckerBusy(f"no process that checks entrypoints can be started: {error}")
+        finally:
+            with self._lock:
+                del self._asked[question.text]
+                if isinstance(question.answer, Entrypoint | _Failure):
+                    if len(self._known) >= KNOWN:
+                        self._known.clear()
+                    self._known[question.text] = question.answer
+            question.answered.set()
+
+    def _ask(self, question: _Question) -> Entrypoint | _Failure:
+        begun = time.monotonic()
+        seen = _module_files(question.module, question.sys_path)  # before the import: an edit meanwhile is noticed
+        for _ in range(2):  # a helper that has died meanwhile is replaced, once
+            helper = self._take()
+            begun = time.monotonic()
+            answer = helper.ask(question.text)
+            self._give_back(helper, alive=answer is not None)
+            if answer is not None:
+                break
+        else:
+            return _Failure("the process that checks entrypoints cannot be started; see the service's log", begun, ())
+        files = tuple((str(path), int(mtime), int(size)) for path, mtime, size in answer.get("files", ()))
+        if error := answer.get("error"):
+            took = time.monotonic() - begun
+            until = time.monotonic() + min(max(took, FORGET_S[0]), FORGET_S[1])
+            return _Failure(error, until, (*seen, *files))
+        return Entrypoint(json.loads(question.text)["entrypoint"], answer["hash"], files)
+
+    def _take(self) -> _Helper:
+        """Wait for a free helper, starting one if there may be more, and return it."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed or self._idle or len(self._busy) < self._helpers)
+            if self._closed:
+                raise CheckerBusy("the service is ending")
+            ready = next((helper for helper in self._idle if helper.is_ready()), None)
+            if ready is None and len(self._idle) + len(self._busy) < self._helpers:
+                helper = _Helper()
+            else:
+                helper = ready or self._idle[0]
+                self._idle.remove(helper)
+            self._busy.append(helper)
+            return helper
+
+    def _give_back(self, helper: _Helper, alive: bool) -> None:
+        with self._lock:
+            self._busy.remove(helper)
+            closed = self._closed
+            kept = alive and not closed and len(self._idle) < KEPT
+            if kept:
+                self._idle.append(helper)
+            self._lock.notify()
+        if not kept:
+            helper.end()
+        if closed:
+            raise CheckerBusy("the service is ending")
+
+
+class _Helper:
+    """A helper process in a session of its own, so that Ctrl-C at a terminal does not reach it and `end` reaches its children."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.usercode.import_check"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
-        return self._helper
+        self._ending = threading.Lock()
+        self._ready = False
 
-    def _stop(self) -> None:
-        helper, self._helper = self._helper, None
-        if helper is None:
-            return
-        for pipe in (helper.stdin, helper.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # something unsent to a helper that is gone
-                    pipe.close()  # the helper ends when it reads the end of its input
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_ready(self) -> bool:
+        """Return False while the helper starts, or loads libraries after its last answer. A dead one counts as ready."""
+        if not self._ready:
+            assert self._process.stdout is not None
+            self._ready = bool(select.select([self._process.stdout], [], [], 0)[0])
+        return self._ready
+
+    def ask(self, question: str) -> dict[str, Any] | None:
+        """Return the answer to a question; None if the helper has died."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._ready = False
         try:
-            helper.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            helper.kill()
-            helper.wait()
-
-
-def _stat(path: str) -> File | None:
-    try:
-        found = os.stat(path)
-    except OSError:
+            self._process.stdout.readline()  # it says that it is ready
+            self._process.stdin.write(question + "\n")
+            self._process.stdin.flush()
+            if line := self._process.stdout.readline():
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        except (OSError, ValueError):  # it has died, or `end` was called meanwhile
+            pass
         return None
-    return path, found.st_mtime_ns, found.st_size
+
+    def end(self) -> None:
+        """Kill the helper and the import that it is at."""
+        with self._ending, contextlib.suppress(ProcessLookupError):
+            if self._process.returncode is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # something unsent to a helper that is gone
+            self._process.stdin.close()
 
 
-# -- the helper --------------------------------------------------------------------------------------------------------
+def _holds(known: Entrypoint | _Failure) -> bool:
+    """Return whether an answer is still right, as far as the user's files tell."""
+    if isinstance(known, Entrypoint):
+        return all(stat(file[0]) == file for file in known.files)
+    if time.monotonic() >= known.until:
+        return False
+    return all(stat(file) is None if isinstance(file, str) else stat(file[0]) == file for file in known.files)
 
 
-def main() -> None:
-    """Answer questions, one JSON object a line, until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what imports print must not come between the answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is meant for the service, which then ends this
-    for line in sys.stdin:
-        question = json.loads(line)
-        work = functools.partial(
-            examine, *(question[name] for name in ("entrypoint", "sys_path", "environ", "trainable"))
-        )
-        answer = in_a_child(work, question["timeout_s"])
-        print(json.dumps(answer), file=answers)
-        for name in answer.get("heavy", ()):
-            if name not in sys.modules:
-                with contextlib.suppress(Exception):
-                    importlib.import_module(name)
-
-
-def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-    """What `work` returns in a forked child, or {"error": ...} where the child dies or takes too long."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        with open(os.devnull) as nothing:
-            os.dup2(nothing.fileno(), 0)
-        try:
-            answer = work()
-        except BaseException as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        with os.fdopen(writing, "w") as pipe:
-            json.dump(answer, pipe)
-        os._exit(0)
-    os.close(writing)
-    text, late = _read(reading, timeout_s)
-    if late:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if late:
-        return {"error": f"importing it takes longer than {timeout_s:g} s"}
-    if not text:
-        code = os.waitstatus_to_exitcode(status)
-        how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
-        return {"error": f"importing it ends the process, {how}"}
-    answer = json.loads(text)
-    return dict(answer)
-
-
-def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
-    """(all that comes, whether it took too long)."""
-    deadline = time.monotonic() + timeout_s
-    parts: list[bytes] = []
-    with os.fdopen(pipe, "rb", buffering=0) as source:
-        while True:
-            ready, _, _ = select.select([source], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return "", True
-            part = source.read(65536)
-            if not part:
-                return b"".join(parts).decode(), False
-            parts.append(part)
-
-
-def examine(
-    entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
-) -> dict[str, Any]:
-    """Import it, here, and see if it can be called: a `trainable` with a configuration.
-
-    Returns {"hash", "files", "heavy"} or {"error"}.
-    """
-    os.environ.update(environ)
-    module_name, _, qualname = entrypoint.partition(":")
-    sys.path[:0] = [path for path in sys_path if path not in sys.path]
-    before = set(sys.modules)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except BaseException as error:  # an import may raise anything, SystemExit too
-        return {"error": f"cannot import {module_name}: {_last_line(error)}{_where(error)}", "heavy": _heavy(before)}
-    for part in qualname.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            return {"error": f"{module_name} has no {qualname!r}{_near(part, found)}", "heavy": _heavy(before)}
-    if not callable(found):
-        return {"error": f"{entrypoint} is no function but {type(found).__name__} {found!r:.60}"}
-    try:
-        if trainable:
-            inspect.signature(found).bind({})
-    except TypeError as error:
-        return {"error": f"{entrypoint} cannot be called with a configuration: {error}"}
-    except ValueError:  # a builtin that does not tell its signature
-        pass
-    files = _own_files()
-    return {"hash": _digest(entrypoint, files), "files": files, "heavy": _heavy(before)}
-
-
-def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()
-
-
-def _where(error: BaseException) -> str:
-    """The innermost line of the user's: not of the import system, not of an installed package, where there is a choice."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}, line {error.lineno})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    frames = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
-    own = [frame for frame in frames if not _installed(frame.filename)]
-    if not frames:
-        return ""
-    frame = (own or frames)[-1]
-    return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
-
-
-def _near(name: str, owner: Any) -> str:
-    names = [other for other in dir(owner) if not other.startswith("_") and callable(getattr(owner, other, None))]
-    return did_you_mean(name, names, "'")
-
-
-def _heavy(before: set[str]) -> list[str]:
-    return [name for name in HEAVY if name in sys.modules and name not in before]
-
-
-def _own_files() -> list[File]:
-    """The loaded source files that belong to nobody's installed package."""
-    files = []
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and not _installed(path) and (found := _stat(path)):
-            files.append(found)
-    return sorted(files)[:MAX_FILES]
-
-
-_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_PACKAGE = str(Path(__file__).resolve().parents[1])
-
-
-def _installed(path: str) -> bool:
-    return path.startswith((*_LIBRARY, _PACKAGE + os.sep)) or f"{os.sep}site-packages{os.sep}" in path
-
-
-def _digest(entrypoint: str, files: Sequence[File]) -> str:
-    content = hashlib.blake2b(f"{entrypoint}\0{platform.python_version()}".encode(), digest_size=16)
-    for path, _, _ in files:
-        content.update(path.encode() + b"\0")
-        content.update(Path(path).read_bytes())
-    return content.hexdigest()
-
-
-if __name__ == "__main__":
-    main()
+def _module_files(module: str, sys_path: Sequence[str]) -> tuple[File | str, ...]:
+    """Return the files in which the module may be, as they are now, without importing anything."""
+    parts = module.split(".")
+    found: list[File | str] = []
+    for folder in sys_path:
+        for path in (Path(folder, *parts[:-1], f"{parts[-1]}.py"), Path(folder, *parts, "__init__.py")):
+            found.append(stat(str(path)) or str(path))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Pickling of what people hand over, and what in it cannot be pickled, so that an error can name it."""
+"""Pickles the functions and objects of users, and names the part of them that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """By cloudpickle, and two things beside that it cannot do.
+    """Pickle a value with cloudpickle, and two kinds of objects that cloudpickle cannot handle.
 
-    References to objects in Ray's store stay good, as long as the process that made them lives; without this, `ray.get` of one
-    would wait for ever in another process. Modules of a class of their own, as that of `optuna.integration`, which load what is
-    in them when it is used, are imported again.
+    A reference to an object in Ray's store stays valid as long as the process that made it lives; cloudpickle alone would make
+    `ray.get` of it wait for ever in another process. A module whose class is not the usual one, such as `optuna.integration`,
+    which loads its content on first use, is imported again.
     """
     import cloudpickle
 
@@ -36,7 +36,7 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
 
 
 def culprits(function: Any) -> list[str]:
-    """The innermost things that a function, or what wraps it, refers to and that cannot be pickled by themselves, in words:
+    """Return the innermost objects that a function refers to and that cannot be pickled, each in words such as
     "the closure variable 'lock' (lock)".
     """
     while hasattr(function, "inner"):
@@ -47,7 +47,7 @@ def culprits(function: Any) -> list[str]:
 
 
 def _search(value: Any, path: str, seen: set[int], found: list[str]) -> None:
-    """Go down to where pickling fails: into variables of functions, methods of classes, attributes, and items."""
+    """Search variables of functions, methods of classes, attributes and items for the objects at which pickling fails."""
     if id(value) in seen or len(seen) > 1000 or _picklable(value):
         return
     seen.add(id(value))

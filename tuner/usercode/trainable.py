@@ -1,4 +1,4 @@
-"""A training function on its way to another process: importable by name, or by value with what it needs there."""
+"""Prepares a training function for another process, which imports it by name or unpickles it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpic
 def by_value(
     function: Callable[..., Any] | None, *, space_blob: bytes | None = None, parts_blob: bytes | None = None
 ) -> CodeRecord:
-    """The record under which a function is stored. `None` for one that is imported by its entrypoint.
+    """Return the record under which a function is stored; `function` is None if workers import it by its entrypoint.
 
-    EntrypointError where it takes no argument, or cannot be pickled; the message names the part that cannot.
+    EntrypointError if the function takes no argument, or cannot be pickled; the message names the part that cannot.
     """
     blob = None
     if function is not None:
@@ -48,7 +48,7 @@ def by_value(
 
 
 def check_signature(function: Callable[..., Any]) -> None:
-    """EntrypointError unless the function can be called with one argument, the configuration."""
+    """Raise EntrypointError unless the function can be called with one argument, the configuration."""
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
         raise EntrypointError(f"expected a function of the configuration, got {function!r}", "/trainable")
@@ -61,7 +61,7 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """cloudpickle of the function; EntrypointError names what in it cannot be pickled."""
+    """Pickle the function. EntrypointError names the part of it that cannot be pickled."""
     try:
         return dumps(function)
     except Exception as error:
@@ -74,7 +74,7 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
 
 
 def _own_path() -> list[str]:
-    """`sys.path` without what every process of this Python has, and libraries (Ray is one) may add to when imported."""
+    """Return `sys.path` without the folders of this Python's libraries, which every process has."""
     paths = sysconfig.get_paths()
     libraries = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     entries = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]

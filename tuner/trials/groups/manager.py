@@ -436,7 +436,7 @@ class GroupManager:
                 if echo is not None and echo_until is not None and now >= echo_until:
                     return _failed(_lost(echo), _reports(results))
                 if leave_until is not None and now >= leave_until:
-                    if now < save_until and await self._saves(running, missing):
+                    if await self._saves(running, missing, too_long=now >= save_until):
                         leave_until = now + min(_LOOK_S, limits.stop_grace_s)
                         continue
                     return _failed(await self._stayed(running, missing), _reports(results))
@@ -483,12 +483,16 @@ class GroupManager:
 
     # -- failures in detail
 
-    async def _saves(self, running: _Running, ranks: list[int] | None = None) -> bool:
+    async def _saves(self, running: _Running, ranks: list[int] | None = None, *, too_long: bool = False) -> bool:
         """Return whether one of these ranks is leaving and has a checkpoint that is not committed yet.
 
         A rank that has only just finished counts, too.
+
+        too_long: count only ranks that wait for the driver, as they do while it cannot commit.
         """
         answers = await self._ask(running.launch.segment_id, "progress", ranks)
+        if too_long:
+            return any(isinstance(a, Progress) and a.saving and a.waiting for a in answers.values())
         return any(a is None or (isinstance(a, Progress) and a.saving) for a in answers.values())
 
     async def _inspect(self, running: _Running, rank: int) -> Findings:

@@ -42,6 +42,12 @@ class Outbox:
         self._closed = self._ended = False
         self._thread: threading.Thread | None = None
         self._error: ReportsLost | None = None
+        self.answered_at = time.monotonic()  # when the driver last had what was sent
+
+    @property
+    def waits(self) -> bool:
+        """Return whether reports have been sent and the driver has not committed them yet."""
+        return self._sending.locked() and bool(self._messages)
 
     def put(self, message: ReportMsg) -> None:
         """Send the message soon; return at once."""
@@ -111,6 +117,7 @@ class Outbox:
                 self._news.notify_all()
             raise lost from error
         with self._news:
+            self.answered_at = time.monotonic()
             self._acknowledged = last
             del self._messages[: sum(message.report_no <= last for message in self._messages)]
             self._news.notify_all()

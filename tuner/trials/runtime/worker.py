@@ -221,7 +221,11 @@ class Rank:
         running = segment.session
         # Before the function is entered, a slow rank does not count as one that hangs.
         idle = time.monotonic() - running.progressed_at if segment.thread is not None else 0.0
-        return Progress(running.count, idle, running.waiting_for_verdict, running.saving)
+        waits = running.waiting_for_verdict
+        if segment.outbox is not None:  # while the driver cannot commit, nothing here hangs
+            idle = min(idle, time.monotonic() - segment.outbox.answered_at)
+            waits = waits or segment.outbox.waits
+        return Progress(running.count, idle, waits, running.saving)
 
     @ray.method(concurrency_group="control")
     def stacks(self) -> str:

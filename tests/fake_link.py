@@ -1,0 +1,33 @@
+"""In the place of `tuner.driver.link`: the same lines, and no Ray. The address says how it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main() -> None:
+    sys.stdin.readline()
+    address = sys.stdin.readline().strip()
+    if address == "nowhere":
+        say(trouble="Ray at nowhere could not be reached", log="it could not be reached")
+        sys.exit(1)
+    say(up=f"host at {address}", news=[])
+    for line in sys.stdin:
+        question = json.loads(line)
+        if question["ask"] == "poke":
+            say(up="host", news=["poked"])
+        elif question["segment"] == "crash":
+            sys.exit(3)
+        elif question["segment"] == "silent":
+            say(answer=question["id"], error="the driver does not answer: GetTimeoutError")
+        else:
+            say(answer=question["id"], found={"0": {"stack": f"{question['segment']} at {address}"}})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Whether the service can do its work: the database takes writes, it has this version's tables, and the driver answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tuner.errors import StoreError
+from tuner.store import Store
+
+PATIENCE_S = 3.0
+"""How long a readiness check waits for the database before it says that there is no answer."""
+
+AGAIN_S = 1.0
+"""A write that succeeded so recently is not repeated: probes must not turn into load."""
+
+
+class Readiness:
+    """Looks at the database in a thread of its own, one look at a time, however many ask and however long it takes."""
+
+    def __init__(self, store: Store, problem: Callable[[], str | None]) -> None:
+        self._store, self._problem = store, problem
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
+        self._looking: Future[str | None] | None = None
+        self._since = 0.0
+        self._wrote_at = float("-inf")
+
+    async def problems(self) -> list[str]:
+        """Return what keeps the service from working; nothing if it is ready."""
+        found = [await self._database(), self._problem()]
+        return [problem for problem in found if problem is not None]
+
+    def close(self) -> None:
+        """Start no further look."""
+        self._thread.shutdown(wait=False)
+
+    async def _database(self) -> str | None:
+        if self._looking is None or self._looking.done():
+            self._since = time.monotonic()
+            self._looking = self._thread.submit(self._look)
+        look = asyncio.wrap_future(self._looking)
+        done, _ = await asyncio.wait([look], timeout=max(0.0, self._since + PATIENCE_S - time.monotonic()))
+        if done:
+            return look.result()
+        return f"the database has not answered for {time.monotonic() - self._since:.0f} s"
+
+    def _look(self) -> str | None:
+        try:
+            self._store.check()
+            if time.monotonic() >= self._wrote_at + AGAIN_S:
+                self._store.check_write()
+                self._wrote_at = time.monotonic()
+        except StoreError as error:
+            return str(error)
+        return None

@@ -1,0 +1,180 @@
+"""A Ray of the service's own: `ray start --head`, found again later, watched by its processes, and ended with all it started.
+
+Nothing here imports Ray, so the service can watch a head without being a process that Ray may end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tuner.domain.keys import keyed_seed
+from tuner.errors import ClusterUnreachable
+
+MARK = "_TUNER_RAY_HEAD"
+"""A variable that every process of a head has in its environment. Ray's workers change their names, so these do not tell."""
+
+_PARTS = ("gcs_server", "raylet")
+"""The processes without which a head is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head that was alive when it was found or started."""
+
+    address: str
+    parts: tuple[psutil.Process, ...]
+
+    def dead(self) -> str | None:
+        """Return the name of a process that is gone; None if the head is alive."""
+        for name, process in zip(_PARTS, self.parts, strict=True):
+            if not _runs(process):
+                return name
+        return None
+
+
+def find_head(home: Path) -> Head | None:
+    """Return the head that was started for this home, if both of its processes are alive."""
+    try:
+        address = _marker(home).read_text().strip()
+    except OSError:
+        return None
+    scratch, found = str(_scratch(home)), {}
+    for process in psutil.process_iter(["name", "cmdline"]):
+        name = process.info["name"] or ""
+        if name in _PARTS and scratch in " ".join(process.info["cmdline"] or ()) and _runs(process):
+            found[name] = process
+    if len(found) < len(_PARTS) or not _listens(found["gcs_server"], address):
+        return None
+    return Head(address, tuple(found[name] for name in _PARTS))
+
+
+def start_head(home: Path) -> Head:
+    """Return the head of this home, starting one if there is none; what a dead one has left behind is ended first.
+
+    ClusterUnreachable if Ray cannot be started.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        if (head := find_head(home)) is not None:
+            return head
+        _end(home, patience_s=0.0)
+        if not _has_token():
+            _ray_command(home, "get-auth-token", "--generate")
+        done = _ray_command(
+            home,
+            "start",
+            "--head",
+            "--port=0",
+            "--disable-usage-stats",
+            "--include-dashboard=false",
+            f"--temp-dir={_scratch(home)}",
+        )
+        found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
+        if done.returncode or not found:
+            raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
+        _marker(home).write_text(found[1])
+        if (head := find_head(home)) is None:
+            raise ClusterUnreachable("Ray was started and ended at once; its logs are in /tmp/ray and in the home")
+        return head
+
+
+def stop_head(home: Path) -> bool:
+    """End the Ray that `start_head` started for this home, with all that runs on it. Return whether there was one."""
+    _marker(home).unlink(missing_ok=True)
+    return _end(home, patience_s=10.0)
+
+
+def was_stopped(home: Path) -> bool:
+    """Return whether somebody has ended the head by `stop_head`, so that it is not to be started again."""
+    return not _marker(home).exists()
+
+
+def _end(home: Path, patience_s: float) -> bool:
+    """End all processes of a head; those that are still there after `patience_s` are killed."""
+    processes = _processes(home)
+    if patience_s:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        _, stubborn = psutil.wait_procs(processes, timeout=patience_s)
+    else:
+        stubborn = processes
+    for _ in range(5):
+        if not stubborn:
+            break
+        for process in stubborn:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(stubborn, timeout=5)
+        stubborn = [process for process in _processes(home) if _runs(process)]  # what they had just started
+    return bool(processes)
+
+
+def _processes(home: Path) -> list[psutil.Process]:
+    """Return the processes that belong to the head of this home, by their environment or their command line."""
+    scratch = str(_scratch(home))
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            ours = scratch in " ".join(process.info["cmdline"] or ()) or process.environ().get(MARK) == scratch
+            if ours and process.pid != os.getpid() and _runs(process):
+                found.append(process)
+    return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _listens(gcs: psutil.Process, address: str) -> bool:
+    """Return whether this process listens at the port of the address: the marker may be of an earlier head."""
+    port = int(address.rpartition(":")[2])
+    try:
+        return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in gcs.net_connections("tcp"))
+    except psutil.Error:
+        return False
+
+
+def _marker(home: Path) -> Path:
+    return home / "ray_address"
+
+
+def _scratch(home: Path) -> Path:
+    """Return the folder of Ray's own files for this home. It is not under the home: paths of Unix sockets must be short."""
+    return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Let one process at a time look for a head and start one."""
+    with open(home / "ray_lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _has_token() -> bool:
+    """Return whether Ray has a token already. Asking Ray itself costs a second."""
+    if "RAY_AUTH_TOKEN" in os.environ:
+        return True
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
+
+
+def _ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Ray's own command line, in a session of its own, so that a Ctrl-C here does not reach what it starts."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)

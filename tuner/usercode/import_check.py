@@ -1,0 +1,210 @@
+"""The helper process of `tuner.usercode.entrypoints`: imports an entrypoint in a forked child and says what is wrong with it.
+
+The child imports the module afresh, so an edited file is seen. Afterwards the helper itself loads the well-known libraries
+that the child had needed (torch takes seconds), which makes the next child quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import platform
+import select
+import signal
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.names import did_you_mean
+
+HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
+"""Libraries that the helper itself loads as soon as one entrypoint has needed them."""
+
+MAX_FILES = 2_000
+
+File = tuple[str, int, int]  # path, mtime in ns, size
+
+
+def stat(path: str) -> File | None:
+    """Return what tells that a file has changed; None if there is no such file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return path, found.st_mtime_ns, found.st_size
+
+
+def main() -> None:
+    """Answer questions, one JSON object a line, until standard input ends. An empty line says that the next may come."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what imports print must not come between the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is meant for the service, which then ends this
+    print(file=answers)
+    for line in sys.stdin:
+        question = json.loads(line)
+        work = functools.partial(
+            examine, *(question[name] for name in ("entrypoint", "sys_path", "environ", "trainable"))
+        )
+        answer = in_a_child(work, question["timeout_s"])
+        print(json.dumps(answer), file=answers)
+        for name in answer.get("heavy", ()):
+            if name not in sys.modules:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        print(file=answers)
+
+
+def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+    """Return what `work` returns in a forked child, or {"error": ...} if the child dies or takes too long."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
+        try:
+            answer = work()
+        except BaseException as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(0)
+    os.close(writing)
+    text, late = _read(reading, timeout_s)
+    if late:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if late:
+        return {"error": f"importing it takes longer than {timeout_s:g} s"}
+    if not text:
+        code = os.waitstatus_to_exitcode(status)
+        how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        return {"error": f"importing it ends the process, {how}"}
+    answer = json.loads(text)
+    return dict(answer)
+
+
+def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
+    """Read a pipe to its end. Return (the text, whether it took too long)."""
+    deadline = time.monotonic() + timeout_s
+    parts: list[bytes] = []
+    with os.fdopen(pipe, "rb", buffering=0) as source:
+        while True:
+            ready, _, _ = select.select([source], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return "", True
+            part = source.read(65536)
+            if not part:
+                return b"".join(parts).decode(), False
+            parts.append(part)
+
+
+def examine(
+    entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
+) -> dict[str, Any]:
+    """Import an entrypoint in this process and check that it can be called: a `trainable` with a configuration.
+
+    Returns {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if something is wrong.
+    """
+    os.environ.update(environ)
+    module_name, _, qualname = entrypoint.partition(":")
+    sys.path[:0] = [path for path in sys_path if path not in sys.path]
+    before = set(sys.modules)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except BaseException as error:  # an import may raise anything, SystemExit too
+        message = f"cannot import {module_name}: {_last_line(error)}{_where(error)}"
+        return {"error": message, "files": _files_of(error), "heavy": _heavy(before)}
+    for part in qualname.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            message = f"{module_name} has no {qualname!r}{_near(part, found)}"
+            return {"error": message, "files": _own_files(), "heavy": _heavy(before)}
+    files, heavy = _own_files(), _heavy(before)
+    if not callable(found):
+        message = f"{entrypoint} is no function but {type(found).__name__} {found!r:.60}"
+        return {"error": message, "files": files, "heavy": heavy}
+    try:
+        if trainable:
+            inspect.signature(found).bind({})
+    except TypeError as error:
+        message = f"{entrypoint} cannot be called with a configuration: {error}"
+        return {"error": message, "files": files, "heavy": heavy}
+    except ValueError:  # a builtin that does not tell its signature
+        pass
+    return {"hash": _digest(entrypoint, files), "files": files, "heavy": heavy}
+
+
+def _last_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _where(error: BaseException) -> str:
+    """Return the innermost line of the user's code in the traceback, or of a library if there is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}, line {error.lineno})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    frames = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
+    own = [frame for frame in frames if not _installed(frame.filename)]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
+
+
+def _near(name: str, owner: Any) -> str:
+    names = [other for other in dir(owner) if not other.startswith("_") and callable(getattr(owner, other, None))]
+    return did_you_mean(name, names, "'")
+
+
+def _heavy(before: set[str]) -> list[str]:
+    return [name for name in HEAVY if name in sys.modules and name not in before]
+
+
+def _files_of(error: BaseException) -> list[File]:
+    """Return the user's files that took part in an import that failed: those that are loaded, and those of the traceback."""
+    names = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    if isinstance(error, SyntaxError) and error.filename:
+        names.add(error.filename)
+    own = {found for name in names if not _installed(name) and (found := stat(name))}
+    return sorted({*_own_files(), *own})[:MAX_FILES]
+
+
+def _own_files() -> list[File]:
+    """Return the loaded source files that belong to no installed package."""
+    files = []
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py") and not _installed(path) and (found := stat(path)):
+            files.append(found)
+    return sorted(files)[:MAX_FILES]
+
+
+_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+def _installed(path: str) -> bool:
+    return path.startswith((*_LIBRARY, _PACKAGE + os.sep)) or f"{os.sep}site-packages{os.sep}" in path
+
+
+def _digest(entrypoint: str, files: Sequence[File]) -> str:
+    content = hashlib.blake2b(f"{entrypoint}\0{platform.python_version()}".encode(), digest_size=16)
+    for path, _, _ in files:
+        content.update(path.encode() + b"\0")
+        content.update(Path(path).read_bytes())
+    return content.hexdigest()
+
+
+if __name__ == "__main__":
+    main()
