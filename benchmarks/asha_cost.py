@@ -20,9 +20,10 @@ from collections import deque
 
 from tuner.domain import events as e
 from tuner.domain.experiment import Limits, Objective, Spec
-from tuner.driver.actions import Launch
+from tuner.domain.segments import SegmentRef
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.driver.core.actions import RunSegment
 from tuner.space import Space, loguniform, uniform
 
 BLOCK = 100
@@ -85,7 +86,7 @@ def measure(trials: int) -> list[tuple[int, float]]:
         )
         began = time.thread_time()
         core.handle(event)
-        verdict = core.verdict(trial, segment)
+        verdict = core.verdict(SegmentRef(trial, segment))
         spent += time.thread_time() - began
         count += 1
         if count == BLOCK:
@@ -102,10 +103,10 @@ def measure(trials: int) -> list[tuple[int, float]]:
 
 def start(core: Core, actions: list[object], running: deque[tuple[int, int]], now: float) -> None:
     for action in actions:
-        if isinstance(action, Launch):
-            core.first_milestone(action.trial)
-            core.handle(e.SegmentStarted(time=now, trial=action.trial, segment=action.segment))
-            running.append((action.trial, action.segment))
+        if isinstance(action, RunSegment):
+            core.first_milestone(action.segment)
+            core.handle(e.SegmentStarted(time=now, trial=action.segment.trial, segment=action.segment.ordinal))
+            running.append(action.segment)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Complete, Start
 from tuner.domain.events import Reported, SegmentStarted
 from tuner.domain.experiment import Objective, Spec
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.store import ExperimentRecord, Store
 
@@ -93,7 +93,7 @@ class Writer:
 
     def end(self, trial: Trial) -> Complete:
         trial.state, trial.reason, trial.ended_at = TrialState.COMPLETED, "reached max_t", time.time()
-        trial.segments[0].ended_at, trial.segments[0].outcome = time.time(), "returned"
+        trial.segments[0].ended_at, trial.segments[0].state = time.time(), SegmentState.RETURNED
         return Complete(reason=trial.reason, trial=trial.number)
 
 

@@ -16,8 +16,8 @@ import pytest
 import tuner
 from tests.api.conftest import Poked
 from tests.driver.bench import Bench
+from tests.driver.core.test_standing import CONSTRAINED
 from tests.driver.stored import stored
-from tests.driver.test_standing import CONSTRAINED
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tests.web.searches import bred
 from tuner.domain.batch import Batch

@@ -15,7 +15,7 @@ from tuner.domain.decisions import Fail
 from tuner.domain.events import Failure
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk, cut
-from tuner.domain.states import TrialState
+from tuner.domain.states import SegmentState, TrialState
 from tuner.store import Store, UsageSample
 
 
@@ -31,7 +31,7 @@ async def test_a_failed_trial_says_which_rank_and_why(client: httpx.AsyncClient,
         log_tail="last words",
     )
     trial.state, trial.reason = TrialState.FAILED, "gave up"
-    trial.segments[0].ended_at, trial.segments[0].outcome = T0 + 4, "failed"
+    trial.segments[0].ended_at, trial.segments[0].state = T0 + 4, SegmentState.FAILED
     sqlite_store.drivers.commit(
         made.id, epoch, Batch(log=[(4, Fail(reason="gave up", trial=0))], trials=[trial]), T0 + 5
     )
@@ -184,7 +184,7 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
     assert asked == [segment_id(made.public_id, 0, 1)]
     ranks.clear()
     assert (await client.get(url)).status_code == 409, "it has ended since"
-    trial.state, trial.segments[0].ended_at, trial.segments[0].outcome = TrialState.STOPPED, T0 + 4, "left"
+    trial.state, trial.segments[0].ended_at, trial.segments[0].state = TrialState.STOPPED, T0 + 4, SegmentState.LEFT
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0)
     answer = await client.get(url)
     assert (answer.status_code, len(asked)) == (409, 2)

@@ -8,9 +8,10 @@ import tuner
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
-from tuner.driver.actions import DeleteCheckpoint, Interrupt, Launch
+from tuner.domain.segments import SegmentRef
 from tuner.driver.assemble import assemble
-from tuner.driver.core import Core, Outcome
+from tuner.driver.core import Core, Effects
+from tuner.driver.core.actions import DeleteCheckpoint, Interrupt, RunSegment
 from tuner.space import Space
 
 
@@ -35,7 +36,7 @@ class Bench:
         self.log: list[Any] = []
         self.feed(e.DriverStarted(time=0.0, epoch=1))
 
-    def feed(self, event: Event) -> Outcome:
+    def feed(self, event: Event) -> Effects:
         out = self.core.handle(event)
         self.log += out.log
         return out
@@ -46,7 +47,7 @@ class Bench:
 
     def started(self, number: int) -> None:
         ordinal = self.core.trials[number].segments[-1].ordinal
-        self.core.first_milestone(number)
+        self.core.first_milestone(SegmentRef(number, ordinal))
         self.feed(e.SegmentStarted(time=self.tick(), trial=number, segment=ordinal))
 
     def reported(
@@ -56,8 +57,9 @@ class Bench:
         checkpoint: bool = False,
         node: str | None = None,
         waits: bool = True,
+        offer: int | None = None,
         **more: float,
-    ) -> Outcome:
+    ) -> Effects:
         segment = self.core.trials[number].segments[-1]
         count = segment.report_no + 1
         step = segment.start_iteration + count
@@ -76,25 +78,26 @@ class Bench:
                 metrics={"loss": loss, **more},
                 checkpoint=info,
                 waits=waits,
+                offer=offer,
             )
         )
 
-    def saved(self, number: int, name: str, step: int, segment: int | None = None, ready: bool = True) -> Outcome:
+    def saved(self, number: int, name: str, step: int, segment: int | None = None, ready: bool = True) -> Effects:
         """News of a checkpoint that was written on demand, or is uploaded by now."""
         ordinal = segment or self.core.trials[number].segments[-1].ordinal
         info = CheckpointInfo(id=name, uri="memory:", step=step, ready=ready)
         return self.feed(e.CheckpointSaved(time=self.tick(), trial=number, segment=ordinal, checkpoint=info))
 
     def verdict(self, number: int) -> str:
-        return self.core.verdict(number, self.core.trials[number].segments[-1].ordinal).action
+        return self.core.verdict(self.core.trials[number].ref).action
 
-    def ended(self, number: int, outcome: Any = "left", failure: Failure | None = None) -> Outcome:
+    def ended(self, number: int, outcome: Any = "left", failure: Failure | None = None) -> Effects:
         ordinal = self.core.trials[number].segments[-1].ordinal
         return self.feed(
             e.SegmentEnded(time=self.tick(), trial=number, segment=ordinal, outcome=outcome, failure=failure)
         )
 
-    def command(self, command: Any, trial: int | None = None) -> Outcome:
+    def command(self, command: Any, trial: int | None = None) -> Effects:
         return self.feed(e.Commanded(time=self.tick(), command=command, trial=trial))
 
     def successor(self, **changes: Any) -> Bench:
@@ -111,13 +114,13 @@ class Bench:
         return [str(t.state) for t in self.core.trials]
 
 
-def launches(out: Outcome) -> list[tuple[int, int]]:
-    return [(a.trial, a.segment) for a in out.actions if isinstance(a, Launch)]
+def launches(out: Effects) -> list[tuple[int, int]]:
+    return [a.segment for a in out.actions if isinstance(a, RunSegment)]
 
 
-def interrupts(out: Outcome) -> list[int]:
-    return [a.trial for a in out.actions if isinstance(a, Interrupt)]
+def interrupts(out: Effects) -> list[int]:
+    return [a.segment.trial for a in out.actions if isinstance(a, Interrupt)]
 
 
-def deletions(out: Outcome) -> list[str]:
+def deletions(out: Effects) -> list[str]:
     return [a.info.id for a in out.actions if isinstance(a, DeleteCheckpoint)]

@@ -23,34 +23,37 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentStarted, StopJudged
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
+from tuner.domain.segments import Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
+from tuner.driver import driven as driven_module
 from tuner.driver import host as module
-from tuner.driver.host import Driven, Host
+from tuner.driver.driven import Driven, RayGroups
+from tuner.driver.host import Host
 from tuner.driver.judge import Judge
 from tuner.driver.owners import owner_name
 from tuner.experiments import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.checkpoints import objects
-from tuner.trials.messages.launch import ReportMsg, Resend
+from tuner.trials.messages.launch import Resend
 from tuner.usercode.pickling import dumps
 
 
 async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driven: list[weakref.ref[Driven]] = []
+    driven: list[weakref.ref[RayGroups]] = []
     trials: list[Any] = []
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         if not driven:
             driven.append(weakref.ref(self))
-        trials.append(number)
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None, ""
+        trials.append(segment.trial)
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=3, search={"type": "random"}, scheduler={"type": "fifo"}))
     gc.collect()
@@ -60,7 +63,9 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
         assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
         await asyncio.sleep(0)
         assert sorted(trials) == [0, 1, 2]
-        assert driven[0]() is None
+        async with asyncio.timeout(10):  # the threads that it worked in let go of it too
+            while driven[0]() is not None:
+                await asyncio.sleep(0.01)
     finally:
         gc.enable()
         host.store.close()
@@ -71,8 +76,8 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 ) -> None:
     answers: list[Any] = []
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         for numbers, age in (
             ([2], 0.0),
             ([1, 2], 0.0),
@@ -81,12 +86,12 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
             ([3, 4, 6], 0.0),
             ([4], -3600.0),
         ):
-            messages = [ReportMsg(report_no=n, metrics={"accuracy": n / 100}, time=9e9, age=age) for n in numbers]
-            answers.append(await self.report(number, ordinal, 0, messages))
-        return "returned", None, ""
+            messages = [Report(report_no=n, metrics={"accuracy": n / 100}, time=9e9, age=age) for n in numbers]
+            answers.append(await self.inbound.report(segment, 0, messages))
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
@@ -106,16 +111,16 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host without a cluster: each trial starts, and ends at once."""
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None, ""
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
-    async def interrupt(self: Driven, number: int, ordinal: int, why: str) -> None:
+    async def interrupt(self: RayGroups, segment: SegmentRef, why: str) -> None:
         pass
 
     monkeypatch.setattr(module, "capacity", lambda scaling: 2)
-    monkeypatch.setattr(Driven, "run", run)
-    monkeypatch.setattr(Driven, "interrupt", interrupt)
+    monkeypatch.setattr(RayGroups, "run", run)
+    monkeypatch.setattr(RayGroups, "interrupt", interrupt)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     yield host
     host.store.close()
@@ -139,11 +144,11 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
         nodes.append(node)
         return function(*args)
 
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-        return "returned", None, ""
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        return Outcome(kind="returned")
 
     monkeypatch.setattr(Host, "_on_node", on_node)
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     monkeypatch.setattr(module, "capacity", lambda scaling: 1)
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
@@ -212,13 +217,13 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
 async def test_no_decision_stays_pending_once_an_experiment_has_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, Any, str]:
-        if ordinal == 1:  # it never starts
-            return "failed", Failure(kind="system", message="the node went away"), ""
-        await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
-        return "returned", None, ""
+    async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        if segment.ordinal == 1:  # it never starts
+            return Outcome(kind="failed", failure=Failure(kind="system", message="the node went away"))
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
-    monkeypatch.setattr(Driven, "run", run)
+    monkeypatch.setattr(RayGroups, "run", run)
     made = host.store.experiments.create(a_spec(**SMALL))
     host._begin(made)
     await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
@@ -323,17 +328,17 @@ class Reporting:
         self.reports: dict[str, int] = {}
         reports = self.reports
 
-        async def run(self: Driven, number: int, ordinal: int, milestone: int | None) -> tuple[str, None, str]:
-            await self.loop.put(SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+            await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
             for count in range(1, most + 1):
-                reports[f"{self.record.name} {number}"] = count
-                message = ReportMsg(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), wait=True)
-                verdict = await self.report(number, ordinal, 0, [message])
+                reports[f"{self.record.name} {segment.trial}"] = count
+                message = Report(report_no=count, metrics={"accuracy": 0.5}, time=time.time(), waits=True)
+                verdict = await self.inbound.report(segment, 0, [message])
                 if verdict is None or verdict.action != "continue":
-                    return "left", None, ""
-            return "returned", None, ""
+                    return Outcome(kind="left")
+            return Outcome(kind="returned")
 
-        monkeypatch.setattr(Driven, "run", run)
+        monkeypatch.setattr(RayGroups, "run", run)
 
 
 def stopping(name: str) -> dict[str, Any]:
@@ -397,7 +402,7 @@ async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
     host: Host, monkeypatch: pytest.MonkeyPatch, function: str, says: str
 ) -> None:
     Reporting(monkeypatch)
-    monkeypatch.setattr(module, "Judge", functools.partial(Judge, call_s=0.3))
+    monkeypatch.setattr(driven_module, "Judge", functools.partial(Judge, call_s=0.3))
     made = host.store.experiments.create(a_spec(**stopping(function)))
     host._begin(made)
     assert await ended(host, made) is ExperimentState.FAILED

@@ -17,6 +17,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.decisions import Decision, Note
 from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.segments import Outcome, SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
 from tuner.driver import loop as module
@@ -51,30 +52,29 @@ class Memory:
         entries = (entry for batch in self.batches for _, entry in batch.log)
         return {(x.trial, x.report_no) for x in entries if isinstance(x, e.Reported)}
 
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
-        await self.loop.put(e.SegmentStarted(time=1.0, trial=number, segment=ordinal))
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.loop.put(e.SegmentStarted(time=1.0, trial=segment.trial, segment=segment.ordinal))
         for count in range(1, self.reports + 1):
-            info = CheckpointInfo(id=f"c{number}-{count}", uri="memory:", step=count) if self.checkpoints else None
+            info = (
+                CheckpointInfo(id=f"c{segment.trial}-{count}", uri="memory:", step=count) if self.checkpoints else None
+            )
             event = e.Reported(
                 time=1.0 + count,
-                trial=number,
-                segment=ordinal,
+                trial=segment.trial,
+                segment=segment.ordinal,
                 report_no=count,
                 iteration=count,
                 metrics={"loss": 1 / count},
                 checkpoint=info,
             )
-            verdict = await self.loop.report([event], wait=True)
-            assert (number, count) in self.committed, "answered before it was committed"
+            verdict = await self.loop.report([event])
+            assert (segment.trial, count) in self.committed, "answered before it was committed"
             assert verdict is not None
             if verdict.action != "continue":
-                return "left", None, self.warning
-        return "returned", None, self.warning
+                return Outcome(kind="left", warning=self.warning)
+        return Outcome(kind="returned", warning=self.warning)
 
-    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
-        pass
-
-    async def kill(self, number: int, ordinal: int, why: str) -> None:
+    async def interrupt(self, segment: SegmentRef, why: str) -> None:
         pass
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
@@ -257,19 +257,21 @@ async def test_the_time_without_a_driver_is_no_running_time(monkeypatch: pytest.
     memory = Endless()
     loop = driven(memory)
     now, away = time.time(), 8 * 3600.0
-    loop.core.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=3600.0))
+    loop.core.experiment.spec = dataclasses.replace(
+        loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=3600.0)
+    )
     first = assemble(loop.core.spec, Space.from_json(loop.core.spec.space))
     log = list(first.handle(e.DriverStarted(time=now - away - 60, epoch=1, slots=2)).log)
     log += first.handle(e.SegmentStarted(time=now - away - 50, trial=0, segment=1)).log
     log += first.handle(e.Waiting(time=now - away, trial=1, segment=1, reason="")).log
     for seq, entry in log:
         loop.core.fold(seq, entry)
-    assert loop.core.running_s == pytest.approx(50), "from the start of the first trial"
+    assert loop.core.experiment.running_s == pytest.approx(50), "from the start of the first trial"
     loop.put(e.Commanded(time=now, command="resume"), command=2)
     task = asyncio.create_task(loop.run(2, 2, {}))
     await until(lambda: len(memory.committed) > 2)
-    assert loop.core.running_s < 100
-    assert loop.core.finishing is None
+    assert loop.core.experiment.running_s < 100
+    assert loop.core.experiment.finishing is None
     await ended(task)
 
 
@@ -277,16 +279,18 @@ async def test_the_start_of_workers_takes_nothing_from_the_time_budget() -> None
     memory = Memory(reports=1)
     room = asyncio.Event()
 
-    async def run(number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
         await room.wait()
-        await memory.loop.put(e.SegmentStarted(time=time.time(), trial=number, segment=ordinal))
+        await memory.loop.put(e.SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
         await asyncio.sleep(3600)
-        return "returned", None, ""
+        return Outcome(kind="returned")
 
     memory.run = run  # type: ignore[method-assign]
     loop = driven(memory)
     budget = 0.2
-    loop.core.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=budget))
+    loop.core.experiment.spec = dataclasses.replace(
+        loop.core.spec, limits=Limits(max_concurrent_trials=2, time_budget_s=budget)
+    )
     task = asyncio.create_task(loop.run(1, 2))
     await asyncio.sleep(2 * budget)
     assert not spent(memory)
@@ -342,12 +346,12 @@ async def test_decisions_that_others_have_taken_the_place_of_are_named() -> None
     memory = Memory()
     calls: list[int] = []
 
-    async def run(number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
-        calls.append(ordinal)
-        if ordinal == 1:  # it never started
-            return "failed", Failure(kind="system", message="the node went away"), ""
-        await memory.loop.put(e.SegmentStarted(time=1.0, trial=number, segment=ordinal))
-        return "returned", None, ""
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        calls.append(segment.ordinal)
+        if segment.ordinal == 1:  # it never started
+            return Outcome(kind="failed", failure=Failure(kind="system", message="the node went away"))
+        await memory.loop.put(e.SegmentStarted(time=1.0, trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
 
     memory.run = run  # type: ignore[method-assign]
     await driven(memory, num_samples=1).run(1, None)

@@ -105,8 +105,8 @@ def test_killed_anywhere_and_folded_the_next_decisions_are_the_same(data: st.Dat
     cut = data.draw(st.sampled_from(cuts))
     core = rebuilt({"scheduler": scheduler, "num_samples": 12}, log, cut)
     for trial in core.trials:
-        if trial.holds_resources and trial.segments[-1].running:
-            core.verdict(trial.number, trial.segments[-1].ordinal)
+        if trial.holds_resources and trial.segments[-1].started:
+            core.verdict(trial.ref)
     event = log[cut][1]
     assert isinstance(event, e.Event)
     out = core.handle(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, SegmentEnded
 from tuner.domain.experiment import Objective, Spec
 from tuner.domain.keys import trial_id
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Segment
 from tuner.driver.virtual import Simulation, simulate
 from tuner.errors import NotFound
@@ -116,7 +117,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
     made, epoch, [trial] = begin(sqlite_store)
     public = trial_id(made.public_id, 0)
     info = CheckpointInfo(id="ckp_1", uri="memory:", step=2)
-    trial.segments[0].open, trial.iteration = False, 2
+    trial.segments[0].state, trial.iteration = SegmentState.LEFT, 2
     trial.segments += [
         Segment(2, "retry", {"lr": 0.01}, 0, None, opened_at=T0),
         Segment(3, "retry", {"lr": 0.01}, 2, info, opened_at=T0),
@@ -124,7 +125,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
     report = a_report(0, 2, segment=2)
     log = [
         (4, SegmentEnded(time=T0 + 2, trial=0, segment=1, outcome="failed")),
-        (5, report.__class__(**{**{n: getattr(report, n) for n in report.__slots__}, "checkpoint": info, "time": T0})),
+        (5, dataclasses.replace(report, checkpoint=info, time=T0)),
     ]
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0)
     links = usecases.trial_lineage(sqlite_store, public)

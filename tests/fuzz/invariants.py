@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.domain import events as e
 from tuner.domain.states import TrialState
 from tuner.driver.core import Core
-from tuner.driver.retention import superfluous
+from tuner.driver.core.retention import superfluous
 from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
 from tuner.schedulers.hyperband import HyperBandScheduler
 from tuner.schedulers.successive_halving import SuccessiveHalving
@@ -24,10 +24,10 @@ _TRIAL_FIELDS = (
 )  # fmt: skip
 _LEDGER_FIELDS = ("deleting", "_owner", "_early", "_gone", "_unfinished", "_borrowers", "_active", "_best")
 _CORE_FIELDS = (
-    "state", "finishing", "error", "running_s", "now", "seq", "ended", "_open", "_waits_for", "_exhausted", "_failing",
+    "state", "finishing", "error", "running_s", "now", "seq", "exploits", "exhausted", "failing", "unseen", "missed",
 )  # fmt: skip
 _SEGMENT_FIELDS = (
-    "ordinal", "cause", "params", "start_iteration", "source", "open", "running", "leaving", "report_no", "iteration",
+    "ordinal", "cause", "params", "start_iteration", "source", "state", "leaving", "report_no", "iteration",
     "commanded", "outcome",
 )  # fmt: skip
 
@@ -36,8 +36,8 @@ def of_state(core: Core, scored: Mapping[int, Set[float]], meddled: Collection[i
     """Yield what is wrong with the state of a search, in words. meddled: trials that a user has resumed."""
     spec = core.spec
     opened = [trial for trial in core.trials if trial.holds_resources]
-    if len(opened) > core.slots:
-        yield f"{len(opened)} segments are open with {core.slots} slots"
+    if len(opened) > core.experiment.slots:
+        yield f"{len(opened)} segments are open with {core.experiment.slots} slots"
     if spec.num_samples is not None and len(core.trials) > max(spec.num_samples, core.searcher.total() or 0):
         yield f"{len(core.trials)} trials, num_samples is {spec.num_samples}"
     for trial in core.trials:
@@ -50,9 +50,9 @@ def of_state(core: Core, scored: Mapping[int, Set[float]], meddled: Collection[i
             yield f"{who} is running without a segment"
         if trial.reports != sum(segment.report_no for segment in trial.segments):
             yield f"{who} has {trial.reports} reports, its segments {[s.report_no for s in trial.segments]}"
-        if trial.checkpoint is not None and not core.checkpoints.exists(trial.checkpoint.id):
+        if trial.checkpoint is not None and not core.experiment.checkpoints.exists(trial.checkpoint.id):
             yield f"{who} would start from {trial.checkpoint.id}, which does not exist"
-    waiting = set(core._waits_for)
+    waiting = set(core.experiment.exploits)
     if odd := [n for n in waiting if not (core.trials[n].state is TrialState.PAUSED and core.trials[n].held)]:
         yield f"trials {odd} wait for a donor without being held"
     yield from _of_scheduler(core, scored, meddled)
@@ -109,11 +109,14 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
     if live.seq % 8 == 0 and live.scheduler.state != folded.scheduler.state:  # slow; a difference does not go away
         yield "fold: the scheduler's state differs"
     for name in _CORE_FIELDS:
-        if getattr(live, name) != getattr(folded, name):
-            yield f"fold: {name} is {getattr(folded, name)!r}, not {getattr(live, name)!r}"
+        if getattr(live.experiment, name) != getattr(folded.experiment, name):
+            yield f"fold: {name} is {getattr(folded.experiment, name)!r}, not {getattr(live.experiment, name)!r}"
+    if live.experiment.segments.open != folded.experiment.segments.open:
+        yield f"fold: {folded.experiment.segments.open} segments are open, not {live.experiment.segments.open}"
     for name in _LEDGER_FIELDS:
-        if getattr(live.checkpoints, name) != getattr(folded.checkpoints, name):
-            yield f"fold: checkpoints.{name} is {getattr(folded.checkpoints, name)}, not {getattr(live.checkpoints, name)}"
+        if getattr(live.experiment.checkpoints, name) != getattr(folded.experiment.checkpoints, name):
+            found, wanted = getattr(folded.experiment.checkpoints, name), getattr(live.experiment.checkpoints, name)
+            yield f"fold: checkpoints.{name} is {found}, not {wanted}"
     if live.summary() != folded.summary():
         yield f"fold: the summary is {folded.summary()}, not {live.summary()}"
     for a, b in zip(live.trials, folded.trials, strict=True):
@@ -176,6 +179,6 @@ def _of_best(core: Core, log: list[Any]) -> Iterator[str]:
         if entry.trial in newest and all(one.excess(metrics) <= 0 for one in constraints):
             scores.append((objective.score(newest[entry.trial]), entry.trial))
     expected = max((score for score, _ in scores), default=None)
-    found = core.standing.best
+    found = core.experiment.standing.best
     if (found[0] if found is not None else None) != expected or (found is not None and found not in scores):
         yield f"the best is {found}, the reports say {expected}"

@@ -15,10 +15,11 @@ from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.segments import SegmentRef
 from tuner.domain.states import ExperimentState
-from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, suggested
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.space import Space
 
 SCHEDULERS: dict[str, list[dict[str, Any]]] = {
@@ -166,12 +167,12 @@ class World:
             self.check()
         if not self.core.ended:
             states = [str(trial.state) for trial in self.core.trials]
-            self.found(f"no end after {MAX_STEPS} steps: {self.core.state}, {states}, {self.core._waits_for}")
+            self.found(f"no end after {MAX_STEPS} steps: {self.core.state}, {states}, {self.core.experiment.exploits}")
         while deletions := [action for action in self.pending if isinstance(action, DeleteCheckpoint)]:
             self.pending.remove(deletions[0])
             self.serve(deletions[0])
-        if self.core.checkpoints.deleting:
-            self.found(f"never deleted: {list(self.core.checkpoints.deleting)}")
+        if self.core.experiment.checkpoints.deleting:
+            self.found(f"never deleted: {list(self.core.experiment.checkpoints.deleting)}")
         for problem in (*invariants.of_log(self.log, None if self.by_tokens else self.max_t), *invariants.of_end(self)):
             self.found(problem)
         return self.core.state
@@ -257,9 +258,9 @@ class World:
 
     def act(self, action: Action) -> None:
         match action:
-            case Launch(trial=number, segment=ordinal):
-                self.launch(number, ordinal)
-            case Interrupt(trial=number, segment=ordinal, why=why):
+            case RunSegment(segment=segment):
+                self.launch(segment)
+            case Interrupt(segment=(number, ordinal), why=why):
                 run = self.running.get(number)
                 if run is not None and run.ordinal == ordinal:
                     run.interrupts.append(run.count + self.rng.randint(1, 2))
@@ -287,7 +288,8 @@ class World:
         usable = [saved for saved in inherited if not saved.known_torn and not saved.deleted]
         return usable + sorted(own, key=lambda saved: (saved.segment, saved.info.step))
 
-    def launch(self, number: int, ordinal: int) -> None:
+    def launch(self, ref: SegmentRef) -> None:
+        number, ordinal = ref
         segment = self.core.trials[number].segments[ordinal - 1]
         who = f"launch {number}.{ordinal} ({segment.cause})"
         if number in self.running:
@@ -306,7 +308,7 @@ class World:
         if start != segment.start_iteration:
             self.found(f"{who} at {segment.start_iteration}, its checkpoint is of {start}")
         run = Running(number, ordinal, start, self.own_end, segment.source.id if segment.source is not None else None)
-        run.milestone = self.core.first_milestone(number)
+        run.milestone = self.core.first_milestone(ref)
         self.running[number] = run
 
     def may_delete(self, action: DeleteCheckpoint) -> None:
@@ -408,13 +410,13 @@ class World:
         if self.core.state is ExperimentState.PAUSED:
             self.feed(e.Commanded(time=self.tick(), command="resume"))
             return
-        held = [t for t in self.core.trials if t.held and t.number not in self.core._waits_for]
+        held = [t for t in self.core.trials if t.held and t.number not in self.core.experiment.exploits]
         if held:
             self.meddled.add(held[0].number)
             self.feed(e.Commanded(time=self.tick(), command="resume", trial=held[0].number))
             return
         states = [str(trial.state) for trial in self.core.trials]
-        self.found(f"stuck: {self.core.state}, {states}, waits for donors: {self.core._waits_for}")
+        self.found(f"stuck: {self.core.state}, {states}, waits for donors: {self.core.experiment.exploits}")
 
     def command(self) -> bool:
         rng = self.rng
@@ -542,6 +544,7 @@ class World:
                 metrics=metrics,
                 checkpoint=saved.info if saved is not None else None,
                 waits=waits,
+                offer=rng.choice([None, run.count + 1, run.count + 2]) if waits else None,
             )
         )
         if not waits:
@@ -571,7 +574,7 @@ class World:
 
     def heed(self, run: Running) -> None:
         """The verdict at the report where the ranks wait."""
-        verdict = self.core.verdict(run.trial, run.ordinal, self.rng.choice([None, run.count + 1, run.count + 2]))
+        verdict = self.core.verdict(SegmentRef(run.trial, run.ordinal))
         if verdict.save_checkpoint and self.rng.random() < 0.9:
             here = run.start + run.count
             mine = [s.info.step for s in self.saved.values() if (s.trial, s.segment) == (run.trial, run.ordinal)]

@@ -14,11 +14,12 @@ from tuner.domain import events as e
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision, Exploit, Pause, Resume, Start
 from tuner.domain.experiment import Limits, Objective, Spec
+from tuner.domain.segments import SegmentRef
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.driver.actions import Interrupt, Launch
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
+from tuner.driver.core.actions import Interrupt, RunSegment
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext, TrialEnded, TrialReported, TrialStarted
 from tuner.schedulers.stoppers import CombinedStopper, Stopper
@@ -151,7 +152,7 @@ class Drive:
         return assemble(self.spec, self.space, parts)
 
     def run(self, most: int = 2000) -> Drive:
-        self.feed(e.DriverStarted(time=self.now, epoch=self.core.epoch + 1))
+        self.feed(e.DriverStarted(time=self.now, epoch=self.core.experiment.epoch + 1))
         for _ in range(most):
             if self.core.ended or not self.step():
                 break
@@ -170,10 +171,10 @@ class Drive:
             self.moments[-1].outcome = list(out.log)
         self.log += out.log
         for action in out.actions:
-            if isinstance(action, Launch):
-                self.launched.append((action.trial, action.segment))
+            if isinstance(action, RunSegment):
+                self.launched.append(action.segment)
             elif isinstance(action, Interrupt):
-                self.leaving.append((action.trial, action.segment))
+                self.leaving.append(action.segment)
         return out.log
 
     def step(self) -> bool:
@@ -194,7 +195,7 @@ class Drive:
         current = self.core.trials[trial].segment
         if current is None or current.ordinal != segment or not current.open:
             return
-        self.core.first_milestone(trial)
+        self.core.first_milestone(SegmentRef(trial, segment))
         self.running[trial] = segment
         self.feed(e.SegmentStarted(time=self.now, trial=trial, segment=segment, startup_s=0.5))
 
@@ -246,7 +247,7 @@ class Drive:
                 checkpoint=info,
             )
         )
-        if self.core.verdict(number, segment.ordinal).action != "continue":
+        if self.core.verdict(SegmentRef(number, segment.ordinal)).action != "continue":
             self.end(number, segment.ordinal, "left")
 
     def decisions(self) -> list[Decision]:

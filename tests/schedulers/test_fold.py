@@ -48,8 +48,8 @@ BARE = st.sampled_from([0.0, 0.4])
 
 def without_milestones(trial: Trial) -> Trial:
     """What ranks were told is theirs to remember: only those of segments that are open are told to a new driver."""
-    segments = [dataclasses.replace(s, milestone=None, decide_at=None) for s in trial.segments]
-    following = trial.next and dataclasses.replace(trial.next, milestone=None, decide_at=None)
+    segments = [dataclasses.replace(s, milestone=None, decide_at=None, decided_at=0) for s in trial.segments]
+    following = trial.next and dataclasses.replace(trial.next, milestone=None, decide_at=None, decided_at=0)
     numbers = {name: repr(getattr(trial, name)) for name in ("t", "last")}  # NaN is as good as NaN
     return dataclasses.replace(trial, segments=segments, next=following, **numbers)  # type: ignore[arg-type]
 

@@ -12,8 +12,8 @@ import pytest
 import ray
 
 from tests.driver.bench import Bench
+from tests.driver.core.test_standing import CONSTRAINED, exploit
 from tests.driver.stored import stored
-from tests.driver.test_standing import CONSTRAINED, exploit
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from tests.store.examples import T0, begin
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Reported, SegmentEnded
+from tuner.domain.states import SegmentState
 from tuner.domain.trial import Segment, Trial
 from tuner.store import Store, pyramid
 
@@ -48,7 +49,7 @@ class Run:
             log.append((self.seq, Reported(time=self.time, trial=trial, segment=segment.ordinal, report_no=segment.report_no, iteration=step, metrics=metrics)))  # fmt: skip  # noqa: E501
         if ends:
             self.seq += 1
-            segment.ended_at, segment.outcome = self.time, "returned"
+            segment.ended_at, segment.state = self.time, SegmentState.RETURNED
             log.append(
                 (self.seq, SegmentEnded(time=self.time, trial=trial, segment=segment.ordinal, outcome="returned"))
             )

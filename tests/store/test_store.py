@@ -23,7 +23,7 @@ from tuner.domain.events import (
     Waiting,
 )
 from tuner.domain.keys import checkpoint_id, segment_id, trial_id
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment
 from tuner.errors import Conflict, LostLease, NotFound, SpecError, StoreError
 from tuner.store import CodeRecord, Store, UsageSample, history
@@ -394,7 +394,7 @@ class TestViews:
         trial.failure = Failure(kind="user", message="boom", rank=1)
         trial.reason, trial.waiting, trial.ended_at, trial.checkpoint = "gave up", "waits", T0 + 9, checkpoint
         trial.tags, trial.searcher_state, trial.last = {"bracket": 1}, {"x": [1]}, {"accuracy": math.nan}
-        trial.segments[0].ended_at, trial.segments[0].outcome = T0 + 6, "left"
+        trial.segments[0].ended_at, trial.segments[0].state = T0 + 6, SegmentState.LEFT
         trial.segments.append(
             Segment(
                 2,

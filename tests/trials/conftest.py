@@ -23,7 +23,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.trials.host import Host
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Limits, Scaling
-from tuner.trials.messages.launch import CodeRef, Launch, Outcome, ReportMsg, Verdict
+from tuner.domain.segments import Outcome, Report, Verdict
+from tuner.trials.messages.launch import CodeRef, Launch
 
 ROOT = str(Path(__file__).resolve().parents[2])
 _numbers = itertools.count(1)
@@ -88,7 +89,7 @@ class Bench:
         outcome: Outcome = ray.get(self.begin(launch, verdicts), timeout=timeout)
         return outcome
 
-    def reports(self, launch: Launch) -> list[ReportMsg]:
+    def reports(self, launch: Launch) -> list[Report]:
         return list(ray.get(self.host.seen.remote(launch.segment_id)))
 
     def checkpoints(self, launch: Launch) -> list[CheckpointInfo]:

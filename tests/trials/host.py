@@ -10,8 +10,9 @@ from typing import Any
 import ray
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import Outcome, Report, Verdict
 from tuner.trials.groups.manager import GroupManager
-from tuner.trials.messages.launch import Launch, Outcome, ReportMsg, Verdict
+from tuner.trials.messages.launch import Launch
 
 
 class _Inbox:
@@ -33,7 +34,7 @@ class Host:
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.manager = GroupManager(ray.get_runtime_context().current_actor, **(options or {}))
         self.inbox = _Inbox()
-        self.reports: dict[str, list[ReportMsg]] = {}
+        self.reports: dict[str, list[Report]] = {}
         self.checkpoints: dict[str, list[CheckpointInfo]] = {}
         self.came: dict[str, list[tuple[str, int]]] = {}  # what came in which order, by report_no or step
         self.verdicts: dict[str, dict[int, Verdict]] = {}
@@ -42,12 +43,12 @@ class Host:
         self.commits: dict[str, float] = {}
         self.reported: dict[str, asyncio.Event] = {}
 
-    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+    async def report(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         self.reports.setdefault(segment_id, []).extend(reports)
         self.came.setdefault(segment_id, []).extend(("report", report.report_no) for report in reports)
         self._event(segment_id).set()
         last = reports[-1]
-        if not last.wait:
+        if not last.waits:
             return None
         await asyncio.sleep(self.delays.pop(segment_id, 0.0))
         if segment_id in self.commands:
@@ -103,7 +104,7 @@ class Host:
     async def until_waiting(self, segment_id: str) -> None:
         await self.inbox.waiting_now.setdefault(segment_id, asyncio.Event()).wait()
 
-    async def seen(self, segment_id: str) -> list[ReportMsg]:
+    async def seen(self, segment_id: str) -> list[Report]:
         return self.reports.get(segment_id, [])
 
     async def saved(self, segment_id: str) -> list[CheckpointInfo]:

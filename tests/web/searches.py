@@ -14,8 +14,9 @@ from tuner.domain.decisions import Decision, Exploit, Resume, Retry, Start
 from tuner.domain.events import CheckpointInfo, Event, Failure
 from tuner.domain.experiment import Limits, Objective, Spec
 from tuner.domain.keys import checkpoint_id, keyed_random, segment_id
+from tuner.domain.segments import SegmentRef
+from tuner.driver.core.actions import Fit, Interrupt, RunSegment
 from tuner.domain.logs import LogChunk
-from tuner.driver.actions import Fit, Interrupt, Launch
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.space import Space
@@ -137,9 +138,9 @@ class Search:
         self._touched |= out.touched
         for action in out.actions:
             match action:
-                case Launch(trial=number, segment=ordinal, decision_seq=seq):
+                case RunSegment(segment=(number, ordinal), decision_seq=seq):
                     self._at(0.4 * self.seconds, lambda n=number, o=ordinal, s=seq: self._start(n, o, s))
-                case Interrupt(trial=number, segment=ordinal):
+                case Interrupt(segment=(number, ordinal)):
                     self._at(0.0, lambda n=number, o=ordinal: self._leave(n, o))
                 case Fit(payload=payload):
                     fitted = self.core.scheduler.fit(payload)
@@ -167,7 +168,7 @@ class Search:
                 time=self.now, trial=number, segment=ordinal, placement=placement, startup_s=1.3, warm=number > 3
             )
         )
-        self.core.first_milestone(number)
+        self.core.first_milestone(SegmentRef(number, ordinal))
         self._next(number, ordinal)
 
     def _next(self, number: int, ordinal: int) -> None:
@@ -199,7 +200,7 @@ class Search:
                 checkpoint=saved,
             )
         )
-        if self.core.verdict(number, ordinal).action == "continue":
+        if self.core.verdict(SegmentRef(number, ordinal)).action == "continue":
             self._next(number, ordinal)
         else:
             self._leave(number, ordinal)

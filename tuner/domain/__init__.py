@@ -1,1 +1,1 @@
-"""Pure: what experiments, trials and decisions are. Standard library only."""
+"""What experiments, trials, segments, events and decisions are. It is pure and uses the standard library only."""

@@ -1,4 +1,4 @@
-"""What one transaction of a driver writes: the log entries of a batch of events, and the rows that changed with them."""
+"""What one transaction of a driver writes: log entries, and the rows that changed with them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 
 Entry = tuple[int, Event | Decision]
-"""(event_seq, what). Events and decisions of an experiment share one gapless numbering, given by its single writer."""
+"""(event_seq, entry). Events and decisions of an experiment are numbered together, without gaps, by its single writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Written whole or not at all, and only while the writer still holds the experiment's epoch.
+    """A transaction: it is written whole or not at all, and only while the writer still holds the experiment's epoch.
 
-    `log` is the truth. `trials` and `state` are views of it, written beside it so that others need not fold. The trials are
-    the core's own objects: read them, do not keep them.
+    `log` is the truth. `trials` and `state` follow from it, and are written so that readers need not fold the log. The trials
+    are the core's own objects: read them, and do not keep them.
     """
 
     log: Sequence[Entry]

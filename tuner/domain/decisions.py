@@ -1,26 +1,32 @@
-"""What a scheduler or a user wants done. Every decision is a value and carries its reason in words, with the numbers."""
+"""What is to be done with a trial or an experiment, decided by a scheduler, a user or the core.
+
+Every decision is a value and carries its reason in words, with the numbers that it was made from.
+
+`Decision` is the union of all of them. A new decision belongs in it; mypy then names every `match` that does not handle it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from tuner.domain.events import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class _Decision:
     KIND: ClassVar[str] = "decision"
     reason: str
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON; `from_json` reads them."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start(Decision):
+class Start(_Decision):
     """Start a new trial: with `params` if given (flat, as a `Suggestion`), else with what the searcher suggests."""
 
     KIND = "start"
@@ -31,42 +37,42 @@ class Start(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resume(Decision):
-    """Let a paused trial go on from its newest checkpoint (from the beginning where it has none)."""
+class Resume(_Decision):
+    """Let a paused trial go on from its newest checkpoint, or from the beginning if it has none."""
 
     KIND = "resume"
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pause(Decision):
-    """The trial gives its resources back and may be resumed."""
+class Pause(_Decision):
+    """Take the trial off its worker group; it may be resumed."""
 
     KIND = "pause"
     trial: int
-    held: bool = False  # no scheduler may resume it: a user paused it, or it waits for `then`
-    then: Mapping[str, Any] | None = None  # an Exploit's fields: what it does once the donor's checkpoint is ready
+    held: bool = False  # only a user may resume it, because a user paused it, or it waits for `then`
+    then: Mapping[str, Any] | None = None  # an Exploit as JSON: what follows once the donor's checkpoint is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop(Decision):
-    """The trial ends early: `stopped`."""
+class Stop(_Decision):
+    """End the trial early: it becomes `stopped`."""
 
     KIND = "stop"
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complete(Decision):
-    """The trial has reached its end: `completed`."""
+class Complete(_Decision):
+    """End the trial because it has reached its end: it becomes `completed`."""
 
     KIND = "complete"
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exploit(Decision):
-    """The trial goes on from the donor's checkpoint with a new configuration (its params, flat)."""
+class Exploit(_Decision):
+    """Let the trial go on from the donor's checkpoint with a new configuration (its params, flat)."""
 
     KIND = "exploit"
     trial: int
@@ -77,16 +83,16 @@ class Exploit(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry(Decision):
-    """A failed segment is run again from the newest checkpoint."""
+class Retry(_Decision):
+    """Run the trial again from its newest checkpoint after a segment failed."""
 
     KIND = "retry"
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fail(Decision):
-    """The trial is given up. `failure`: what was wrong, where no event has brought it."""
+class Fail(_Decision):
+    """Give the trial up: it becomes `failed`. `failure`: what was wrong, if no event said so."""
 
     KIND = "fail"
     trial: int
@@ -94,27 +100,27 @@ class Fail(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel(Decision):
-    """The trial is cancelled by a user, or with its experiment."""
+class Cancel(_Decision):
+    """Cancel the trial, because a user cancelled it or its experiment."""
 
     KIND = "cancel"
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finish(Decision):
-    """The search is over: start nothing any more and end the experiment when nothing runs."""
+class Finish(_Decision):
+    """End the search: start nothing more, and end the experiment when nothing runs."""
 
     KIND = "finish"
-    failed: bool = False  # the experiment has failed, rather than come to its end
+    failed: bool = False  # the experiment has failed; otherwise it has come to its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note(Decision):
-    """Changes nothing; something that people should be able to read later, such as what "auto" chose and why.
+class Note(_Decision):
+    """Record something for people to read, such as what "auto" chose and why. It changes nothing.
 
-    trial: which trial it is about, if about one. warning: it looks like a mistake of the user's, to be shown where he looks,
-    and not only in the log.
+    trial: the trial that it is about, if any. warning: it points at a likely mistake in the user's code or settings, so it is
+    shown on the page and in the terminal as well as in the log.
     """
 
     KIND = "note"
@@ -122,9 +128,10 @@ class Note(Decision):
     warning: bool = False
 
 
-_KINDS: dict[str, type[Decision]] = {
-    cls.KIND: cls for cls in (Start, Resume, Pause, Stop, Complete, Exploit, Retry, Fail, Cancel, Finish, Note)
-}
+Decision = Start | Resume | Pause | Stop | Complete | Exploit | Retry | Fail | Cancel | Finish | Note
+"""Any decision. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
+
+_KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:

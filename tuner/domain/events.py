@@ -1,7 +1,9 @@
-"""What happened: the facts that the driver commits and that a restart folds again.
+"""What happened: the facts that a driver commits and that the next driver folds after a restart.
 
-An event is immutable and turns into JSON and back (`to_json`, `from_json`). A `Reported` is stored as its metric points; all
-others are rows of the event table, `KIND` being the value of its column `kind`.
+An event is immutable and turns into JSON and back (`to_json`, `from_json`). A `Reported` is stored as metric points. Every other
+event is a row of the event table, with `KIND` in its column `kind`.
+
+`Event` is the union of all of them. A new event belongs in it; mypy then names every `match` that does not handle the event.
 """
 
 from __future__ import annotations
@@ -9,158 +11,142 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-FailureKind = Literal["user", "system", "placement", "spec"]
+from tuner.domain.segments import CheckpointInfo as CheckpointInfo
+from tuner.domain.segments import Failure as Failure
+from tuner.domain.segments import FailureKind as FailureKind
+from tuner.domain.segments import Report, SegmentRef
+
 Command = Literal["pause", "resume", "cancel", "stop"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why a segment broke, in terms that a person can act on.
+class _AsJson:
+    __slots__ = ()
 
-    kind: "user" counts against max_failures; "system" (node lost, preempted, host lost) does not; "spec" is final for its
-    trial, "placement" for the experiment, as every trial asks for the same workers.
-    """
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON; `from_json` reads them."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
-    kind: FailureKind
-    message: str  # one line: what went wrong
-    cause: str = (
-        "error"  # exception | signal | exit | oom | hang | stop_ignored | node_lost | host_lost | no_report | ...
-    )
-    rank: int | None = None
-    node: str | None = None
-    pid: int | None = None
-    traceback: str = ""
-    log_tail: str = ""  # the last lines of that rank
-    stacks: Mapping[str, str] = field(default_factory=dict)  # rank -> Python stack, for a hang
 
-    def headline(self, trial: int | None = None) -> str:
-        where = [f"trial {trial}"] if trial is not None else []
-        if self.rank is not None:
-            where.append(f"rank {self.rank}" + (f" on {self.node}" if self.node else ""))
-        return ": ".join([", ".join(where), self.message] if where else [self.message])
+class _OfSegment:
+    __slots__ = ()
+    trial: int
+    segment: int  # ordinal
+
+    @property
+    def ref(self) -> SegmentRef:
+        """Return the name of the segment that it is about."""
+        return SegmentRef(self.trial, self.segment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointInfo:
-    """A committed checkpoint. `step` is the training_iteration of the report that it belongs to."""
-
-    id: str
-    uri: str
-    step: int
-    bytes: int = 0
-    ready: bool = True  # False while its upload is under way
-    node: str | None = None  # Ray's id of the node whose disk has it; None where it lies at a URI
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class _Event(_AsJson):
     KIND: ClassVar[str] = "event"
     time: float  # seconds since the epoch; virtual seconds in a simulation
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SegmentEvent(_Event, _OfSegment):
+    trial: int
+    segment: int  # ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverStarted(Event):
-    """A driver has taken the experiment over: whatever ran before is gone."""
+class DriverStarted(_Event):
+    """A driver has taken the experiment over. Whatever ran before is gone."""
 
     KIND = "driver_started"
     epoch: int
-    slots: int | None = None  # how many trials the cluster holds at once, where the spec does not say
+    slots: int | None = None  # how many trials the cluster holds at once, for when the spec does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(Event):
+class Waiting(_SegmentEvent):
     """A segment waits for resources; `reason` says for what."""
 
     KIND = "waiting"
-    trial: int
-    segment: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentStarted(Event):
+class SegmentStarted(_SegmentEvent):
     """All ranks have entered the training function."""
 
     KIND = "segment_started"
-    trial: int
-    segment: int
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported(Event):
-    """One report of the whole group. `iteration` = the segment's start + report_no.
+class Reported(Report, _AsJson, _OfSegment):
+    """A report that the driver has taken in and dated. `iteration` is the segment's start + report_no.
 
-    waits: the ranks wait for the verdict at this report, so that the trial can be paused or stopped here. It is not stored.
+    `waits`, `offer` and `age` matter only while the ranks are alive; they are not stored.
     """
 
-    KIND = "reported"
+    KIND: ClassVar[str] = "reported"
     trial: int
-    segment: int
-    report_no: int  # 1-based within the segment
+    segment: int  # ordinal
     iteration: int
-    metrics: Mapping[str, float]
-    checkpoint: CheckpointInfo | None = None
     waits: bool = field(default=True, compare=False)
-    step: int | None = None  # the training code's own count
+
+    @classmethod
+    def of(cls, report: Report, ref: SegmentRef, start_iteration: int, time: float) -> Reported:
+        """Return the event that this report becomes. time: when it was made, by the driver's clock."""
+        return cls(
+            time=time,
+            trial=ref.trial,
+            segment=ref.ordinal,
+            iteration=start_iteration + report.report_no,
+            **{name: getattr(report, name) for name in _COPIED},
+        )
+
+
+_COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopJudged(Event):
-    """The user's stop functions have looked at a report that is about to come; left out if all of them let the trial go on.
+class StopJudged(_SegmentEvent):
+    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial go on.
 
     answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
 
     KIND = "stop_judged"
-    trial: int
-    segment: int
     iteration: int
     answers: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(Event):
-    """A checkpoint came after its report: written on demand, or uploaded by now."""
+class CheckpointSaved(_SegmentEvent):
+    """A checkpoint has come after its report: it was written on demand, or its upload is done."""
 
     KIND = "checkpoint_saved"
-    trial: int
-    segment: int
     checkpoint: CheckpointInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDeleted(Event):
+class CheckpointDeleted(_Event):
     KIND = "checkpoint_deleted"
     trial: int
     checkpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentEnded(Event):
-    """The group is free again. `outcome`: returned (the function came to its end), left (it followed a verdict), failed.
-
-    warning: what looks like a mistake in the training code although nothing failed of it; empty where there is nothing.
-    """
+class SegmentEnded(_SegmentEvent):
+    """A segment has ended and its worker group is free; see `tuner.domain.segments.Outcome`."""
 
     KIND = "segment_ended"
-    trial: int
-    segment: int
     outcome: Literal["returned", "left", "failed"]
     failure: Failure | None = None
     warning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suggested(Event):
-    """A searcher that runs beside the driver has proposed the configuration of trial `number`."""
+class Suggested(_Event):
+    """A searcher that runs in another process has proposed the configuration of trial `number`."""
 
     KIND = "suggested"
     number: int
@@ -170,38 +156,36 @@ class Suggested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn(Event):
-    """A running trial has come to a parameter that nobody knew of before, and was given this value (define-by-run)."""
+class Drawn(_SegmentEvent):
+    """A running trial has come to a parameter that was unknown before, and was given this value (define-by-run)."""
 
     KIND = "drawn"
-    trial: int
-    segment: int
     name: str
     value: Any  # as JSON
-    state: Mapping[str, Any] = field(default_factory=dict)  # the searcher's; goes over what it has with the trial
+    state: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the searcher's own; it updates what is stored with the trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted(Event):
-    """The training code has left a note with its trial, for people to read: user attributes."""
+class Noted(_SegmentEvent):
+    """The training code has set user attributes of its trial, for people to read."""
 
     KIND = "noted"
-    trial: int
-    segment: int
     notes: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFitted(Event):
-    """A fit that a scheduler had asked for has come back; the payload is the scheduler's own."""
+class ModelFitted(_Event):
+    """A model fit that a scheduler had asked for is done. The payload is the scheduler's own; it is empty if the fit failed."""
 
     KIND = "model_fitted"
     payload: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commanded(Event):
-    """A user wants something. `trial` is None where the whole experiment is meant."""
+class Commanded(_Event):
+    """A user has given a command. `trial` is None if it is about the whole experiment."""
 
     KIND = "commanded"
     command: Command
@@ -210,32 +194,32 @@ class Commanded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSpent(Event):
-    """`limits.time_budget_s` of running time is used up."""
+class BudgetSpent(_Event):
+    """The running time of `limits.time_budget_s` is used up."""
 
     KIND = "budget_spent"
     seconds: float
 
 
-_KINDS: dict[str, type[Event]] = {
-    cls.KIND: cls
-    for cls in (
-        DriverStarted,
-        Waiting,
-        SegmentStarted,
-        Reported,
-        StopJudged,
-        CheckpointSaved,
-        CheckpointDeleted,
-        SegmentEnded,
-        Suggested,
-        Drawn,
-        Noted,
-        ModelFitted,
-        Commanded,
-        BudgetSpent,
-    )
-}
+Event = (
+    DriverStarted
+    | Waiting
+    | SegmentStarted
+    | Reported
+    | StopJudged
+    | CheckpointSaved
+    | CheckpointDeleted
+    | SegmentEnded
+    | Suggested
+    | Drawn
+    | Noted
+    | ModelFitted
+    | Commanded
+    | BudgetSpent
+)
+"""Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
+
+_KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:

@@ -1,6 +1,6 @@
-"""Randomness and identifiers keyed by what they are for, so that no generator state needs saving.
+"""Random numbers and identifiers that follow from what they are for, so that no state of a generator is saved.
 
-The same key gives the same stream in every process and after every restart.
+The same key gives the same numbers in every process and after every restart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Key = str | int
 
 
 def keyed_seed(seed: int, *key: Key) -> int:
-    """64 bits from (seed, key); stable across processes, platforms and versions of Python."""
+    """Return 64 bits that follow from seed and key. They are the same in every process, platform and version of Python."""
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 

@@ -1,4 +1,4 @@
-"""States of experiments and trials, with one table of legal changes each."""
+"""The states of experiments, trials and segments, each with one table of legal changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,29 @@ class TrialState(StrEnum):
         return not TRIAL_CHANGES[self]
 
 
-_E, _T = ExperimentState, TrialState
+class SegmentState(StrEnum):
+    PLANNED = "planned"  # waits for a free slot, and for the trial's open segment to end
+    LAUNCHING = "launching"  # has a slot; its ranks have not entered the training function yet
+    RUNNING = "running"  # all ranks have entered the training function
+    LEAVING = "leaving"  # a verdict ends it; its worker group is not free yet
+    RETURNED = "returned"  # the training function came to its end
+    LEFT = "left"  # the ranks followed a verdict, or the worker group was taken back
+    FAILED = "failed"
+    LOST = "lost"  # its driver is gone, and its ranks with it
+    DROPPED = "dropped"  # another plan took its place, or its trial ended, before it had a slot
+
+    @property
+    def ended(self) -> bool:
+        return not SEGMENT_CHANGES[self]
+
+    @property
+    def open(self) -> bool:
+        """Whether it holds a slot and a worker group."""
+        return self in _OPEN
+
+
+_E, _T, _G = ExperimentState, TrialState, SegmentState
+_OPEN = frozenset({_G.LAUNCHING, _G.RUNNING, _G.LEAVING})
 
 EXPERIMENT_CHANGES: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.PENDING: frozenset({_E.RUNNING, _E.PAUSED, _E.CANCELLED, _E.FAILED}),
@@ -60,6 +82,18 @@ TRIAL_CHANGES: Mapping[TrialState, frozenset[TrialState]] = {
     _T.CANCELLED: frozenset(),
 }
 
+SEGMENT_CHANGES: Mapping[SegmentState, frozenset[SegmentState]] = {
+    _G.PLANNED: frozenset({_G.LAUNCHING, _G.DROPPED}),
+    _G.LAUNCHING: frozenset({_G.RUNNING, _G.LEAVING, _G.LEFT, _G.FAILED, _G.LOST}),
+    _G.RUNNING: frozenset({_G.LEAVING, _G.RETURNED, _G.LEFT, _G.FAILED, _G.LOST}),
+    _G.LEAVING: frozenset({_G.RETURNED, _G.LEFT, _G.FAILED, _G.LOST}),
+    _G.RETURNED: frozenset(),
+    _G.LEFT: frozenset(),
+    _G.FAILED: frozenset(),
+    _G.LOST: frozenset(),
+    _G.DROPPED: frozenset(),
+}
+
 
 def change_experiment(old: ExperimentState, new: ExperimentState) -> ExperimentState:
     """Return `new`. Raise IllegalTransition if the table has no change from `old` to `new`."""
@@ -72,4 +106,11 @@ def change_trial(old: TrialState, new: TrialState) -> TrialState:
     """Return `new`. Raise IllegalTransition if the table has no change from `old` to `new`."""
     if new not in TRIAL_CHANGES[old]:
         raise IllegalTransition(f"a trial that is {old} cannot become {new}")
+    return new
+
+
+def change_segment(old: SegmentState, new: SegmentState) -> SegmentState:
+    """Return `new`. Raise IllegalTransition if the table has no change from `old` to `new`."""
+    if new not in SEGMENT_CHANGES[old]:
+        raise IllegalTransition(f"a segment that is {old} cannot become {new}")
     return new

@@ -1,4 +1,4 @@
-"""A trial as the core sees it, and the population of all trials of one experiment."""
+"""A trial and its segments as the core knows them, and the population of all trials of an experiment."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import Objective
-from tuner.domain.states import TrialState, change_trial
+from tuner.domain.segments import CheckpointInfo, Failure, Leave, SegmentRef
+from tuner.domain.states import SegmentState, TrialState, change_segment, change_trial
 
 Cause = Literal["start", "retry", "resume", "exploit"]
 
@@ -22,13 +22,14 @@ class Segment:
     params: Mapping[str, Any]
     start_iteration: int  # training_iteration of the checkpoint it starts from; 0 without one
     source: CheckpointInfo | None
-    open: bool = True  # its worker group is not yet free
-    running: bool = False  # all ranks have entered the training function
-    leaving: str | None = None  # the verdict it was given: stop, pause or exploit
+    state: SegmentState = SegmentState.PLANNED
+    leaving: Leave | None = None  # the verdict that ends it
     report_no: int = 0  # of its newest report
     iteration: int = 0  # training_iteration of its newest report; before the first, where it starts
     milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
     decide_at: float | None = None  # value of time_attr from which the scheduler is to be asked; None: never
+    decided_at: int = 0  # report_no of the newest milestone at which the scheduler was asked
+    offer: int | None = None  # report_no at which its ranks expect to be able to save a checkpoint next
     scored: bool = True  # its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
     commanded: str | None = None  # what a user wants of it at its next report
@@ -36,10 +37,28 @@ class Segment:
     started_at: float | None = None
     ended_at: float | None = None
     clock: float = 0.0  # time of its start or newest report
-    outcome: str | None = None
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it holds a slot: its worker group is not free yet."""
+        return self.state.open
+
+    @property
+    def started(self) -> bool:
+        """Whether all ranks have entered the training function, as far as the driver knows."""
+        return self.started_at is not None
+
+    @property
+    def outcome(self) -> str | None:
+        """Return how it ended; None if it has not ended."""
+        return str(self.state) if self.state.ended else None
+
+    def move(self, state: SegmentState) -> None:
+        """Change the state. Raise IllegalTransition if the table of segments has no such change."""
+        self.state = change_segment(self.state, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,7 @@ class Trial:
     waiting: str = ""  # what its launch waits for
     diverged: bool = False  # its newest objective is NaN or infinite
     held: bool = False  # no scheduler may resume it: a user wants it paused, or it waits for a donor
-    paused_by_scheduler: bool = False  # held or not: without the user it would be the scheduler's to resume
+    paused_by_scheduler: bool = False  # once no user holds it, the scheduler may resume it
     checkpoint: CheckpointInfo | None = None  # what it would start from now, see `CheckpointLedger`
     checkpoints: dict[str, Kept] = field(default_factory=dict)  # its own, by id, in the order in which they came
     inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on
@@ -103,11 +122,17 @@ class Trial:
 
     @property
     def segment(self) -> Segment | None:
+        """Return the newest segment that was opened."""
         return self.segments[-1] if self.segments else None
 
     @property
+    def ref(self) -> SegmentRef:
+        """Return the name of the newest segment."""
+        return SegmentRef(self.number, len(self.segments))
+
+    @property
     def best_mark(self) -> Mark | None:
-        """The best report within the constraints; the best of all reports if none is, or if there are no constraints."""
+        """Return the best report within the constraints, or the best of all reports if none is or there are no constraints."""
         if self.feasible_best is not None or self.best_value is None:
             return self.feasible_best
         return Mark(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
@@ -126,13 +151,14 @@ class Trial:
 
     @property
     def holds_resources(self) -> bool:
+        """Whether its newest segment is open."""
         return bool(self.segments) and self.segments[-1].open
 
 
 class Population:
-    """All trials by number, with the few views that are asked for at every event kept incrementally.
+    """All trials by number, and by state.
 
-    Schedulers and searchers read it; only the core writes, and only through `add` and `move`.
+    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`.
     """
 
     def __init__(self) -> None:
@@ -152,7 +178,7 @@ class Population:
         return iter(self._trials.values())
 
     def in_state(self, state: TrialState) -> list[int]:
-        """Numbers of the trials in this state, in the order in which they came into it."""
+        """Return the numbers of the trials in this state, in the order in which they came into it."""
         return list(self._by_state[state])
 
     def count(self, state: TrialState) -> int:

@@ -1,4 +1,4 @@
-"""From a spec to a core: builds the scheduler, the searcher and the stopper that it names and tells them their task."""
+"""Build a core from a spec, with the scheduler, the searcher and the stopper that the spec names."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
-"""How many trials are started where neither num_samples nor a time budget sets an end."""
+"""How many trials are started if neither num_samples nor a time budget sets an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Live objects that take the place of what the spec names, from Python callers."""
+    """Objects from a Python caller that take the place of what the spec names."""
 
     scheduler: Scheduler | None = None
     searcher: Searcher | None = None
@@ -30,8 +30,13 @@ class Parts:
 
 
 def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
-    """The core of a new or a stored experiment. SpecError, with all of it, where the parts do not fit the
-    space or each other."""
+    """Return the core of a new or a stored experiment.
+
+    saves_checkpoints: whether the training function is known to save checkpoints; None if that is not known.
+
+    Raises:
+        SpecError: the parts do not fit the space or each other. It names every mistake.
+    """
     parts = parts or Parts()
     notes: list[str] = []
     if spec.num_samples is None and spec.limits.time_budget_s is None and spec.search.get("type") != "grid":
@@ -45,7 +50,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     stopper = parts.stopper or (stopper_from_json(spec.stop) if spec.stop else None)
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
-        spec = replace(spec, time_attr=time_attr)  # a scheduler that is told what to count in tells the experiment
+        spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr holds for the experiment
     mistakes = Mistakes()
     task = SearcherContext(
         space=space,
@@ -59,7 +64,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
         searcher.setup(task)
     setting = _setting(spec, space, saves_checkpoints)
     if not scheduler.PROPOSES and not mistakes.found:
-        setting = replace(setting, num_samples=searcher.total())  # of a grid there are more than num_samples
+        setting = replace(setting, num_samples=searcher.total())  # a grid has more points than num_samples
     with mistakes:
         scheduler.setup(setting)
     max_t = getattr(scheduler, "max_t", None)
@@ -104,7 +109,7 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
 def _choose(
     spec: Spec, space: Space, parts: Parts, saves_checkpoints: bool | None
 ) -> tuple[Scheduler, Searcher, str | None]:
-    """What "auto" stands for, and why; what the user named is taken as it is."""
+    """Return the scheduler and the searcher, and why "auto" was resolved so. What the user named is taken as it is."""
     scheduler, searcher, why = parts.scheduler, parts.searcher, None
     search: dict[str, Any] = dict(spec.search)
     if scheduler is None and spec.scheduler.get("type") == "auto":
@@ -125,7 +130,7 @@ def _choose(
         scheduler = scheduler_from_json(spec.scheduler)
     if searcher is None:
         if search.get("type") == "auto":
-            learns = scheduler.TYPE == "fifo"  # from trials that were stopped early, a model learns what is not so
+            learns = scheduler.TYPE == "fifo"  # trials that were stopped early would mislead a model
             search = {"type": "grid" if space.has_grid else "tpe" if learns and not scheduler.PROPOSES else "random"}
         searcher = searcher_from_json(search)
     return scheduler, searcher, why

@@ -1,7 +1,7 @@
-"""The driver host: a Ray actor that takes no CPU of the cluster and drives many experiments as asyncio tasks.
+"""The driver host: a Ray actor that reserves no CPU and drives many experiments as asyncio tasks.
 
-Ranks and placement groups belong to it: when it dies, Ray removes them, and whoever starts a host again continues every
-experiment from what its database holds.
+Ranks and placement groups belong to it. If it dies, Ray removes them, and the next host continues every experiment from what
+the database holds.
 """
 
 from __future__ import annotations
@@ -13,51 +13,33 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.domain.batch import Batch
-from tuner.domain.events import (
-    CheckpointInfo,
-    Commanded,
-    Drawn,
-    Event,
-    Failure,
-    Noted,
-    Reported,
-    SegmentStarted,
-    Waiting,
-)
-from tuner.domain.events import CheckpointSaved as Saved
-from tuner.domain.keys import keyed_seed, segment_id, trial_id
+from tuner.domain.events import Commanded, Event
+from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
+from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
-from tuner.driver.assemble import assemble
 from tuner.driver.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
-from tuner.driver.core import Core
-from tuner.driver.judge import Judge
+from tuner.driver.driven import Driven, Running
 from tuner.driver.logs import LogKeeper, Owner
-from tuner.driver.loop import ExperimentLoop
 from tuner.driver.owners import owner_is_dead, owner_name
-from tuner.driver.parts import load_parts
 from tuner.driver.usage import Place, UsageKeeper
-from tuner.errors import Conflict, LostLease, SpecError, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.experiments.usecases import how_to_go_on
-from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.settings import Settings
-from tuner.space import Space
 from tuner.store import Store
-from tuner.store.records import CodeRecord, ExperimentRecord
-from tuner.trials.checkpoints import checkpoints, objects, transfer
+from tuner.store.records import ExperimentRecord
+from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.storage import join
 from tuner.trials.groups.manager import GroupManager, LogFile
-from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
 from tuner.trials.messages.tasks import on_node
 
@@ -69,255 +51,21 @@ POLL_S = 0.5
 LEASES_S = 2.0
 """How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
 AGAIN_S = 5.0
-"""How long an experiment whose driver crashed is left alone before it is taken up again."""
+"""Seconds before an experiment whose driver crashed is taken up again."""
 LOGS_S = 10.0
-"""How long the end of an experiment waits for its logs; what takes longer is still written afterwards."""
+"""Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
-"""An experiment fails whose driver crashes so often with less than so many log entries between two crashes."""
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What has come of one segment's reports."""
-
-    report_no: int = 0  # the newest one
-    time: float = 0.0  # when that one was made
-
-    def misses_before(self, reports: Sequence[ReportMsg]) -> bool:
-        """Whether a report is missing between what has come before and the end of this batch."""
-        newest = self.report_no
-        for report in reports:
-            if report.report_no > newest + 1:
-                return True
-            newest = max(newest, report.report_no)
-        return False
-
-    def take(self, reports: Sequence[ReportMsg], now: float) -> list[float]:
-        """When each of the reports was made, by the clock of this process: never ahead of it, and never backwards."""
-        times = []
-        for report in reports:
-            self.report_no = max(self.report_no, report.report_no)
-            self.time = min(now, max(self.time, now - max(0.0, report.age)))
-            times.append(self.time)
-        return times
-
-
-class Driven:
-    """One experiment on this host: the ports of its loop, filled with Ray and the store."""
-
-    def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
-        self.host, self.record, self.epoch = host, record, epoch
-        spec = record.spec
-        code = host.store.code.get(spec.code) if spec.code else None
-        self.space = Space.from_json(spec.space, code.space_blob if code else None)
-        with functions_by_name():  # what the user wrote runs in the judge's process
-            self.core: Core = assemble(spec, self.space, load_parts(code.parts_blob if code else None))
-        stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
-        for stopper in stoppers:
-            stopper.outside = True
-        self._judge = Judge(
-            [sealed(stopper.function) for stopper in stoppers],
-            sys_path=code.sys_path if code else (),
-            working_dir=code.working_dir if code else None,
-            environ=spec.runtime_env.get("env_vars"),
-        )
-        for seq, entry in host.store.drivers.load(record.id):
-            self.core.fold(seq, entry)
-        self.code = self._code_ref(code)
-        self._drawing = asyncio.Lock()
-        self._objects: dict[Stored, Any] = {}
-        self.loop = ExperimentLoop(self.core, self, self, host.settings.outage_s)
-        self._heard: dict[tuple[int, int], _Heard] = {}
-
-    def _code_ref(self, code: CodeRecord | None) -> CodeRef:
-        spec = self.record.spec
-        if code is None:
-            assert spec.entrypoint is not None
-            return CodeRef(hash=f"entrypoint:{spec.entrypoint}", entrypoint=spec.entrypoint)
-        blob = ray.put(code.blob) if code.blob else None
-        return CodeRef(
-            hash=code.hash,
-            entrypoint=spec.entrypoint,
-            blob=blob,
-            sys_path=tuple(code.sys_path),
-            working_dir=code.working_dir or None,
-        )
-
-    @property
-    def storage(self) -> str:
-        """Where the experiment's checkpoints lie."""
-        return join(self.record.spec.checkpoint.storage or self.host.settings.storage, self.record.public_id)
-
-    @property
-    def log_dir(self) -> str:
-        """Where the ranks write their logs, on the nodes where they run."""
-        return str(self.host.settings.home / "logs" / self.record.public_id)
-
-    def segment_name(self, number: int, ordinal: int) -> str:
-        return segment_id(self.record.public_id, number, ordinal)
-
-    # -- Journal ---------------------------------------------------------------------------------------------------------
-
-    async def commit(self, batch: Batch) -> None:
-        await self.host.write(self.host.store.drivers.commit, self.record.id, self.epoch, batch, time.time())
-
-    # -- Groups ----------------------------------------------------------------------------------------------------------
-
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
-        launch = self._launch(number, ordinal, milestone)
-        self.host.segments[launch.segment_id] = (self, number, ordinal, launch.start_iteration)
-        if self.host.logs is not None:
-            self.host.logs.begin(launch.segment_id, Owner(self.record.id, number, ordinal))
-        try:
-            outcome = await self.host.groups.run(launch, inbox=self)
-        finally:
-            self.host.segments.pop(launch.segment_id, None)
-            self._heard.pop((number, ordinal), None)
-        return outcome.kind, outcome.failure, outcome.warning
-
-    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
-        await self.host.groups.interrupt(self.segment_name(number, ordinal), why)
-
-    async def kill(self, number: int, ordinal: int, why: str) -> None:
-        await self.host.groups.kill(self.segment_name(number, ordinal), why)
-
-    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        if info.node in (None, self.host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
-            await asyncio.to_thread(checkpoints.delete, info.uri)
-        else:
-            await transfer.delete(info.uri, info.node)
-
-    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await ray.remote(num_cpus=0)(function).remote(*args)
-
-    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        return await self._judge.ask(number, metrics)
-
-    async def close(self) -> None:
-        """Let go of the process that calls the user's stop functions."""
-        await self._judge.close()
-
-    def _launch(self, number: int, ordinal: int, milestone: int | None) -> Launch:
-        spec, settings = self.record.spec, self.host.settings
-        trial = self.core.trials[number]
-        segment = trial.segments[ordinal - 1]
-        experiment = self.record.public_id
-        return Launch(
-            experiment_id=experiment,
-            trial_id=trial_id(experiment, number),
-            segment_id=self.segment_name(number, ordinal),
-            trial_number=number,
-            segment=ordinal,
-            params=segment.params,
-            seed=spec.seed,
-            start_iteration=segment.start_iteration,
-            checkpoint=segment.source,
-            code=self.code,
-            space=spec.space,
-            space_blob=self.space.blob(),
-            scaling=spec.scaling,
-            limits=spec.limits,
-            checkpoint_policy=spec.checkpoint,
-            storage=self.storage,
-            durable=settings.durability == "FULL",
-            log_dir=self.log_dir,
-            first_milestone=milestone,
-            checkpoint_every=spec.checkpoint.frequency,
-            milestone_checkpoints=self.core.scheduler.SAVES_AT_MILESTONES,
-            metric=spec.objective.metric,
-            runtime_env=spec.runtime_env,
-        )
-
-    # -- Inbox of the groups ---------------------------------------------------------------------------------------------
-
-    def waiting(self, segment_id: str, reason: str) -> None:
-        _, number, ordinal, _ = self.host.segments[segment_id]
-        self.loop.put(Waiting(time=time.time(), trial=number, segment=ordinal, reason=reason))
-
-    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
-        _, number, ordinal, _ = self.host.segments[segment_id]
-        self.loop.put(
-            SegmentStarted(
-                time=time.time(),
-                trial=number,
-                segment=ordinal,
-                placement=placement,
-                startup_s=startup_s,
-                warm=warm,
-            )
-        )
-
-    async def report(self, number: int, ordinal: int, start: int, reports: list[ReportMsg]) -> Verdict | Resend | None:
-        heard = self._heard.setdefault((number, ordinal), _Heard())
-        if heard.misses_before(reports):
-            return Resend(after=heard.report_no)
-        times = heard.take(reports, time.time())
-        events = [
-            Reported(
-                time=at,
-                trial=number,
-                segment=ordinal,
-                report_no=message.report_no,
-                iteration=start + message.report_no,
-                metrics=message.metrics,
-                checkpoint=message.checkpoint,
-                waits=message.wait,
-                step=message.step,
-            )
-            for message, at in zip(reports, times, strict=True)
-        ]
-        waits = bool(reports) and reports[-1].wait
-        verdict = await self.loop.report(events, waits, reports[-1].offer if waits else None)
-        if verdict is None:
-            return None
-        return Verdict(
-            action=verdict.action,
-            next_milestone=verdict.next_milestone,
-            save_checkpoint=verdict.save_checkpoint,
-            reason=verdict.reason,
-        )
-
-    # -- what training code asks for -------------------------------------------------------------------------------------
-
-    async def draw(self, number: int, ordinal: int, name: str, distribution: str) -> Any:
-        """The value of a parameter that a running trial has come to; committed before it is known to anybody."""
-        async with self._drawing:
-            trial = self.core.trials[number]
-            draw = getattr(self.core.searcher, "draw", None)
-            if draw is None:
-                raise SpecError(
-                    f"the training code asks for {name}, which the space does not have: search_alg='define_by_run' draws such "
-                    "parameters",
-                    f"/space/{name}",
-                )
-            async with self.loop.deciding:  # the trials do not change meanwhile
-                value, state = draw(number, name, distribution, self.core.trials)
-            if name not in trial.params:
-                event = Drawn(time=time.time(), trial=number, segment=ordinal, name=name, value=value, state=state)
-                await self.loop.put(event)
-            return value
-
-    async def note(self, number: int, ordinal: int, notes: dict[str, Any]) -> None:
-        await self.loop.put(Noted(time=time.time(), trial=number, segment=ordinal, notes=notes))
-
-    async def end(self, number: int, reason: str) -> None:
-        await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
-
-    async def object(self, stored: Stored) -> Any:
-        """A reference to an object that came with the training code: read once, kept while the experiment is driven."""
-        if stored not in self._objects:
-            self._objects[stored] = ray.put(await asyncio.to_thread(stored.load))
-        return self._objects[stored]
+"""An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
 
 class Host:
-    """Everything async: one event loop, one writer to the database."""
+    """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings, self.name = settings, name
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
-        self.segments: dict[str, tuple[Driven, int, int, int]] = {}
+        self.segments: dict[str, Running] = {}
         self.driven: dict[int, Driven] = {}
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
@@ -327,7 +75,7 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
-        self._news: list[str] = []  # what the log of the service is to say
+        self._news: list[str] = []  # lines for the log of the service
         self._offered: set[int] = set()
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
@@ -341,10 +89,10 @@ class Host:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
-        """Write to the database in the one thread that does, so that a slow or locked database never blocks the event loop.
+        """Write to the database in the writer thread, so that a slow or locked database never blocks the event loop.
 
-        Writes are done in the order in which they were asked for. One that was begun is finished and waited for even if
-        the caller is cancelled: what the caller writes next, such as the release of a lease, comes after it.
+        Writes are done in the order of the calls. If the caller is cancelled, a write that has begun is still finished and
+        waited for, so that the caller's next write, such as the release of a lease, comes after it.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
         try:
@@ -356,7 +104,7 @@ class Host:
 
     @property
     def node(self) -> str:
-        """Ray's id of the node that it runs on."""
+        """Return Ray's id of the node that it runs on."""
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
@@ -409,7 +157,11 @@ class Host:
         return self.owner
 
     async def drive(self, public_id: str) -> str:
-        """Drive this experiment until it has ended or is paused; its state then. Conflict while a living driver has it."""
+        """Drive this experiment until it has ended or is paused, and return its state.
+
+        Raises:
+            Conflict: another driver, which is alive, has it.
+        """
         await self.start()
         while True:
             record = await asyncio.to_thread(self.store.experiments.get, public_id)
@@ -422,12 +174,12 @@ class Host:
                 return str(state)
 
     async def _is_to_go_on(self, experiment: int) -> bool:
-        """Whether somebody has asked for a resume after the loop of a paused experiment took its last command."""
+        """Return whether a resume was asked for after the loop of a paused experiment took its last command."""
         commands = await asyncio.to_thread(self.store.commands.pending, [experiment])
         return any(command.command == "resume" and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """What this host has taken up, and what it has not, since the last call: lines for the log of the service."""
+        """Return lines for the log of the service: what this host has taken up since the last call, and what it has not."""
         told, self._news = self._news, []
         return told
 
@@ -436,24 +188,22 @@ class Host:
         await asyncio.Event().wait()
 
     async def poke(self) -> None:
-        """There is a new command or a new experiment."""
+        """Look for new commands and experiments now."""
         if self._poked is not None:
             self._poked.set()
 
-    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
-        """From rank 0 of a segment."""
+    async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
+        """Take reports from rank 0 of a segment; see `Driver.report`."""
         found = self.segments.get(segment_id)
         if found is None:
             return None
-        driven, number, ordinal, start = found
-        return await driven.report(number, ordinal, start, reports)
+        return await found.inbound.report(found.ref, found.start_iteration, reports)
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """A checkpoint of a segment has come into being, or its upload is done."""
+        """Take in that a checkpoint of a segment has been written, or that its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
-            driven, number, ordinal, _ = found
-            await driven.loop.put(Saved(time=time.time(), trial=number, segment=ordinal, checkpoint=info))
+            await found.inbound.checkpoint(found.ref, info)
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
         """Store what a rank has printed."""
@@ -461,41 +211,40 @@ class Host:
             await self.logs.take(segment_id, chunks)
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
-        """From any rank: the value of a parameter that its training code has come to; equal for all ranks."""
-        driven, number, ordinal, _ = self._segment(segment_id)
-        return await driven.draw(number, ordinal, name, distribution)
+        """Return the value of a parameter that a rank's training code has come to. It is equal for all ranks."""
+        found = self._segment(segment_id)
+        return await found.inbound.draw(found.ref, name, distribution)
 
     async def note(self, segment_id: str, notes: dict[str, Any]) -> None:
-        """From rank 0: something to be kept with the trial for people to read."""
-        driven, number, ordinal, _ = self._segment(segment_id)
-        await driven.note(number, ordinal, notes)
+        """Keep notes from rank 0 with the trial, for people to read."""
+        found = self._segment(segment_id)
+        await found.inbound.note(found.ref, notes)
 
     async def end(self, segment_id: str, reason: str) -> None:
-        """From rank 0: the trial stops itself."""
-        driven, number, _, _ = self._segment(segment_id)
-        await driven.end(number, reason)
+        """Stop the trial, because rank 0 asks for it."""
+        found = self._segment(segment_id)
+        await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """From any rank: a reference, in a list, to an object that came with the training code."""
-        driven, *_ = self._segment(segment_id)
-        return [await driven.object(stored)]
+        """Return a reference, in a list, to an object that came with the training code."""
+        return [await self._segment(segment_id).inbound.object(stored)]
 
-    def _segment(self, segment_id: str) -> tuple[Driven, int, int, int]:
+    def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
         if found is None:
             raise Conflict(f"{segment_id} is over")
         return found
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """rank -> its Python stack ("stack") and what it uses now (see `process_stats.usage`), of a segment that runs."""
+        """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
         stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
     def _places(self) -> dict[str, Place]:
-        return {name: Place(driven.record.id, *which) for name, (driven, *which, _) in self.segments.items()}
+        return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
     async def status(self) -> dict[str, Any]:
-        """What this host is doing, for readiness checks and benchmarks."""
+        """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
             "pid": os.getpid(),
@@ -505,7 +254,7 @@ class Host:
         }
 
     async def rest(self, keep_groups: bool) -> None:
-        """Nothing is to be done until the next `start`: let go of the database and of idle worker groups.
+        """Release the database and idle worker groups until the next `start`.
 
         keep_groups: groups without GPUs stay until they have been idle for long.
         """
@@ -519,7 +268,7 @@ class Host:
         self.store.close()
 
     async def close(self) -> None:
-        """Let go of everything; experiments stay as they are and can be taken over at once."""
+        """Release everything. Experiments stay as they are, and another host can take them over at once."""
         await self._end_tasks([*self._background, *self.tasks.values()])
         if self._groups is not None:
             await self._groups.close()
@@ -563,7 +312,7 @@ class Host:
             except Exception as error:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
-                await asyncio.to_thread(checkpoints.sweep, driven.storage)
+                await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
                 await self._find_logs(driven)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
@@ -592,24 +341,23 @@ class Host:
                 await self.write(store.drivers.release, record.id, epoch)
             if driven is not None:
                 await driven.close()
-                del driven.loop  # which knows it as well: the two would keep all trials until the next full collection
 
     async def _sweep_objects(self, storage: str) -> None:
-        """Delete objects of `with_parameters` that no experiment needs any more."""
+        """Delete the objects of `with_parameters` that no experiment needs any more."""
         try:
             await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.code.unfinished)
         except Exception:  # they stay until the next time
             log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
-        """Whether the driver of this experiment has now died CRASHES times without getting any further."""
+        """Count a crash. Return whether the driver of this experiment has crashed CRASHES times without making progress."""
         reached, times = self._crashes.get(record.id, (-1, 0))
         times = 1 if seq > reached + PROGRESS else times + 1
         self._crashes[record.id] = (max(seq, reached), times)
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """It cannot be driven: say why where people will look."""
+        """Fail an experiment that cannot be driven, with the reason where people will look."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
@@ -624,7 +372,7 @@ class Host:
         names: dict[Owner, str] = {}
         for found in await asyncio.to_thread(self.store.logs.unfinished, driven.record.id):
             owner = Owner(driven.record.id, found.trial, found.segment)
-            path = os.path.join(driven.log_dir, found.segment_id, f"rank{found.rank}.log")
+            path = os.path.join(driven.groups.log_dir, found.segment_id, f"rank{found.rank}.log")
             files.setdefault(owner, []).append(LogFile(found.rank, found.node, path))
             names[owner] = found.segment_id
         for owner, name in names.items():
@@ -632,7 +380,7 @@ class Host:
             self.logs.end(name, files[owner], gone=asyncio.sleep(0))
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
-        mine = [name for name, (driven, *_) in self.segments.items() if driven.record.id == record.id]
+        mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
             *(self.groups.kill(name, "its driver let go of it") for name in mine), return_exceptions=True
         )
@@ -728,7 +476,7 @@ def _commanded(command: Any) -> Event:
 
 
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """The actor. A shared one outlives its creator and is found again by the same name, which is that of its database."""
+    """Start the actor and return its handle. A shared one outlives its creator, and has a name that follows from its database."""
     name = f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}" + ("" if shared else f"-{secrets.token_hex(6)}")
     options: dict[str, Any] = {
         "num_cpus": 0,

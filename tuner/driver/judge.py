@@ -1,8 +1,8 @@
-"""A user's stop functions, called in a process of their own: one for each experiment that has any.
+"""Call a user's stop functions in a helper process, one for each experiment that has any.
 
 The driver host drives many experiments in one event loop, so a stop function that is slow, hangs, prints or ends its process
-must not run there. The host asks the helper about a report before it folds the report; what the helper answers is committed
-with it (`StopJudged`), so that a restart does not ask again.
+must not run there. The host asks the helper about a report before it handles the report. The answer is committed with the
+report (`StopJudged`), so that a restart does not ask again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Answer = dict[str, Any]
 """{"stop": bool}, or {"error": type, "args": [...], "text": message, "traceback": text}."""
 
 START_S = 120.0
-"""How long the modules of the functions may take to be imported."""
+"""Seconds that importing the modules of the functions may take."""
 CALL_S = 60.0
-"""How long one call may take."""
+"""Seconds that one call may take."""
 _LINE = 16 * 2**20
 
 
@@ -44,11 +44,11 @@ _LINE = 16 * 2**20
 class _Question:
     text: bytes
     answers: asyncio.Future[list[Answer]]
-    died: bool = False  # whether a helper has died of it before
+    died: bool = False  # whether a helper process ended while it answered this
 
 
 class Judge:
-    """The helper of one experiment: started at the first question, kept warm, started again when it is gone."""
+    """The helper process of one experiment. It starts with the first question, and again if it has ended."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Judge:
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, number: int, metrics: Mapping[str, float]) -> list[Answer]:
-        """Call every function with a trial's number and its metrics; one answer for each, also if the helper dies or hangs."""
+        """Call every function with a trial's number and its metrics. Return one answer each, even if the helper dies or hangs."""
         text = json.dumps([number, dict(metrics)]).encode() + b"\n"
         question = _Question(text, asyncio.get_running_loop().create_future())
         self._waiting.append(question)
@@ -89,7 +89,7 @@ class Judge:
         await self._end()
 
     async def _answer(self) -> None:
-        """Ask what waits, all of it at once, until nothing waits."""
+        """Send all waiting questions at once, and again until none waits."""
         while self._waiting:
             batch = list(self._waiting)
             try:
@@ -128,7 +128,7 @@ class Judge:
                 **self._environ,
             },
             limit=_LINE,
-            start_new_session=True,  # Ctrl-C at a terminal is not meant for it
+            start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
         )
         assert helper.stdin is not None
         helper.stdin.write(self._setting)
@@ -185,9 +185,9 @@ def _how(code: int | None) -> str:
 
 
 def main() -> None:
-    """Answer one question a line until standard input ends."""
+    """Answer questions, one on each line, until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what the functions print must not come between the answers
+    os.dup2(2, 1)  # so that what the functions print does not mix with the answers
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     questions = os.fdopen(os.dup(0), "rb")
     with open(os.devnull) as nothing:

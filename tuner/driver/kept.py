@@ -1,7 +1,8 @@
-"""The driver host of a script or a notebook, kept between its calls: only the first one waits for Ray and a host to start.
+"""Keep the driver host of a script or a notebook between calls, so that only the first call waits for Ray and a host to start.
 
-A host is kept for calls with the same settings and database; a Ray that was started here, for calls with the same address,
-environment variables and `sys.path`, which its workers have from this process. Both end with the process and by `shutdown`.
+A host is kept for calls with the same settings and database. A Ray that was started here is kept for calls with the same
+address, environment variables and `sys.path`, because its workers take those from this process. Both end with the process and
+by `shutdown`.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ _OF_LIBRARIES = frozenset(
         "TPU_ML_PLATFORM",  # TensorFlow, JAX
     }
 )
-"""Variables that libraries set when they are imported, on the workers too: no reason for another Ray."""
+"""Variables that libraries set when they are imported, on the workers too. A change of these needs no other Ray."""
 
 
 @dataclass(slots=True, eq=False)
 class _Kept:
     host: Any
-    needs: tuple[Any, ...]  # what a call must have in common with the one that it was started for
+    needs: tuple[Any, ...]  # a call can use it only if its own needs are equal
     connection: str  # to the Ray that it belongs to
     users: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Private:
-    """A Ray that was started here, and is ours to end."""
+    """A Ray that this process started and must end."""
 
     connection: str
     needs: tuple[Any, ...]
@@ -63,10 +64,10 @@ _pid = os.getpid()
 def borrow(
     settings: Settings, address: str | None, start: Callable[[Any], None], *, keep: bool = True
 ) -> Iterator[Any]:
-    """A driver host for the length of a `with` block: the kept one, or a new one once `start` has seen it come up.
+    """Provide a driver host for the length of a `with` block: the kept one, or a new one that `start` waits for.
 
-    address: of the Ray cluster; None: the one that this process is connected to, or a private one.
-    keep: whether it may serve the next call. After an exception it never does, but others that have it keep it.
+    address: of the Ray cluster. None means the one that this process is connected to, or a private one.
+    keep: whether the host may serve the next call. It never does after an exception; other users of it go on.
     """
     kept = _take(settings, address, start)
     try:
@@ -82,7 +83,7 @@ def borrow(
 
 
 def shutdown() -> None:
-    """End what was kept for further calls: the driver host, idle worker groups, and the Ray that was started for them."""
+    """End what was kept for later calls: the driver host, idle worker groups, and the Ray that was started for them."""
     global _kept
     if os.getpid() != _pid:
         return  # a fork: what is kept belongs to its parent
@@ -104,7 +105,7 @@ def _take(settings: Settings, address: str | None, start: Callable[[Any], None])
         kept = _kept
         if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
             kept = _begin(settings, address, start)
-            if _kept is None:  # else another thread uses one, and this one serves one call
+            if _kept is None:  # else another thread uses the kept one, and this one serves a single call
                 _kept = kept
         kept.users += 1
         _users += 1
@@ -154,7 +155,7 @@ def _of_ray(address: str | None) -> tuple[Any, ...]:
 
 
 def _file(url: str) -> tuple[int, int] | None:
-    """Which file an SQLite database is: one that was deleted and made anew is another."""
+    """Return the identity of an SQLite file. A file that was deleted and created again has another one."""
     try:
         found = os.stat(url.removeprefix("sqlite:///"))
     except OSError:
@@ -163,7 +164,7 @@ def _file(url: str) -> tuple[int, int] | None:
 
 
 def _connection() -> str:
-    """This process's to a Ray: another one after each `ray.init`, also where that is to the same cluster."""
+    """Return the identity of this process's connection to Ray. It changes with each `ray.init`, even to the same cluster."""
     if not ray.is_initialized():
         return ""
     context = ray.get_runtime_context()
@@ -183,7 +184,10 @@ def _answers(host: Any) -> bool:
 
 
 def _rests(kept: _Kept) -> bool:
-    """On a Ray of our own idle worker groups may stay for a while; on one that others use, nothing stays but the host."""
+    """Have the host release what it does not need, and return whether it did.
+
+    Idle worker groups may stay for a while on a Ray of our own. On one that others use, only the host stays.
+    """
     private = _private is not None and _private.connection == kept.connection
     try:
         ray.get(kept.host.rest.remote(private), timeout=_CLOSE_S)
@@ -193,7 +197,7 @@ def _rests(kept: _Kept) -> bool:
 
 
 def _end(kept: _Kept) -> None:
-    """Let the host put everything back, and if it cannot, have Ray remove it with all that belongs to it."""
+    """Have the host release everything. If it does not, have Ray kill it, with everything that belongs to it."""
     if not _here(kept):
         return
     try:
@@ -206,7 +210,7 @@ def _end(kept: _Kept) -> None:
 
 
 def _end_ray() -> None:
-    """End the Ray that was started here, unless another thread still uses it or it has ended otherwise."""
+    """End the Ray that was started here, unless another thread still uses it or it has ended already."""
     global _private
     with _lock:
         if _private is None or _users or os.getpid() != _pid:

@@ -1,6 +1,7 @@
-"""The thin shell round the core: an inbox, a commit, and then the actions. Knows neither Ray nor SQL, only the two ports below.
+"""The shell of real time: it takes events from its inbox, has them committed, and carries out the actions.
 
-Nothing is answered and nothing is done before the batch that decided it is committed.
+It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Nothing is answered and nothing is done before the batch
+that decided it is committed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
-from tuner.domain.batch import Batch, Entry
-from tuner.domain.events import CheckpointInfo, Event, Failure
+from tuner.domain.batch import Batch
+from tuner.domain.events import Event, Failure
 from tuner.domain.keys import keyed_random
+from tuner.domain.segments import Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
-from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, Verdict, suggested
-from tuner.driver.core import Core
-from tuner.driver.fold import Outcome
+from tuner.driver.core import Core, Effects
+from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
+from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Searcher, Suggestion
@@ -33,7 +35,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH = 500
-"""Events folded into one transaction at most."""
+"""The most events that one transaction takes."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
 """Waits between attempts to commit while the database is out of reach; the last one repeats. Nothing is answered meanwhile."""
@@ -48,48 +50,16 @@ TELL_S = 60.0
 """How often the log tells of an outage that goes on."""
 
 DELETIONS_S = 30.0
-"""How long the end of an experiment waits for deletions of checkpoints."""
+"""Seconds that the end of an experiment waits for deletions of checkpoints."""
 
 LOOK_S = 0.05
-"""How often it looks meanwhile whether something else has come in."""
+"""Seconds between two looks at the inbox meanwhile."""
 
 BUDGET_S = 0.25
-"""How often the time budget is looked at, at least."""
+"""The longest time between two looks at the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Waits before a heavy searcher that failed is asked again; after that a point is drawn at random."""
-
-
-class Journal(Protocol):
-    """Where batches are made durable. One writer: this loop."""
-
-    async def commit(self, batch: Batch) -> None:
-        """Write the batch whole or not at all, without blocking the event loop. LostLease if another driver has taken over.
-
-        The core changes nothing until this returns, so the batch may be read from another thread.
-        """
-
-
-class Groups(Protocol):
-    """Where segments run."""
-
-    async def run(self, number: int, ordinal: int, milestone: int | None) -> tuple[str, Failure | None, str]:
-        """Run the newest segment of a trial to its end: (outcome, failure, warning), see `SegmentEnded`."""
-
-    async def interrupt(self, number: int, ordinal: int, why: str) -> None:
-        """Make its ranks ask for a verdict soon."""
-
-    async def kill(self, number: int, ordinal: int, why: str) -> None:
-        """End it at once."""
-
-    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Remove a checkpoint's files; one that is gone is no error."""
-
-    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a pure function in a process of its own."""
-
-    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Call the user's stop functions in a process of their own: the `answers` of StopJudged."""
 
 
 @dataclass(slots=True)
@@ -97,7 +67,7 @@ class _Item:
     event: Event
     done: asyncio.Future[Verdict | None]
     command: int | None = None
-    segment: tuple[int, int, int | None] | None = None  # whose verdict is asked for
+    segment: SegmentRef | None = None  # whose verdict is asked for
 
 
 class ExperimentLoop:
@@ -109,22 +79,23 @@ class ExperimentLoop:
         self._early: list[_Item] | None = []  # what came before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
-        self._launched: dict[tuple[int, int], int] = {}  # segment -> decision that it carries out
+        self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
-        self.deciding = asyncio.Lock()  # held while a thread changes the core; only where it runs the user's code
+        self.deciding = (
+            asyncio.Lock()
+        )  # held while a thread changes the core, which happens only if the core calls the user's code
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
     # ------------------------------------------------------------------------------------------------ in
 
     def put(
-        self, event: Event, *, command: int | None = None, segment: tuple[int, int, int | None] | None = None
+        self, event: Event, *, command: int | None = None, segment: SegmentRef | None = None
     ) -> asyncio.Future[Verdict | None]:
-        """Queue an event; the future is done when it is committed, with the verdict on `segment` as of then: the
-        arguments of `Core.verdict`.
+        """Queue an event. The future is done when it is committed, with the verdict on `segment` as of then.
 
-        What comes before `run` waits until DriverStarted has been handled, so that nothing is decided for a state that
-        is about to change, and the time without a driver is never counted.
+        Events that come before `run` wait until DriverStarted has been handled. So nothing is decided in a state that is about
+        to change, and time without a driver never counts.
         """
         done = asyncio.get_running_loop().create_future()
         item = _Item(event, done, command, segment)
@@ -137,11 +108,8 @@ class ExperimentLoop:
             self._inbox.put_nowait(item)
         return done
 
-    async def report(self, events: list[e.Reported], wait: bool, offer: int | None = None) -> Verdict | None:
-        """Commit reports of one segment, in order; with `wait` the verdict after the last of them.
-
-        offer: the report_no of the next report that a checkpoint may be had at, as far as its ranks can tell.
-        """
+    async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
+        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them."""
         if not events:
             return None
         last = events[-1]
@@ -151,12 +119,12 @@ class ExperimentLoop:
                 self.put(found)
             if event is not last:
                 self.put(event)
-        return await self.put(last, segment=(last.trial, last.segment, offer) if wait else None)
+        return await self.put(last, segment=last.ref if last.waits else None)
 
-    async def _judged(self, events: list[e.Reported]) -> dict[int, e.StopJudged]:
-        """Ask the user's stop functions about reports of one segment, which have not been folded yet; by report_no.
+    async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
+        """Ask the user's stop functions about reports that the core has not seen yet. Return the answers by report_no.
 
-        Only this trial waits for the answer. What none of the functions ends is left out.
+        Only this trial waits for them. Reports at which no function ends the trial are left out.
         """
         trials = self.core.trials
         found: dict[int, e.StopJudged] = {}
@@ -183,8 +151,10 @@ class ExperimentLoop:
     # ------------------------------------------------------------------------------------------------ the loop
 
     async def run(self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None) -> ExperimentState:
-        """Take the experiment over under this epoch, with the commands that wait for it, and drive it until it has ended or
-        is paused.
+        """Take the experiment over and drive it until it has ended or is paused. Return its state.
+
+        epoch: of this driver; every commit checks it. slots: how many trials the cluster holds at once. commands: those that
+        were waiting, by their id.
         """
         self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
         self._track(self._watch_budget())
@@ -199,7 +169,7 @@ class ExperimentLoop:
             await self._wind_up()
 
     def _open_inbox(self, started: e.DriverStarted, commands: Mapping[int, Event]) -> None:
-        """Let DriverStarted in first, then the commands that were waiting, then what has come meanwhile."""
+        """Take DriverStarted first, then the commands that were waiting, then the events that have come meanwhile."""
         early, self._early = self._early or [], None
         self.put(started)
         for command, event in commands.items():
@@ -208,10 +178,10 @@ class ExperimentLoop:
             self._inbox.put_nowait(item)
 
     async def _take(self) -> list[_Item]:
-        """Wait for the next events and return them; an empty list once the experiment has ended or is paused.
+        """Wait for the next events and return them. Return an empty list once the experiment has ended or is paused.
 
-        Deletions of files that are under way at the end are waited for, as long as one is done every `DELETIONS_S`. A
-        command that comes meanwhile is taken like any other: a resume makes the experiment go on.
+        At the end, this waits for deletions of files, as long as one finishes every `DELETIONS_S`. A command that comes
+        meanwhile is taken like any other; a resume makes the experiment go on.
         """
         until: float | None = None
         while self._inbox.empty() and self._over():
@@ -237,43 +207,60 @@ class ExperimentLoop:
             self._act(action, milestones)
 
     async def _decide(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that may call the scheduler; in a thread if that is, or calls, code of the user's."""
+        """Call a function that may call the scheduler: in a thread if the scheduler is, or calls, the user's own code."""
         if not self._foreign:
             return function(*args)
         async with self.deciding:
             return await asyncio.to_thread(function, *args)
 
-    def _fold(self, items: list[_Item]) -> Outcome:
-        out = Outcome()
+    def _fold(self, items: list[_Item]) -> Effects:
+        out = Effects()
         for item in items:
             out.absorb(self.core.handle(item.event))
         return out
 
     def _answers(
         self, items: list[_Item], actions: list[Action]
-    ) -> tuple[list[Verdict | None], dict[tuple[int, int], int | None]]:
-        """The verdicts that were asked for, and the first milestones of the segments that are to be launched."""
-        verdicts = [self.core.verdict(*item.segment) if item.segment is not None else None for item in items]
-        launches = [action for action in actions if isinstance(action, Launch)]
-        return verdicts, {(a.trial, a.segment): self.core.first_milestone(a.trial) for a in launches}
+    ) -> tuple[list[Verdict | None], dict[SegmentRef, int | None]]:
+        """Return the verdicts that were asked for, and the first milestones of the segments that are to run."""
+        verdicts = [self.core.verdict(item.segment) if item.segment is not None else None for item in items]
+        launches = [action for action in actions if isinstance(action, RunSegment)]
+        return verdicts, {a.segment: self.core.first_milestone(a.segment) for a in launches}
 
-    def _batch(self, out: Outcome, items: list[_Item], commands: list[int]) -> Batch:
+    def _batch(self, out: Effects, items: list[_Item], commands: list[int]) -> Batch:
         core = self.core
         carried_out: list[int] = []
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
                 case e.SegmentStarted() | e.Reported():  # the word of a start goes another way and may be later
-                    carried_out += self._carried_out(entry.trial, entry.segment)
-                case d.Start():
+                    carried_out += self._carried_out(entry.ref)
+                case d.Start():  # until its segment has started
                     pass
                 case d.Resume() | d.Retry() | d.Exploit():
                     superseded[entry.trial] = seq
                 case d.Pause() | d.Stop() | d.Complete() | d.Fail() | d.Cancel():
                     superseded[entry.trial] = seq
                     carried_out.append(seq)
-                case d.Decision():
+                case d.Finish() | d.Note():
                     carried_out.append(seq)
+                case (
+                    e.DriverStarted()
+                    | e.Waiting()
+                    | e.StopJudged()
+                    | e.CheckpointSaved()
+                    | e.CheckpointDeleted()
+                    | e.SegmentEnded()
+                    | e.Suggested()
+                    | e.Drawn()
+                    | e.Noted()
+                    | e.ModelFitted()
+                    | e.Commanded()
+                    | e.BudgetSpent()
+                ):
+                    pass
+                case _:
+                    assert_never(entry)
         return Batch(
             log=out.log,
             trials=[core.trials[n] for n in out.touched],
@@ -284,8 +271,8 @@ class ExperimentLoop:
             commands=commands,
         )
 
-    def _carried_out(self, trial: int, segment: int) -> list[int]:
-        seq = self._launched.pop((trial, segment), 0)
+    def _carried_out(self, segment: SegmentRef) -> list[int]:
+        seq = self._launched.pop(segment, 0)
         return [seq] if seq else []
 
     async def _commit(self, batch: Batch) -> None:
@@ -327,14 +314,13 @@ class ExperimentLoop:
 
     # ------------------------------------------------------------------------------------------------ actions
 
-    def _act(self, action: Action, milestones: Mapping[tuple[int, int], int | None]) -> None:
+    def _act(self, action: Action, milestones: Mapping[SegmentRef, int | None]) -> None:
         match action:
-            case Launch():
-                key = action.trial, action.segment
-                self._launched[key] = action.decision_seq
-                self._track(self._run_segment(*key, milestones[key]))
+            case RunSegment():
+                self._launched[action.segment] = action.decision_seq
+                self._track(self._run_segment(action.segment, milestones[action.segment]))
             case Interrupt():
-                self._track(self.groups.interrupt(action.trial, action.segment, action.why))
+                self._track(self.groups.interrupt(action.segment, action.why))
             case Fit():
                 self._track(self._fit(action.payload))
             case Ask():
@@ -343,23 +329,25 @@ class ExperimentLoop:
                 deletion = self._track(self._delete(action))
                 self._deletions.add(deletion)
                 deletion.add_done_callback(self._deletions.discard)
+            case _:
+                assert_never(action)
 
-    async def _run_segment(self, number: int, ordinal: int, milestone: int | None) -> None:
+    async def _run_segment(self, segment: SegmentRef, milestone: int | None) -> None:
         try:
-            outcome, failure, warning = await self.groups.run(number, ordinal, milestone)
+            outcome = await self.groups.run(segment, milestone)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            log.exception("trial %s could not be run", number)
-            outcome, warning = "failed", ""
+            log.exception("%s could not be run", segment)
             failure = Failure(kind="system", cause="driver", message=f"{type(error).__name__}: {error}")
+            outcome = Outcome(kind="failed", failure=failure)
         event = e.SegmentEnded(
             time=time.time(),
-            trial=number,
-            segment=ordinal,
-            outcome=outcome,  # type: ignore[arg-type]
-            failure=failure,
-            warning=warning,
+            trial=segment.trial,
+            segment=segment.ordinal,
+            outcome=outcome.kind,
+            failure=outcome.failure,
+            warning=outcome.warning,
         )
         self.put(event)
 
@@ -400,11 +388,11 @@ class ExperimentLoop:
         budget = self.core.spec.limits.time_budget_s
         if budget is None:
             return
-        spent, last = self.core.running_s, time.monotonic()
+        spent, last = self.core.experiment.running_s, time.monotonic()
         while spent < budget:
             await asyncio.sleep(min(budget - spent, BUDGET_S))
             now = time.monotonic()
-            if self.core.counts_time:
+            if self.core.experiment.counts_time:
                 spent += now - last
             last = now
         if not self.core.ended:
@@ -424,9 +412,9 @@ class ExperimentLoop:
 
 
 def runs_user_code(core: Core) -> bool:
-    """Whether the core may call code of the user's, which may take any time: a scheduler, a searcher or a stopper of their own.
+    """Return whether the core may call the user's own scheduler, searcher or stopper, which may take any time.
 
-    Functions of `stop` do not count: the shell asks those before the core sees a report.
+    Functions of `stop` do not count, because the shell asks those before the core sees a report.
     """
     scheduler, stopper = core.scheduler, core.stopper
     mutations = getattr(scheduler, "mutations", {})
@@ -451,11 +439,8 @@ def _is_ours(part: object, where: str) -> bool:
 
 
 _ADAPTERS = ("tuner.schedulers.stoppers.from_ray", "tuner.search.ray_searcher")
-"""Ours, but what they call is the user's."""
+"""Modules of the project that call the user's code."""
 
 
 def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
     return searcher.suggest(number, trials)
-
-
-__all__ = ["BATCH", "Entry", "ExperimentLoop", "Groups", "Journal"]

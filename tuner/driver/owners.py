@@ -1,4 +1,4 @@
-"""Who drives an experiment: the name of a process, in a form that tells later whether that process still lives."""
+"""Names of the processes that drive experiments, from which it can be told later whether the process still lives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PROC = Path("/proc")
 def owner_name(pid: int | None = None) -> str:
     """Return the name of this process (or of another one on this machine): ``host:pid:when it started``.
 
-    On Linux the start is counted in clock ticks since the boot and stands beside the id of the boot, so that setting the
-    clock of the machine changes nothing. Elsewhere it is a time.
+    On Linux the start is counted in clock ticks since the boot, with the id of the boot beside it, so that it does not depend on
+    the machine's clock. Elsewhere it is a time.
     """
     number = os.getpid() if pid is None else pid
     ticks, boot = _start_ticks(number), _boot_id()
@@ -29,7 +29,7 @@ def owner_name(pid: int | None = None) -> str:
 def owner_is_dead(owner: str | None) -> bool:
     """Return True if the owner was a process of this machine and has ended; False if that cannot be told.
 
-    A name from another boot cannot be told from that of another machine with the same host name: its lease runs out.
+    A name from another boot may also be that of another machine with the same host name, so its lease has to run out.
     """
     try:
         host, pid, started = (owner or "").rsplit(":", 2)

@@ -1,6 +1,6 @@
-"""Schedulers, searchers and stoppers that Python code passed as live objects and that JSON cannot say.
+"""Schedulers, searchers and stoppers that a Python caller passed as objects and that have no JSON form.
 
-In the spec they are ``{"type": "python", "repr": "..."}``; the objects travel pickled with the experiment's code.
+The spec has ``{"type": "python", "repr": "..."}`` for them. The objects are pickled and stored with the experiment's code.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def plain_json(part: Any) -> dict[str, Any]:
-    """What the spec says of this part: its JSON form, or a place-holder; "auto" for None."""
+    """Return what the spec has for this part: its JSON form, or a placeholder; "auto" for None."""
     if part is None:
         return {"type": "auto"}
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}
 
 
 def resolved_json(part: Any) -> dict[str, Any]:
-    """`plain_json` of a scheduler or searcher that has been set up, with what it inherits from the experiment filled in."""
+    """Return `plain_json` of a scheduler or searcher after its setup, with what it inherits from the experiment filled in."""
     data = plain_json(part)
     resolved = getattr(part, "resolved", None)
     return data if resolved is None or data["type"] == "python" else dict(resolved())
 
 
 def dump_parts(parts: Parts) -> bytes | None:
-    """cloudpickle of what JSON cannot say; None where there is nothing of the kind. SpecError where it cannot be pickled."""
+    """Pickle the parts that have no JSON form. Return None if there are none; raise SpecError if one cannot be pickled."""
     kept = {name: part for name in NAMES if (part := getattr(parts, name)) is not None and _json(part) is None}
     if not kept:
         return None
@@ -45,12 +45,12 @@ def dump_parts(parts: Parts) -> bytes | None:
 
 
 def load_parts(blob: bytes | None) -> Parts:
-    """The live objects that `dump_parts` pickled. The blob must be trusted."""
+    """Return the objects that `dump_parts` pickled. The blob must come from a trusted source."""
     return Parts(**pickle.loads(blob)) if blob else Parts()
 
 
 def names_code(options: Any) -> bool:
-    """Whether functions may be among these options, as ``"module:name"``: whoever builds the part imports their modules."""
+    """Return whether these options may name functions, as ``"module:name"``. Building such a part imports their modules."""
     if isinstance(options, Mapping):
         return any(names_code(value) for value in options.values())
     if isinstance(options, Sequence) and not isinstance(options, str):
@@ -59,7 +59,7 @@ def names_code(options: Any) -> bool:
 
 
 def _json(part: Any) -> dict[str, Any] | None:
-    """The part's JSON form if an equal part can be built from it again."""
+    """Return the part's JSON form, or None if an equal part cannot be built from it."""
     from tuner import schedulers, search
     from tuner.schedulers import stoppers
     from tuner.schedulers.base import Scheduler

@@ -1,7 +1,7 @@
-"""The time series of what ranks use: they are asked now and then, and their answers are written beside the log.
+"""Sample what the ranks use, CPU, memory and GPU, and store it as time series beside the log.
 
-Nothing is decided from them, so they are neither events nor in the core. They come over the connections that the host has to its
-ranks anyway, and cost a rank about a millisecond on a thread that waits for such questions.
+No decision depends on the samples, so they are not events and the core does not see them. They travel over connections that the
+host has to its ranks anyway. Each costs a rank about a millisecond, on a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tuner.store.records import UsageSample
 log = logging.getLogger(__name__)
 
 SAMPLES = 720
-"""So many samples of each rank and segment are kept at most: two hours at one each ten seconds, then coarser ones."""
+"""The most samples that are kept of a rank in a segment: two hours of one each ten seconds; then they are thinned out."""
 
 
 class Place(NamedTuple):
-    """Whose segment it is."""
+    """The experiment, the trial and the ordinal of a segment."""
 
     experiment: int
     trial: int
@@ -30,17 +30,17 @@ class Place(NamedTuple):
 
 class Meters(Protocol):
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """segment -> rank -> its figures now, see `process_stats.usage`; those that do not answer are left out."""
+        """Return segment -> rank -> what it uses now, see `process_stats.usage`. Ranks that do not answer are left out."""
 
 
 class Shelf(Protocol):
     def add_usage(self, experiment_id: int, samples: list[UsageSample], *, keep: Mapping[tuple[int, int], int]) -> None:
-        """Append, and of the segments (trial, segment) in `keep` drop all numbers that are no multiples of it."""
+        """Append samples. For each (trial, segment) in `keep`, delete the samples whose number is not a multiple of its value."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """Which samples of a segment are kept: each at first, later each second, each fourth: evenly spaced at any time."""
+    """Thin out the samples of a segment: keep every one, later every second, every fourth, so that they stay evenly spaced."""
 
     looked: int = 0
     every: int = 1
@@ -50,7 +50,7 @@ class _Pace:
         return self.looked % self.every == 0
 
     def full(self) -> bool:
-        """Whether there are too many by now; from here on half as many are kept."""
+        """Return whether there are too many by now. If so, half as many are kept from here on."""
         if self.looked // self.every <= SAMPLES:
             return False
         self.every *= 2
@@ -58,14 +58,14 @@ class _Pace:
 
 
 class UsageKeeper:
-    """`running` says what runs at the moment: segment -> whose it is."""
+    """Take the samples. running: returns the segments that run at the moment."""
 
     def __init__(self, meters: Meters, shelf: Shelf, running: Callable[[], Mapping[str, Place]]) -> None:
         self._meters, self._shelf, self._running = meters, shelf, running
         self._paces: dict[str, _Pace] = {}
 
     async def keep(self, every_s: float) -> None:
-        """Take samples for ever. What cannot be written is lost, and training goes on."""
+        """Take samples for ever. If samples cannot be written they are lost; training goes on."""
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -74,7 +74,7 @@ class UsageKeeper:
                 log.warning("what the ranks use could not be kept", exc_info=True)
 
     async def sample(self) -> None:
-        """Ask all ranks that train, and write what they answer: one transaction an experiment."""
+        """Ask all running ranks, and write their answers in one transaction for each experiment."""
         places = self._running()
         self._paces = {name: self._paces.get(name) or _Pace() for name in places}
         due = [name for name, pace in self._paces.items() if pace.due()]

@@ -1,4 +1,4 @@
-"""The core in virtual time: the same decisions as on a cluster, without one, bit for bit repeatable.
+"""Run searches in virtual time: the same decisions as on a cluster, without one, and repeatable bit for bit.
 
 def evaluate(config, checkpoint):
     step = checkpoint or 0
@@ -12,25 +12,19 @@ result = tuner.simulate(evaluate, {"lr": tuner.loguniform(1e-4, 1e-1)}, metric="
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.domain import events as e
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision, Note
-from tuner.domain.events import Event, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Spec
-from tuner.domain.keys import checkpoint_id, segment_id
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
-from tuner.driver.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, Launch, suggested
 from tuner.driver.assemble import Parts, assemble
-from tuner.driver.core import Core
+from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
+from tuner.driver.virtual_loop import Step as Step
 from tuner.errors import Mistakes, SpecError
 from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
@@ -38,32 +32,13 @@ from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 from tuner.space import Space
 
-FIT_DELAY_S = 1e-3
-"""Virtual seconds from the request for a model fit to its result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One report of a simulated trial.
-
-    seconds: virtual time since the report before (or since the start). checkpoint: any object that `evaluate` can go on from;
-    None where this report comes without.
-    """
-
-    metrics: Mapping[str, float]
-    seconds: float = 1.0
-    checkpoint: Any = None
-
-
-Evaluate = Callable[[dict[str, Any], Any], Iterable[Step]]
-
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a simulated search did.
 
     best_value, best_config: the best report within the constraints, and the configuration that reached it. best_finished: the
-    trial whose last value is the best among those trained to their end. error: also says why there is no best trial.
+    trial with the best last value among those trained to their end. error: what went wrong, or why there is no best trial.
     history: (virtual seconds, trial number, training_iteration, metrics) in the order of the reports.
     log: every event and decision, as a driver would have committed them.
     """
@@ -86,7 +61,7 @@ class Simulation:
 
     @property
     def warnings(self) -> list[str]:
-        """What looks like a mistake of the user's: what `tuner.run` would print as warnings."""
+        """Return what `tuner.run` would print as warnings: likely mistakes in the user's code or settings."""
         return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
 
 
@@ -113,13 +88,13 @@ def simulate(
 ) -> Simulation:
     """Run a search in virtual time.
 
-    evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` a report.
-    checkpoint is None at the beginning, else the object of the step that it continues from. startup_s: virtual seconds that
-    every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which everything
-    is stopped. budget: how many full trainings' worth the default search may spend, all trials together.
+    evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` per report.
+    checkpoint is None at the beginning, otherwise the object of the step that it continues from. startup_s: virtual seconds
+    that every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which
+    everything is stopped. budget: how many full trainings' worth the default search may spend, all trials together.
 
-    An exception in `evaluate` fails the trial, as it would on a cluster. SpecError for a bad space, scheduler or option. What
-    `tuner.run` would print as a warning is a UserWarning here, and in the result's `warnings`.
+    An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises SpecError. What
+    `tuner.run` would print as a warning is a UserWarning here, and is in the result's `warnings`.
     """
     mistakes = Mistakes()
     with mistakes:
@@ -147,14 +122,14 @@ def simulate(
             max_failures=max_failures,
         ),
     )
-    done = _Shell(assemble(spec, built, parts), built, evaluate, startup_s).run()
+    done = _simulation(virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s))
     for warning in done.warnings:
         warnings.warn(warning, UserWarning, stacklevel=3)  # above `keywords_explained`
     return done
 
 
 def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
-    """One objective or several, checked."""
+    """Check the metrics and their modes, and return the objectives."""
     metrics = [metric] if isinstance(metric, str) else list(metric)
     modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode)
     if not metrics or len(modes) != len(metrics):
@@ -169,7 +144,7 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
 
 
 def scheduler_part(scheduler: Any) -> Scheduler | None:
-    """What a Python caller means by `scheduler`; None and "auto" are left to `assemble`."""
+    """Return the scheduler that a Python caller means; None for None and "auto", which `assemble` resolves."""
     if scheduler is None or scheduler == "auto":
         return None
     from tuner.schedulers import from_argument
@@ -178,7 +153,7 @@ def scheduler_part(scheduler: Any) -> Scheduler | None:
 
 
 def searcher_part(search_alg: Any) -> Searcher | None:
-    """What a Python caller means by `search_alg`; None and "auto" are left to `assemble`."""
+    """Return the searcher that a Python caller means; None for None and "auto", which `assemble` resolves."""
     if search_alg is None or search_alg == "auto":
         return None
     from tuner.search import from_argument
@@ -187,7 +162,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: Mistakes) -> Parts:
-    """What a Python caller means by these three; what is wrong with each is added to `mistakes`."""
+    """Return the parts that a Python caller means. What is wrong with them is added to `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)
@@ -206,170 +181,22 @@ def stopper_part(stop: Any) -> Stopper | None:
     return from_argument(stop)
 
 
-@dataclass(slots=True)
-class _Run:
-    """A segment that runs: its generator and the step it is about to report."""
-
-    segment: int
-    steps: Iterator[Step]
-    step: Step | None = None
-    reports: int = 0
-    base: int = 0
-
-
-class _Shell:
-    """A heap of events by virtual time, ties in the order in which they were scheduled."""
-
-    def __init__(self, core: Core, space: Space, evaluate: Evaluate, startup_s: float) -> None:
-        self.core, self.space, self.evaluate, self.startup_s = core, space, evaluate, startup_s
-        self.heap: list[tuple[float, int, Callable[[], None]]] = []
-        self.order = itertools.count()
-        self.now = 0.0
-        self.runs: dict[int, _Run] = {}
-        self.saved: dict[str, Any] = {}
-        self.history: list[tuple[float, int, int, Mapping[str, float]]] = []
-        self.log: list[Entry] = []
-        self.configs: dict[int, dict[str, Any]] = {}
-
-    def run(self) -> Simulation:
-        core = self.core
-        self.feed(e.DriverStarted(time=0.0, epoch=1))
-        budget = core.spec.limits.time_budget_s
-        while self.heap and not core.ended:
-            time, _, what = heapq.heappop(self.heap)
-            if budget is not None and time > self.startup_s + budget and core.finishing is None:
-                self.now = self.startup_s + budget  # the budget counts from the start of the first trial
-                self.feed(e.BudgetSpent(time=self.now, seconds=budget))
-                continue
-            self.now = time
-            what()
-        best = core.best_trial()
-        mark = core.standing.of(best) if best else None
-        return Simulation(
-            history=self.history,
-            trials=list(core.trials),
-            configs=[self.config(t) for t in core.trials],
-            best_trial=best,
-            best_value=mark.value if mark else None,
-            best_config=self.config(best, best.params_at(mark)) if best and mark else None,
-            best_finished=core.standing.best_finished(core.trials),
-            state=core.state,
-            seconds=self.now,
-            error=core.error,
-            log=self.log,
-        )
-
-    def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return self.space.config(trial.params if params is None else params, self.core.spec.seed, trial.number)
-
-    def at(self, delay: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self.heap, (self.now + delay, next(self.order), what))
-
-    def feed(self, event: Event) -> None:
-        out = self.core.handle(event)
-        self.log += out.log
-        for action in out.actions:
-            self.act(action)
-
-    def act(self, action: Action) -> None:
-        match action:
-            case Launch(trial=number, segment=ordinal):
-                self.at(self.startup_s, lambda: self.start(number, ordinal))
-            case Interrupt(trial=number, segment=ordinal):
-                self.at(0.0, lambda: self.leave(number, ordinal))
-            case Fit(payload=payload):
-                result = self.core.scheduler.fit(payload)
-                self.at(FIT_DELAY_S, lambda: self.feed(e.ModelFitted(time=self.now, payload=result)))
-            case Ask(number=number):
-                self.at(0.0, lambda: self.ask(number))
-            case DeleteCheckpoint(trial=number, info=info):
-                self.saved.pop(info.id, None)
-                self.at(0.0, lambda: self.feed(e.CheckpointDeleted(time=self.now, trial=number, checkpoint=info.id)))
-
-    def ask(self, number: int) -> None:
-        suggestion = self.core.searcher.suggest(number, self.core.trials)
-        self.feed(suggested(self.now, number, suggestion))
-
-    def start(self, number: int, ordinal: int) -> None:
-        trial = self.core.trials[number]
-        segment = trial.segment
-        if segment is None or segment.ordinal != ordinal or not segment.open:
-            return
-        if segment.leaving:
-            self.leave(number, ordinal)
-            return
-        checkpoint = self.saved[segment.source.id] if segment.source else None
-        try:
-            steps = iter(self.evaluate(self.config(trial), checkpoint))
-        except Exception as error:
-            self.fail(number, ordinal, error)
-            return
-        run = self.runs[number] = _Run(ordinal, steps, base=segment.start_iteration)
-        self.core.first_milestone(number)
-        self.feed(
-            e.SegmentStarted(time=self.now, trial=number, segment=ordinal, startup_s=self.startup_s, warm=ordinal > 1)
-        )
-        self.advance(number, run)
-
-    def advance(self, number: int, run: _Run) -> None:
-        """Draw the next step; it is reported when its seconds have passed."""
-        try:
-            run.step = next(run.steps, None)
-        except Exception as error:
-            self.fail(number, run.segment, error)
-            return
-        if run.step is not None and not isinstance(run.step, Step):
-            raise TypeError(f"evaluate has to yield tuner.Step(metrics=..., seconds=...), not {run.step!r}")
-        if run.step is not None and not run.step.seconds >= 0:
-            raise ValueError(f"a step takes 0 seconds or more, not {run.step.seconds!r}")
-        if run.step is None:
-            self.end(number, run.segment, "returned")
-        else:
-            self.at(max(0.0, run.step.seconds), lambda: self.report(number, run))
-
-    def report(self, number: int, run: _Run) -> None:
-        step = run.step
-        if self.runs.get(number) is not run or step is None:
-            return
-        run.reports += 1
-        iteration = run.base + run.reports
-        info = None
-        if step.checkpoint is not None:
-            name = checkpoint_id(segment_id("sim", number, run.segment), run.reports)
-            self.saved[name] = step.checkpoint
-            info = e.CheckpointInfo(id=name, uri=f"virtual:{name}", step=iteration)
-        self.history.append((self.now, number, iteration, step.metrics))
-        self.feed(
-            e.Reported(
-                time=self.now,
-                trial=number,
-                segment=run.segment,
-                report_no=run.reports,
-                iteration=iteration,
-                metrics=step.metrics,
-                checkpoint=info,
-            )
-        )
-        if self.core.verdict(number, run.segment).action == "continue":
-            self.advance(number, run)
-        else:
-            self.end(number, run.segment, "left")
-
-    def leave(self, number: int, ordinal: int) -> None:
-        segment = self.core.trials[number].segment
-        if segment is not None and segment.ordinal == ordinal and segment.open:
-            self.end(number, ordinal, "left")
-
-    def fail(self, number: int, ordinal: int, error: Exception) -> None:
-        trace = "".join(traceback.format_exception(error))
-        message = f"{type(error).__name__}: {error}"
-        failure = Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
-        self.end(number, ordinal, "failed", failure)
-
-    def end(self, number: int, ordinal: int, outcome: Any, failure: Failure | None = None) -> None:
-        run = self.runs.pop(number, None)
-        if run is not None and (close := getattr(run.steps, "close", None)) is not None:
-            close()
-        if outcome == "returned" and run is not None and not run.reports and not run.base:
-            outcome, failure = "failed", Failure(kind="user", cause="no_report", message="it ended without a report")
-        self.feed(e.SegmentEnded(time=self.now, trial=number, segment=ordinal, outcome=outcome, failure=failure))
+def _simulation(loop: VirtualLoop) -> Simulation:
+    """Run a loop to its end, and return what it did."""
+    loop.run()
+    core, config = loop.core, loop.groups.config
+    best = core.best_trial()
+    mark = core.experiment.standing.of(best) if best else None
+    return Simulation(
+        history=loop.groups.history,
+        trials=list(core.trials),
+        configs=[config(trial) for trial in core.trials],
+        best_trial=best,
+        best_value=mark.value if mark else None,
+        best_config=config(best, best.params_at(mark)) if best and mark else None,
+        best_finished=core.experiment.standing.best_finished(core.trials),
+        state=core.state,
+        seconds=loop.clock.now,
+        error=core.experiment.error,
+        log=loop.journal.log,
+    )

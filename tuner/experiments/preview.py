@@ -10,9 +10,9 @@ from typing import Any
 
 from tuner.domain.events import DriverStarted
 from tuner.domain.experiment import Spec
-from tuner.driver.actions import Ask, suggested
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.driver.core.actions import Ask, suggested
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
@@ -58,7 +58,8 @@ def preview(spec: Spec, configurations: int) -> Preview:
 
 
 def _started(core: Core, count: int) -> list[Any]:
-    core.spec = replace(core.spec, limits=replace(core.spec.limits, max_concurrent_trials=count))
+    """Return the first trials that the core would start if it had slots for all of them."""
+    core.experiment.spec = replace(core.spec, limits=replace(core.spec.limits, max_concurrent_trials=count))
     actions = list(core.handle(DriverStarted(time=0.0, epoch=1)).actions)
     while actions:
         action = actions.pop(0)

@@ -19,7 +19,7 @@ from tuner.domain.batch import Entry
 from tuner.domain.decisions import Complete, Pause, Resume, Start
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
-from tuner.driver.actions import Fit
+from tuner.driver.core.actions import Fit
 from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json

@@ -16,9 +16,9 @@ from optuna.distributions import json_to_distribution
 from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import EntrypointError, TunerError
 from tuner.trials.compat.optuna_compat import Objective, Trial
-from tuner.trials.messages.launch import ReportMsg, Verdict
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
 
@@ -27,16 +27,16 @@ class Driver:
     """What a rank may report to and ask."""
 
     def __init__(self) -> None:
-        self.reports: list[ReportMsg] = []
+        self.reports: list[Report] = []
         self.verdicts: dict[int, Verdict] = {}
         self.notes: dict[str, Any] = {}
         self.asked: list[str] = []
         self.ended: list[str] = []
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         self.reports.append(message)
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         self.reports.append(message)
         return self.verdicts.get(message.report_no, Verdict(next_milestone=message.report_no + 1))
 

@@ -18,13 +18,13 @@ from ray.train.torch import TorchTrainer
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.compat import datasets, ray_compat
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.compat.datasets import Shards
 from tuner.trials.compat.ray_compat import Finished, NotHere
-from tuner.trials.messages.launch import ReportMsg, Verdict
 from tuner.trials.training.session import Context, LeaveTrial, Session, activate
 
 PACKAGE = Path(ray_compat.__file__).resolve().parents[1]
@@ -34,14 +34,14 @@ class Driver:
     """Both ends of a session's ports, in memory."""
 
     def __init__(self) -> None:
-        self.reports: list[ReportMsg] = []
+        self.reports: list[Report] = []
         self.saved: list[dict[str, str]] = []
         self.verdict = Verdict()
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         self.reports.append(message)
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         self.reports.append(message)
         return self.verdict
 

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from tests.trials.conftest import Bench
-from tuner.trials.messages.launch import Verdict
+from tuner.domain.segments import Verdict
 from tuner.trials.runtime import apart
 
 pytestmark = pytest.mark.ray

@@ -13,9 +13,10 @@ import pytest
 import ray
 
 from tests.trials.conftest import Bench
+from tuner.domain.segments import Verdict
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.storage import join
-from tuner.trials.messages.launch import Launch, Verdict
+from tuner.trials.messages.launch import Launch
 
 pytestmark = pytest.mark.ray
 

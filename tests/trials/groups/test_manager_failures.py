@@ -15,7 +15,8 @@ import ray
 
 from tests.trials.conftest import Bench, listening, remains
 from tuner.domain.events import Failure
-from tuner.trials.messages.launch import Launch, Verdict
+from tuner.domain.segments import Verdict
+from tuner.trials.messages.launch import Launch
 
 pytestmark = pytest.mark.ray
 

@@ -10,8 +10,9 @@ from typing import Any
 import ray
 
 from tests.trials.training.test_session import make
+from tuner.domain.segments import Verdict
 from tuner.trials.groups.manager import GroupManager, _Running
-from tuner.trials.messages.launch import CodeRef, Launch, Verdict
+from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.training.session import LeaveTrial
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)

@@ -15,9 +15,9 @@ from ray.cluster_utils import Cluster
 
 from tests.sdk.test_result import won_by
 from tests.trials.conftest import Bench, remains
+from tuner.domain.segments import Verdict
 from tuner.store import Store
 from tuner.trials.checkpoints import checkpoints
-from tuner.trials.messages.launch import Verdict
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tuner.domain.segments import Report, Verdict
 from tuner.trials.checkpoints.checkpoints import Checkpoint
-from tuner.trials.messages.launch import ReportMsg, Verdict
 from tuner.trials.training import session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
@@ -79,14 +79,14 @@ class Driver:
 
     def __init__(self, leave_at: int | None, action: str = "pause") -> None:
         self.leave_at, self.action = leave_at, action
-        self.reports: list[ReportMsg] = []
+        self.reports: list[Report] = []
         self.saved: Checkpoint | None = None
         self.saves = 0
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         self.reports.append(message)
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         self.reports.append(message)
         if message.report_no == self.leave_at:
             return Verdict(action=self.action, save_checkpoint=True)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trials.conftest import Bench
-from tuner.trials.messages.launch import Verdict
+from tuner.domain.segments import Verdict
 
 pytestmark = pytest.mark.ray
 

@@ -14,8 +14,9 @@ import pytest
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.logs import LogChunk
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent
-from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient, ReportServer
 
 
@@ -26,8 +27,8 @@ class Driver:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.by_line: list[tuple[str, list[ReportMsg]]] = []
-        self.by_call: list[tuple[str, list[ReportMsg]]] = []
+        self.by_line: list[tuple[str, list[Report]]] = []
+        self.by_call: list[tuple[str, list[Report]]] = []
         self.error: Exception | None = None
         self.held: dict[str, asyncio.Event] = {}
         self.came: dict[str, Future[None]] = {}
@@ -38,7 +39,7 @@ class Driver:
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
 
-    async def take(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+    async def take(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         if segment_id in self.held:
             self.came[segment_id].set_result(None)
             await self.held[segment_id].wait()
@@ -47,7 +48,7 @@ class Driver:
         self.by_line.append((segment_id, reports))
         return self._verdict(reports)
 
-    def call(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | None:
+    def call(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         self.by_call.append((segment_id, reports))
         return self._verdict(reports)
 
@@ -63,8 +64,8 @@ class Driver:
         return LogClient(replace(self.address, **changes), self.call_logs)
 
     @staticmethod
-    def _verdict(reports: list[ReportMsg]) -> Verdict | None:
-        return Verdict(next_milestone=reports[-1].report_no + 1) if reports[-1].wait else None
+    def _verdict(reports: list[Report]) -> Verdict | None:
+        return Verdict(next_milestone=reports[-1].report_no + 1) if reports[-1].waits else None
 
     def hold(self, segment_id: str) -> Future[None]:
         """Let batches of this segment wait; done when one has come."""
@@ -92,8 +93,8 @@ def driver() -> Iterator[Driver]:
     driver.end()
 
 
-def a_report(number: int, wait: bool = False, **metrics: float) -> ReportMsg:
-    return ReportMsg(report_no=number, metrics=metrics or {"loss": 0.5}, time=1.0, wait=wait)
+def a_report(number: int, wait: bool = False, **metrics: float) -> Report:
+    return Report(report_no=number, metrics=metrics or {"loss": 0.5}, time=1.0, waits=wait)
 
 
 def test_batches_come_whole_and_in_order_and_verdicts_go_back(driver: Driver) -> None:
@@ -111,12 +112,12 @@ def test_batches_come_whole_and_in_order_and_verdicts_go_back(driver: Driver) ->
 
 def test_all_of_a_report_and_of_a_verdict_comes_over(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = CheckpointInfo(id="ckp_1", uri="/data/ckp_1", step=3, bytes=7, ready=False)
-    report = ReportMsg(
-        report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, wait=True, offer=6, age=0.2
+    report = Report(
+        report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, waits=True, offer=6, age=0.2
     )
     verdict = Verdict(action="exploit", next_milestone=9, save_checkpoint=True, reason="it is the worst of 8")
     assert all(getattr(verdict, f.name) != f.default for f in fields(Verdict))
-    assert all(getattr(report, f.name) != f.default for f in fields(ReportMsg))
+    assert all(getattr(report, f.name) != f.default for f in fields(Report))
     monkeypatch.setattr(driver, "_verdict", lambda reports: verdict)
     line = driver.line()
     assert line.send("seg", [report]) == verdict

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from tuner.domain.segments import Report, Verdict
 from tuner.trials.compat.ray_compat import Finished
-from tuner.trials.messages.launch import CodeRef, Launch, ReportMsg, Verdict
+from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.runtime.calling import call
 from tuner.trials.training.session import Context, Session
 
@@ -29,10 +30,10 @@ class Driver:
     def __init__(self) -> None:
         self.seen: list[dict[str, float]] = []
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         self.seen.append(dict(message.metrics))
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         self.put(message)
         return Verdict()
 

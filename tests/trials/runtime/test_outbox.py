@@ -5,24 +5,25 @@ import time
 
 import pytest
 
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent, ReportsLost
-from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Resend
 from tuner.trials.runtime.outbox import Outbox
 
 
 class Driver:
     def __init__(self) -> None:
-        self.batches: list[list[ReportMsg]] = []
+        self.batches: list[list[Report]] = []
         self.arrived = threading.Condition()
         self.error: Exception | None = None
 
-    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+    def send(self, messages: list[Report]) -> Verdict | Resend | None:
         with self.arrived:
             if self.error is not None:
                 raise self.error
             self.batches.append(messages)
             self.arrived.notify_all()
-        return Verdict(action="pause") if messages[-1].wait else None
+        return Verdict(action="pause") if messages[-1].waits else None
 
     def wait_for(self, count: int) -> None:
         with self.arrived:
@@ -33,8 +34,8 @@ class Driver:
         return [message.report_no for batch in self.batches for message in batch]
 
 
-def message(number: int, wait: bool = False) -> ReportMsg:
-    return ReportMsg(report_no=number, metrics={"loss": 1.0}, time=0.0, wait=wait)
+def message(number: int, wait: bool = False) -> Report:
+    return Report(report_no=number, metrics={"loss": 1.0}, time=0.0, waits=wait)
 
 
 def test_reports_go_out_by_themselves_in_batches() -> None:
@@ -103,7 +104,7 @@ class Flaky(Driver):
         self.errors = list(errors)
         self.received = 0
 
-    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+    def send(self, messages: list[Report]) -> Verdict | Resend | None:
         if self.errors:
             raise self.errors.pop(0)
         if messages[0].report_no > self.received + 1:
@@ -137,7 +138,7 @@ def test_a_gap_that_the_driver_sees_is_filled() -> None:
     answers: list[Resend | None] = [Resend(after=1)]
     taken: list[list[int]] = []
 
-    def send(messages: list[ReportMsg]) -> Verdict | Resend | None:
+    def send(messages: list[Report]) -> Verdict | Resend | None:
         taken.append([message.report_no for message in messages])
         return answers.pop() if answers else Driver.send(driver, messages)
 
@@ -219,6 +220,6 @@ def test_a_checkpoint_whose_report_was_never_made_is_told_so_at_the_end() -> Non
 def test_reports_are_sent_with_their_age() -> None:
     driver = Driver()
     outbox = Outbox(driver, batching_s=60)
-    outbox.ask(ReportMsg(report_no=1, metrics={}, time=time.monotonic() - 50.0, wait=True))
+    outbox.ask(Report(report_no=1, metrics={}, time=time.monotonic() - 50.0, waits=True))
     assert 50.0 <= driver.batches[0][0].age < 100.0
     outbox.close()

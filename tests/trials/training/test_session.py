@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tuner.domain.segments import Report, Verdict
 from tuner.trials.checkpoints.checkpoints import Source
 from tuner.trials.compat.ray_compat import TrainContext
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
-from tuner.trials.messages.launch import Launch, ReportMsg, Verdict
+from tuner.trials.messages.launch import Launch
 from tuner.trials.training import session
 from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
 
@@ -27,13 +28,13 @@ class Memory:
     """Reports as rank 0 sends them; `verdicts` answers milestones."""
 
     def __init__(self, verdicts: Callable[[int], Verdict]) -> None:
-        self.sent: list[ReportMsg] = []
+        self.sent: list[Report] = []
         self._verdicts = verdicts
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         self.sent.append(message)
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         self.sent.append(message)
         return self._verdicts(message.report_no)
 
@@ -76,7 +77,7 @@ def test_every_report_is_numbered_and_only_milestones_wait() -> None:
     running, memory, _ = make(lambda n: Verdict(next_milestone=n + 3), first_milestone=2)
     for step in range(6):
         running.report({"loss": step}, step=step * 100)
-    assert [(m.report_no, m.wait, m.step) for m in memory.sent] == [
+    assert [(m.report_no, m.waits, m.step) for m in memory.sent] == [
         (1, False, 0),
         (2, True, 100),
         (3, False, 200),
@@ -166,7 +167,7 @@ def test_a_hold_keeps_the_next_report_back_until_its_milestone_is_known() -> Non
     running.release("a", 4)  # another rank was at 3 already
     assert left.wait(10)
     thread.join()
-    assert [(m.report_no, m.wait) for m in memory.sent] == [(1, False), (2, False), (3, False), (4, True)]
+    assert [(m.report_no, m.waits) for m in memory.sent] == [(1, False), (2, False), (3, False), (4, True)]
 
 
 def test_an_interrupt_survives_a_verdict_that_was_under_way() -> None:
@@ -176,7 +177,7 @@ def test_an_interrupt_survives_a_verdict_that_was_under_way() -> None:
     running.report({"a": 1})  # the scheduler's milestone 1: its verdict knows nothing of the interrupt
     running.report({"a": 2})
     running.report({"a": 3})
-    assert [m.wait for m in memory.sent] == [True, True, False]
+    assert [m.waits for m in memory.sent] == [True, True, False]
 
 
 def test_should_checkpoint_knows_of_an_interrupt() -> None:
@@ -227,7 +228,7 @@ def test_an_answer_of_should_checkpoint_stands() -> None:
             answers.append(rank.should_checkpoint())
             rank.report({"a": 1})
         assert answers == [False, True, False]
-    assert [m.wait for m in of_zero.sent] == [m.wait for m in of_one.sent] == [False, True, False]
+    assert [m.waits for m in of_zero.sent] == [m.waits for m in of_one.sent] == [False, True, False]
 
 
 def test_should_checkpoint_waits_for_an_interrupt_under_way() -> None:
@@ -267,7 +268,7 @@ def test_two_interrupts_close_together_are_two_milestones_on_every_rank() -> Non
     thread.join(10)
     for _ in range(3):
         one.report({"a": 1})
-    assert [m.wait for m in of_zero.sent] == [m.wait for m in of_one.sent] == [True, True, False]
+    assert [m.waits for m in of_zero.sent] == [m.waits for m in of_one.sent] == [True, True, False]
 
 
 def test_of_two_interrupts_under_way_the_first_to_end_does_not_let_go() -> None:
@@ -293,7 +294,7 @@ def test_a_hold_lasts_until_it_is_released_and_may_end_without_a_milestone() -> 
     assert thread.is_alive(), "a rank gives up no hold by itself"
     running.release("a", None)
     thread.join(10)
-    assert [m.wait for m in memory.sent] == [False]
+    assert [m.waits for m in memory.sent] == [False]
 
 
 def test_a_release_that_overtakes_its_hold_and_one_that_is_repeated() -> None:
@@ -306,7 +307,7 @@ def test_a_release_that_overtakes_its_hold_and_one_that_is_repeated() -> None:
     running.release("b", 2)
     running.report({"a": 1})
     running.report({"a": 1})
-    assert [m.wait for m in memory.sent] == [False, False, True]
+    assert [m.waits for m in memory.sent] == [False, False, True]
 
 
 def test_outside_a_trial_a_function_runs_and_prints_its_reports(

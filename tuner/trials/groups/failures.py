@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.domain.events import Failure, FailureKind
+from tuner.domain.segments import Failure, FailureKind
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.protocol import RankError, RankResult
 from tuner.trials.runtime.logs import EXIT_NOTE

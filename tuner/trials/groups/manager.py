@@ -18,11 +18,12 @@ import ray
 from tuner.domain.events import Failure
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
+from tuner.domain.segments import Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups import failures, nodes
 from tuner.trials.groups.failures import Findings
 from tuner.trials.groups.pool import RESERVE_AFTER_S, Group, LostAtStart, NoRoom, Pool
-from tuner.trials.messages.launch import Inbox, Launch, Outcome
+from tuner.trials.messages.launch import Inbox, Launch
 from tuner.trials.messages.protocol import Progress, RankError, RankResult, Recycle
 from tuner.trials.messages.report_socket import Address
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
 from tuner.domain.logs import LogChunk
-
-Action = Literal["continue", "stop", "pause", "exploit"]
+from tuner.domain.segments import CheckpointInfo, Report, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,49 +57,10 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The answer to a milestone report. `next_milestone` counts reports within the segment; None: never again."""
-
-    action: Action = "continue"
-    next_milestone: int | None = None
-    save_checkpoint: bool = False
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
     """The answer to a batch that leaves reports out: nothing of it was taken; send again what follows report `after`."""
 
     after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a segment ended. `left`: the function followed a verdict other than continue."""
-
-    kind: Literal["returned", "left", "failed"]
-    failure: Failure | None = None
-    reports: int = 0
-    warning: str = ""  # what looks like a mistake although nothing failed of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportMsg:
-    """One report of the group on its way to the driver.
-
-    `wait`: a milestone, its sender waits for the verdict. `offer`: the report_no at which the training code will most likely
-    pass the next function that would fill a checkpoint; None: it has passed none so far. `age` is set when it is sent: the
-    clocks of two machines need not agree, so the driver dates a report by its own clock and this age.
-    """
-
-    report_no: int
-    metrics: Mapping[str, float]
-    time: float  # when it was made, by the monotonic clock of its rank
-    step: int | None = None  # as the user counts
-    checkpoint: CheckpointInfo | None = None
-    wait: bool = False
-    offer: int | None = None
-    age: float = 0.0  # seconds between its making and its sending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +91,8 @@ class Driver(Protocol):
     All methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
     """
 
-    async def report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
-        """Commit a batch, and return the verdict if its last report has `wait`. Resend if reports before it are missing.
+    async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
+        """Commit a batch, and return the verdict if its last report has `waits`. Resend if reports before it are missing.
 
         None as an answer to a milestone means that the driver does not know this segment: its ranks leave.
         """

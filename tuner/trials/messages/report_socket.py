@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import logging
+import operator
 import pickle
 import secrets
 import socket
@@ -23,11 +25,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.domain.events import CheckpointInfo
 from tuner.domain.logs import LogChunk
+from tuner.domain.segments import Report, Verdict, VerdictAction
 from tuner.errors import DriverSilent
 from tuner.trials.messages.channel import Link, PeerLost
-from tuner.trials.messages.launch import Action, ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Resend
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ _GREETING_S = 10.0
 _CONNECT_S = 5.0
 
 Answer = Verdict | Resend | None
-Take = Callable[[str, list[ReportMsg]], Awaitable[Answer]]
+Take = Callable[[str, list[Report]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
 _REPORTS, _LOGS = b"R", b"L"  # the byte after the token says what the connection is for
 
@@ -98,7 +100,7 @@ class ReportServer:
             self._connections.discard(task)
             writer.close()
 
-    async def _answer(self, segment_id: str, reports: list[ReportMsg]) -> tuple[bool, tuple[Any, ...] | int | None]:
+    async def _answer(self, segment_id: str, reports: list[Report]) -> tuple[bool, tuple[Any, ...] | int | None]:
         """Return (True, the parts of the answer), or (False, None) after an error.
 
         The sender then calls the actor, which raises the error.
@@ -170,11 +172,11 @@ class ReportClient(_DriverConnection):
     `call` sends reports through the actor instead.
     """
 
-    def __init__(self, address: Address | None, call: Callable[[str, list[ReportMsg]], Answer]) -> None:
+    def __init__(self, address: Address | None, call: Callable[[str, list[Report]], Answer]) -> None:
         super().__init__(address, _REPORTS)
         self._call = call
 
-    def send(self, segment_id: str, reports: list[ReportMsg]) -> Answer:
+    def send(self, segment_id: str, reports: list[Report]) -> Answer:
         """Send a batch and return the answer. Only one thread may send at a time."""
         taken, answer = self._request((segment_id, [_parts(report) for report in reports])) or (False, None)
         if not taken:
@@ -209,40 +211,13 @@ class LogClient(_DriverConnection):
 # Messages are plain tuples: a frozen dataclass with slots takes ten times as long to unpickle.
 
 
-def _parts(report: ReportMsg) -> tuple[Any, ...]:
-    return (
-        report.report_no,
-        dict(report.metrics),
-        report.time,
-        report.step,
-        report.checkpoint,
-        report.wait,
-        report.offer,
-        report.age,
-    )
+_FIELDS = tuple(f.name for f in dataclasses.fields(Report))
+_parts: Callable[[Report], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
 
 
-def _report(
-    report_no: int,
-    metrics: dict[str, float],
-    time: float,
-    step: int | None,
-    checkpoint: CheckpointInfo | None,
-    wait: bool,
-    offer: int | None,
-    age: float,
-) -> ReportMsg:
-    return ReportMsg(
-        report_no=report_no,
-        metrics=metrics,
-        time=time,
-        step=step,
-        checkpoint=checkpoint,
-        wait=wait,
-        offer=offer,
-        age=age,
-    )
+def _report(*parts: Any) -> Report:
+    return Report(**dict(zip(_FIELDS, parts, strict=True)))
 
 
-def _verdict(action: Action, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:
+def _verdict(action: VerdictAction, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:
     return Verdict(action=action, next_milestone=next_milestone, save_checkpoint=save_checkpoint, reason=reason)

@@ -7,8 +7,9 @@ import threading
 import time
 from typing import Protocol
 
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import ReportsLost, Retryable
-from tuner.trials.messages.launch import ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Resend
 
 _BATCHING_S = 0.2  # fast enough for a page that follows live; sending costs rank 0 a percent of a core
 _PATIENCE_S = 120.0
@@ -19,7 +20,7 @@ _PASSING = (Retryable, ConnectionError, TimeoutError)
 
 
 class Sender(Protocol):
-    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+    def send(self, messages: list[Report]) -> Verdict | Resend | None:
         """Deliver the messages and return the answer, see `launch.Driver.report`."""
 
 
@@ -33,7 +34,7 @@ class Outbox:
     def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
         self._sender = sender
         self._batching_s, self._patience_s = batching_s, patience_s
-        self._messages: list[ReportMsg] = []  # not acknowledged yet
+        self._messages: list[Report] = []  # not acknowledged yet
         self._sending = threading.Lock()  # one batch at a time
         self._news = threading.Condition()
         self._acknowledged = 0  # the newest report_no that the driver has
@@ -49,7 +50,7 @@ class Outbox:
         """Return whether reports have been sent and the driver has not committed them yet."""
         return self._sending.locked() and bool(self._messages)
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         """Send the message soon; return at once."""
         if self._error is not None:
             raise self._error
@@ -61,7 +62,7 @@ class Outbox:
         if message.report_no <= self._wanted:
             self._hurry.set()
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         """Send everything up to this message and wait for the verdict."""
         with self._sending:  # append with the lock held: otherwise the thread might send it and drop the verdict
             self._messages.append(message)
@@ -144,7 +145,7 @@ class Outbox:
             after = answer.after
 
 
-def _lost(messages: list[ReportMsg], error: Exception) -> ReportsLost:
+def _lost(messages: list[Report], error: Exception) -> ReportsLost:
     first, last = messages[0].report_no, messages[-1].report_no
     which = f"report {first}" if first == last else f"reports {first} to {last}"
     return ReportsLost(f"{which} did not reach the driver: {type(error).__name__}: {error}")

@@ -24,6 +24,7 @@ import ray
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
@@ -31,7 +32,7 @@ from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
-from tuner.trials.messages.launch import Launch, ReportMsg, Resend, Verdict
+from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.protocol import Member, Progress, RankAssignment, RankError, RankResult, Recycle
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import ask
@@ -465,7 +466,7 @@ class Rank:
         segment.overstay.daemon = True
         segment.overstay.start()
 
-    def _report(self, segment_id: str, reports: list[ReportMsg]) -> Verdict | Resend | None:
+    def _report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = ask(self._driver.report, segment_id, reports, patience_s=0.0)
         return answer  # the outbox tries again
 
@@ -506,7 +507,7 @@ class _Sender:
         self._reports = reports
         self._segment = segment_id
 
-    def send(self, messages: list[ReportMsg]) -> Verdict | Resend | None:
+    def send(self, messages: list[Report]) -> Verdict | Resend | None:
         return self._reports.send(self._segment, messages)
 
 

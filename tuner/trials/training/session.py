@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
-from tuner.trials.messages.launch import ReportMsg, Verdict
 from tuner.trials.training.metrics import Oddities, flatten
 
 
@@ -102,10 +102,10 @@ class Context:
 class Reports(Protocol):
     """The way from rank 0 to the driver."""
 
-    def put(self, message: ReportMsg) -> None:
+    def put(self, message: Report) -> None:
         """Send the message soon; return at once."""
 
-    def ask(self, message: ReportMsg) -> Verdict:
+    def ask(self, message: Report) -> Verdict:
         """Send everything up to this message and wait for the verdict."""
 
 
@@ -227,7 +227,7 @@ class Session:
             self._through_with(number)
             if self._reports is not None:
                 self._reports.put(
-                    ReportMsg(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
+                    Report(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
                 )
             return
         self._heed(number, self._verdict(number, values, step, info))
@@ -318,13 +318,13 @@ class Session:
                 assert self._peers is not None
                 return self._peers.take(number)
             verdict = self._reports.ask(
-                ReportMsg(
+                Report(
                     report_no=number,
                     metrics=values,
                     time=time.monotonic(),
                     step=step,
                     checkpoint=info,
-                    wait=True,
+                    waits=True,
                     offer=self._next_offer(number),
                 )
             )

@@ -1,7 +1,7 @@
-"""Which trial is the best one: of all reports, and of the trials that were trained to their end.
+"""Find the best trial: by all reports, and among the trials that were trained to their end.
 
-Only reports within the constraints count. A report is judged by the newest value of each metric, since not every report
-has all of them.
+Only reports within the constraints count. A report is judged by the newest value of each metric, because not every report has
+all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tuner.search.constraints import Constraint, in_words
 
 
 class Standing:
-    """Follows the reports of one experiment. `Fold` tells it about each one, live and after a restart alike."""
+    """Follow the reports of one experiment. `State` tells it about each, live and after a restart alike."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self.constraints = tuple(constraints)
@@ -58,7 +58,7 @@ class Standing:
         trial.feasible = not broken if self._by_last else trial.feasible_best is not None
 
     def completed(self, trial: Trial) -> None:
-        """A trial has come to its end by itself: it reached max_t, its function returned, or `stop` was met."""
+        """Take in that a trial has come to its end by itself: it reached max_t, its function returned, or `stop` was met."""
         if not self._counts_at_its_end(trial):
             return
         assert trial.last_mark is not None
@@ -67,24 +67,24 @@ class Standing:
             self._finished = (score, trial.number)
 
     def of(self, trial: Trial) -> Mark | None:
-        """The report that this trial is judged by, as `scope` says; None if it has none within the constraints."""
+        """Return the report that this trial is judged by, as `scope` says; None if none is within the constraints."""
         if self._by_last:
             return trial.last_mark if trial.feasible is not False else None
         return trial.best_mark if trial.feasible is not False else None
 
     def best_trial(self, trials: Population) -> Trial | None:
-        """The trial with the best report or, with scope="last", the best last one. None if there is none to compare."""
+        """Return the trial with the best report, or with scope="last" the best last report. None if no report counts."""
         if not self._by_last:
             return trials[self.best[1]] if self.best is not None else None
         marks = [(mark, trial) for trial in trials if (mark := self.of(trial)) is not None]
         return max(marks, key=lambda pair: (self._score(pair[0]), -pair[1].number))[1] if marks else None
 
     def best_finished(self, trials: Population) -> Trial | None:
-        """The completed trial whose last value is the best; None if no trial has completed with a usable one."""
+        """Return the completed trial with the best last value; None if no trial has completed with a usable one."""
         return None if self._finished is None else trials[self._finished[1]]
 
     def summary(self, trials: Population) -> dict[str, Any] | None:
-        """For the experiment's row: the best trial and the best finished one, or why there is none."""
+        """Return what the experiment's row shows: the best trial and the best finished one, or why there is none."""
         trial = self.best_trial(trials)
         if trial is None:
             why = self.why_none()
@@ -100,7 +100,7 @@ class Standing:
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
     def why_none(self) -> str | None:
-        """Why no trial is the best although some have reported; None if one is, or if none has reported."""
+        """Say why no trial is the best although some have reported. None if there is a best trial, or none has reported."""
         if self.finite and self._nearest is not None and self.best is None:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"

@@ -9,7 +9,7 @@ import pytest
 from tests.driver.bench import Bench
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState
-from tuner.driver.alike import place_of
+from tuner.driver.core.alike import place_of
 
 LIMITS = {"max_concurrent_trials": 1}
 
@@ -31,11 +31,11 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
     bench = fails(Bench(num_samples=20, limits=LIMITS), raised(), raised(), raised(message="KeyError: 'width'"))
     assert bench.core.state is ExperimentState.FAILED
     assert len(bench.core.trials) == 3
-    assert bench.core.error == (
+    assert bench.core.experiment.error == (
         "the first 3 trials all failed with KeyError at line 12 of /home/me/train.py, before any of them had reported, "
         "and trial 2, rank 0: KeyError: 'width'"
     )
-    assert bench.successor().core.error == bench.core.error
+    assert bench.successor().core.experiment.error == bench.core.experiment.error
 
 
 def test_three_that_return_without_a_report_end_the_search() -> None:
@@ -43,7 +43,7 @@ def test_three_that_return_without_a_report_end_the_search() -> None:
     bench = fails(Bench(num_samples=20, limits=LIMITS), silent, silent, silent)
     assert bench.core.state is ExperimentState.FAILED
     assert len(bench.core.trials) == 3
-    assert (bench.core.error or "").startswith("the first 3 trials all returned without a report")
+    assert (bench.core.experiment.error or "").startswith("the first 3 trials all returned without a report")
 
 
 @pytest.mark.parametrize(

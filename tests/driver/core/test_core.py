@@ -14,9 +14,10 @@ from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
-from tuner.domain.states import ExperimentState, TrialState
-from tuner.driver.actions import DeleteCheckpoint
+from tuner.domain.segments import SegmentRef
+from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.driver.assemble import Parts, assemble
+from tuner.driver.core.actions import DeleteCheckpoint
 from tuner.schedulers.fifo import FIFOScheduler
 from tuner.schedulers.stoppers import FunctionStopper
 from tuner.space import Space
@@ -37,10 +38,10 @@ def test_a_report_that_comes_twice_counts_once_and_gets_the_same_verdict() -> No
     bench.started(0)
     bench.reported(0)
     bench.reported(0)
-    first = bench.core.verdict(0, 1)
+    first = bench.core.verdict(SegmentRef(0, 1))
     again = e.Reported(time=9, trial=0, segment=1, report_no=2, iteration=2, metrics={"loss": 1.0})
     assert bench.feed(again).log == []
-    assert bench.core.verdict(0, 1) == first
+    assert bench.core.verdict(SegmentRef(0, 1)) == first
     assert first.action == "stop"
     assert bench.core.trials[0].reports == 2
 
@@ -55,7 +56,7 @@ def test_a_pause_waits_for_the_next_report_and_resume_goes_on_from_the_checkpoin
     assert bench.core.state is ExperimentState.PAUSING
     bench.reported(0, checkpoint=True)
     assert bench.verdict(0) == "pause"
-    assert bench.core.verdict(0, 1).save_checkpoint
+    assert bench.core.verdict(SegmentRef(0, 1)).save_checkpoint
     bench.ended(0)
     assert bench.core.state is ExperimentState.PAUSING
     bench.reported(1)
@@ -161,7 +162,9 @@ def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experimen
             bench.reported(number, loss=float(number), checkpoint=True)
             bench.ended(number)
     assert bench.core.state is ExperimentState.FAILED
-    assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (bench.core.error or "")
+    assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (
+        bench.core.experiment.error or ""
+    )
 
 
 def test_a_scheduler_that_raises_ends_trials_too_that_are_leaving_for_an_exploit() -> None:
@@ -302,8 +305,10 @@ def test_workers_that_the_cluster_can_never_hold_end_the_experiment_at_the_first
     bench.ended(1, "failed", REFUSED)  # its own refusal was on its way
     assert bench.states == ["failed", "stopped"]
     assert bench.core.state is ExperimentState.FAILED
-    assert bench.core.error == "trial 0: this cluster can never run 64 workers with 1 CPU each"
-    assert bench.core.finishing == f"every trial asks for the same workers, and {bench.core.error}"
+    assert bench.core.experiment.error == "trial 0: this cluster can never run 64 workers with 1 CPU each"
+    assert (
+        bench.core.experiment.finishing == f"every trial asks for the same workers, and {bench.core.experiment.error}"
+    )
     assert bench.successor().core.state is ExperimentState.FAILED
 
 
@@ -382,7 +387,7 @@ def test_an_exploit_waits_for_the_donors_checkpoint_and_survives_a_restart() -> 
         bench.reported(number)
     decision = d.Exploit(trial=0, donor=1, params={"x": 0.5}, reason="trial 1 is better")
     facts = bench.core._take(decision)
-    bench.log += bench.core._out.log[-1:]
+    bench.log += bench.core._effects.log[-1:]
     assert facts == []
     assert bench.states[0] == "paused"
     assert "waits for the checkpoint of trial 1" in bench.core.trials[0].reason
@@ -403,12 +408,12 @@ def test_checkpoints_are_asked_for_by_time() -> None:
     for count in range(1, 21):
         if count == bench.core.trials[0].segments[-1].milestone:
             bench.reported(0)
-            verdict = bench.core.verdict(0, 1)
+            verdict = bench.core.verdict(SegmentRef(0, 1))
             if verdict.save_checkpoint:
                 asked.append(count)
                 info = CheckpointInfo(id=f"ckp_{count}", uri="memory:", step=count)
                 bench.feed(e.CheckpointSaved(time=bench.now, trial=0, segment=1, checkpoint=info))
-                bench.core.verdict(0, 1)
+                bench.core.verdict(SegmentRef(0, 1))
         else:
             bench.reported(0)
     assert asked == [1, 6, 11, 16], "the best one so far, and then every five seconds"
@@ -421,7 +426,7 @@ def test_a_checkpoint_goes_with_a_new_best_value() -> None:
     for loss in (0.5, 0.2, 0.9):
         bench.reported(0, loss=loss)
         bench.core.trials[0].segments[-1].saved_at = bench.now  # not for its age
-        wanted.append(bench.core.verdict(0, 1).save_checkpoint)
+        wanted.append(bench.core.verdict(SegmentRef(0, 1)).save_checkpoint)
     assert wanted == [True, True, False]
 
 
@@ -433,20 +438,20 @@ def test_failures_are_told_even_where_others_came_through() -> None:
     bench.started(1)
     bench.ended(1, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1"))
     assert bench.core.state is ExperimentState.COMPLETED
-    assert bench.core.error == "trial 1, rank 1 on n1: KeyError: 'width'"
+    assert bench.core.experiment.error == "trial 1, rank 1 on n1: KeyError: 'width'"
 
 
 def test_the_budget_counts_running_time_only() -> None:
     bench = Bench()
     bench.started(0)
     bench.reported(0)
-    ran = bench.core.running_s
+    ran = bench.core.experiment.running_s
     later = bench.successor()
     later.now += 1000
     later.feed(e.DriverStarted(time=later.now, epoch=2))
-    assert later.core.running_s == ran
+    assert later.core.experiment.running_s == ran
     later.started(0)
-    assert later.core.running_s == ran + 1
+    assert later.core.experiment.running_s == ran + 1
 
 
 @pytest.mark.parametrize("outcome", ["returned", "left", "failed"])
@@ -540,13 +545,13 @@ def test_an_experiment_wide_stopper_ends_what_runs() -> None:
 
 def test_the_best_value_yet_is_asked_for_its_checkpoint_wherever_there_may_be_one() -> None:
     bench = Bench(num_samples=1, limits={"max_concurrent_trials": 1})
-    assert bench.core.first_milestone(0) == 1
+    assert bench.core.first_milestone(SegmentRef(0, 1)) == 1
     bench.started(0)
     wanted, looks = [], []
     for loss in (0.5, 0.1, 0.4, 0.05, 0.3):
-        bench.reported(0, loss=loss)
-        count = bench.core.trials[0].segments[-1].report_no
-        verdict = bench.core.verdict(0, 1, offer=count + 1)
+        count = bench.core.trials[0].segments[-1].report_no + 1
+        bench.reported(0, loss=loss, offer=count + 1)
+        verdict = bench.core.verdict(SegmentRef(0, 1))
         wanted.append(verdict.save_checkpoint)
         looks.append(verdict.next_milestone)
     assert wanted == [True, True, False, True, False]
@@ -556,12 +561,12 @@ def test_the_best_value_yet_is_asked_for_its_checkpoint_wherever_there_may_be_on
 @pytest.mark.parametrize(("checkpoint", "expected"), [({}, [1, 2, 4, 8, 16]), ({"keep_best": 0}, [None])])
 def test_who_has_offered_no_checkpoint_is_asked_ever_more_seldom(checkpoint: dict[str, Any], expected: Any) -> None:
     bench = Bench(num_samples=1, checkpoint={"interval_s": None, **checkpoint})
-    milestones = [bench.core.first_milestone(0)]
+    milestones = [bench.core.first_milestone(SegmentRef(0, 1))]
     bench.started(0)
     for _ in range(10):
         bench.reported(0)
         if bench.core.trials[0].segments[-1].report_no == milestones[-1]:
-            milestones.append(bench.core.verdict(0, 1).next_milestone)
+            milestones.append(bench.core.verdict(SegmentRef(0, 1)).next_milestone)
     assert milestones == expected
 
 
@@ -672,7 +677,7 @@ def test_the_word_of_the_start_of_a_trial_that_has_ended_or_paused_does_not_make
     ended.started(0)
     assert 0 not in ended.core.scheduler.state.running
     paused = Bench(**options)
-    paused.core.first_milestone(0)
+    paused.core.first_milestone(SegmentRef(0, 1))
     paused.reported(0)
     assert paused.verdict(0) == "pause"
     paused.started(0)
@@ -700,7 +705,7 @@ def test_after_an_exploit_the_next_interval_is_counted_from_the_donors_weights()
     for number, loss, tokens in ((3, 0.1, 1000), (2, 2, 100), (1, 3, 100), (0, 4, 100)):
         bench.started(number)
         bench.reported(number, loss=loss, checkpoint=True, tokens=tokens)
-        bench.core.verdict(number, 1)
+        bench.core.verdict(SegmentRef(number, 1))
     bench.ended(0)
     trial = bench.core.trials[0]
     assert (trial.segments[-1].cause, trial.t) == ("exploit", 1000)
@@ -801,3 +806,33 @@ def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
     trial = bench.core.trials[0]
     assert (trial.state, trial.held) == (TrialState.PENDING, False)
     assert "has no checkpoint that this one could go on from" in trial.reason
+
+
+def test_a_verdict_whose_answer_got_lost_asks_for_the_checkpoint_again() -> None:
+    """PBT saves at every milestone: the ranks send their report again, and must be told again to save."""
+    pbt = {"type": "pbt", "perturbation_interval": 2}
+    bench = Bench(scheduler=pbt, checkpoint={"interval_s": None, "keep_best": 0}, num_samples=2)
+    bench.started(0)
+    bench.reported(0)
+    bench.core.verdict(SegmentRef(0, 1))
+    bench.reported(0)
+    first = bench.core.verdict(SegmentRef(0, 1))
+    assert first.save_checkpoint
+    assert bench.core.verdict(SegmentRef(0, 1)) == first
+    bench.reported(0)
+    assert not bench.core.verdict(SegmentRef(0, 1)).save_checkpoint
+
+
+def test_a_segment_that_was_never_opened_is_dropped() -> None:
+    """A trial that waits for a slot is stopped: its planned segment is neither open nor ended in any other way."""
+    bench = Bench(num_samples=2)
+    bench.started(0)
+    bench.reported(0)
+    bench.core._take(d.Pause(trial=0, reason="for a test"))
+    bench.core._take(d.Resume(trial=0, reason="for a test"))
+    planned = bench.core.trials[0].next
+    assert planned is not None
+    assert planned.state is SegmentState.PLANNED
+    bench.command("stop", 0)
+    assert planned.state is SegmentState.DROPPED
+    assert [segment.state for segment in bench.core.trials[0].segments] == [SegmentState.LEAVING]

@@ -11,7 +11,7 @@ import pytest
 import tuner
 from tests.driver.bench import Bench
 from tuner.domain import events as e
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Trial
 from tuner.driver.virtual import Simulation
 from tuner.search import TPESearch
@@ -70,7 +70,7 @@ def exploit(bench: Bench) -> None:
     bench.started(0)
     bench.reported(0, 0.1)
     bench.core.trials[0].segments.append(
-        type(bench.core.trials[0].segments[0])(2, "exploit", {"x": 0.9}, 1, None, open=True)
+        type(bench.core.trials[0].segments[0])(2, "exploit", {"x": 0.9}, 1, None, SegmentState.LAUNCHING)
     )
     bench.core.trials[0].params = {"x": 0.9}
 

@@ -1,4 +1,4 @@
-"""Telling that every trial fails of the same mistake, before all of them have tried."""
+"""Notice that every trial fails of the same mistake before all of them have tried."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 
 ALIKE = 3
-"""So many trials that fail alike, before any trial has reported, end the search."""
+"""The search ends if this many trials fail alike before any trial has reported."""
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _MEMORY = ("MemoryError", "OutOfMemoryError")
-"""Another configuration may need less."""
+"""These say nothing about the next trial: another configuration may need less memory."""
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
@@ -36,10 +36,10 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
-    """Say so if, with the trial that fails now, the first ALIKE trials to end failed with the same exception at the same line,
-    or all returned without a report.
+    """Return the reason to end the search if the first ALIKE trials to end, with the one that fails now, failed alike.
 
-    None if any trial has ever reported, or has ended otherwise. Trials that will be tried again have not failed.
+    Trials fail alike if they raise the same exception at the same line, or if all return without a report. None if any trial has
+    ever reported, or has ended in another way. Trials that will be retried have not failed.
     """
     place = place_of(failure)
     if place is None or any(trial.reports for trial in trials):

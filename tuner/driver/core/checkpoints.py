@@ -1,6 +1,6 @@
-"""Which checkpoints of an experiment exist, which one each trial would start from, and which may be deleted.
+"""The checkpoints of an experiment: which exist, which one each trial would start from, and which may be deleted.
 
-Pure, and part of the fold: live and after a restart the same events leave the same ledger.
+The ledger is a part of `State`: live and after a restart, the same entries leave the same ledger.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import CheckpointPolicy, Objective
 from tuner.domain.trial import Kept, Population, Segment, Trial
-from tuner.driver.retention import keeps_all, superfluous
+from tuner.driver.core.retention import keeps_all, superfluous
 
 Deletion = tuple[int, CheckpointInfo]
 """(the trial that saved it, the checkpoint)"""
@@ -21,10 +21,11 @@ class CheckpointLedger:
 
     Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint, which is
     one that is ready, whole, and whose report has been committed: a start must never lie ahead of the reports. After an
-    exploit only checkpoints saved since then are usable, and before there is one, the donor's that the exploit named.
+    exploit only checkpoints saved since then are usable; until there is one, the trial starts from the donor's checkpoint that
+    the exploit named.
 
-    A checkpoint leaves `Trial.checkpoints` when its deletion is decided; `take_decided` tells which ones that are. A
-    deletion that was decided stays decided, over restarts too, until `deleted` confirms it.
+    A checkpoint leaves `Trial.checkpoints` when its deletion is decided; `take_decided` returns those. A deletion stays decided,
+    over restarts too, until `deleted` confirms it.
     """
 
     def __init__(self, trials: Population, policy: CheckpointPolicy, objective: Objective) -> None:
@@ -54,10 +55,10 @@ class CheckpointLedger:
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
-        """Take in a checkpoint that `segment` of the trial saved, or news of one: that it is ready by now.
+        """Take in a checkpoint that `segment` of the trial saved, or the news that one is ready by now.
 
-        `value` and `t` are the objective and the time attribute of its report, if that is known. News may come in any
-        order: before the report, after later checkpoints, or after the deletion was decided, when it is ignored.
+        `value` and `t` are the objective and the time attribute of its report, if that is known. News may come in any order:
+        before the report, after later checkpoints, or after the deletion was decided, in which case it is ignored.
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
@@ -98,7 +99,7 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop checkpoints whose report never came, and uploads under way: those count again if they turn out to be done."""
+        """Drop checkpoints whose report never came, and uploads under way. An upload counts again if it turns out to be done."""
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
@@ -113,7 +114,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def lose(self, names: Iterable[str]) -> None:
-        """Take in that these checkpoints are gone or torn: no trial starts from them, and what is left is deleted."""
+        """Take in that these checkpoints are gone or torn: no trial starts from them, and their files are deleted."""
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
@@ -134,7 +135,7 @@ class CheckpointLedger:
             self._choose_start(trial)
 
     def note_active(self, trial: Trial) -> None:
-        """Note whether the trial has an open or a planned segment: what that starts from is not deleted."""
+        """Note whether the trial has an open or a planned segment. The checkpoint that it starts from is not deleted."""
         if trial.holds_resources or trial.next is not None:
             self._active[trial.number] = None
         else:
@@ -210,7 +211,7 @@ class CheckpointLedger:
             self._borrowers.setdefault(chosen.id, {})[trial.number] = None
 
     def _give_back(self, trial: Trial) -> None:
-        """Hold the checkpoint of another trial no longer."""
+        """Stop holding the checkpoint of another trial."""
         borrowed = trial.inherited
         if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
             return

@@ -7,7 +7,7 @@ import pytest
 from tests.driver.bench import Bench, deletions, launches
 from tuner.domain import events as e
 from tuner.domain.events import Failure
-from tuner.driver.checkpoints import CheckpointLedger
+from tuner.driver.core.checkpoints import CheckpointLedger
 
 ONE = {"num_samples": 1, "limits": {"max_concurrent_trials": 1, "max_failures": 3}}
 LOST = Failure(kind="system", cause="node_lost", message="its node was lost")
@@ -39,7 +39,7 @@ def test_a_later_segment_counts_as_newer_although_it_began_at_an_earlier_iterati
     for _ in range(4):
         bench.reported(0)
     bench.saved(0, "at_5", 5)
-    bench.core.checkpoints.inherit(bench.core.trials[0], 2, None)  # as an exploit that begins anew
+    bench.core.experiment.checkpoints.inherit(bench.core.trials[0], 2, None)  # as an exploit that begins anew
     bench.ended(0, "failed", LOST)
     assert source(bench, 0) is None
     bench.started(0)
@@ -113,7 +113,7 @@ def test_what_is_left_of_a_trial_never_crosses_an_exploit() -> None:
 
 def test_a_donors_checkpoint_stays_while_a_trial_would_start_from_it() -> None:
     bench = exploited()
-    bench.core.checkpoints._policy = Bench(checkpoint={"keep_last": 1, "keep_best": 0}).spec.checkpoint
+    bench.core.experiment.checkpoints._policy = Bench(checkpoint={"keep_last": 1, "keep_best": 0}).spec.checkpoint
     assert deletions(bench.reported(3, loss=0.2, checkpoint=True)) == []
     bench.started(0)
     bench.reported(0, loss=0.01, checkpoint=True)
@@ -162,7 +162,7 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     after = bench.successor()
     assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == ["ckp_0_1_1"]
     after.feed(e.CheckpointDeleted(time=after.tick(), trial=0, checkpoint="ckp_0_1_1"))
-    assert after.core.checkpoints.deleting == {}
+    assert after.core.experiment.checkpoints.deleting == {}
 
 
 def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> None:

@@ -1,0 +1,109 @@
+"""What a segment and its driver say to each other: its name, its reports, the verdicts, and how it ended.
+
+These types go unchanged from the training session to the row. `tuner.domain.trial.Segment` is what the core knows of a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+FailureKind = Literal["user", "system", "placement", "spec"]
+VerdictAction = Literal["continue", "stop", "pause", "exploit"]
+Leave = Literal["stop", "pause", "exploit"]
+"""The verdicts that end a segment."""
+
+
+class SegmentRef(NamedTuple):
+    """The name of a segment within its experiment."""
+
+    trial: int  # the trial's number
+    ordinal: int  # 1-based within the trial
+
+    def __str__(self) -> str:
+        return f"trial {self.trial}, segment {self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a segment failed, in terms that a person can act on.
+
+    kind: "user" counts against max_failures. "system" (a node was lost, preempted, or its host was lost) does not. "spec" is
+    final for the trial, "placement" for the experiment, because every trial asks for the same workers.
+    """
+
+    kind: FailureKind
+    message: str  # one line: what went wrong
+    cause: str = (
+        "error"  # exception | signal | exit | oom | hang | stop_ignored | node_lost | host_lost | no_report | ...
+    )
+    rank: int | None = None
+    node: str | None = None
+    pid: int | None = None
+    traceback: str = ""
+    log_tail: str = ""  # the last lines of that rank
+    stacks: Mapping[str, str] = field(default_factory=dict)  # rank -> Python stack, for a hang
+
+    def headline(self, trial: int | None = None) -> str:
+        """Return one line that says which trial and rank failed, where, and why."""
+        where = [f"trial {trial}"] if trial is not None else []
+        if self.rank is not None:
+            where.append(f"rank {self.rank}" + (f" on {self.node}" if self.node else ""))
+        return ": ".join([", ".join(where), self.message] if where else [self.message])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """A committed checkpoint. `step` is the training_iteration of the report that it belongs to."""
+
+    id: str
+    uri: str
+    step: int
+    bytes: int = 0
+    ready: bool = True  # False while its upload is under way
+    node: str | None = None  # Ray's id of the node whose disk holds it; None if it lies at a URI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One report of a segment's ranks: the same object from the training session to the driver, where it becomes `Reported`.
+
+    time: when it was made, by the monotonic clock of its rank. waits: the ranks wait for the verdict at this report, so the
+    trial can be paused or stopped here. offer: the report_no at which the ranks expect to be able to save a checkpoint next;
+    None if they do not know. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
+    dates the report by its own clock and the age.
+    """
+
+    report_no: int  # 1-based within the segment
+    metrics: Mapping[str, float]
+    time: float
+    step: int | None = None  # the training code's own count
+    checkpoint: CheckpointInfo | None = None
+    waits: bool = field(default=False, compare=False)
+    offer: int | None = field(default=None, compare=False)
+    age: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the ranks of a segment do after a report at which they waited."""
+
+    action: VerdictAction = "continue"
+    next_milestone: int | None = None  # report_no within the segment at which they wait next; None: never again
+    save_checkpoint: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a segment ended.
+
+    kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: what looks like a
+    mistake in the training code although nothing failed; empty if there is nothing.
+    """
+
+    kind: Literal["returned", "left", "failed"]
+    failure: Failure | None = None
+    reports: int = 0
+    warning: str = ""

@@ -1,0 +1,62 @@
+"""What a shell does after a commit. Actions are values; carrying one out twice does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.domain.events import Suggested
+from tuner.domain.segments import CheckpointInfo, Leave, SegmentRef
+from tuner.search.base import Suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class RunSegment:
+    """Run this segment, the newest of its trial, on a worker group."""
+
+    segment: SegmentRef
+    decision_seq: int  # the decision that it carries out, which is pending until the segment has started
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Have the ranks of this segment agree on a report at which they ask for the verdict."""
+
+    segment: SegmentRef
+    why: Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Let the (heavy) searcher propose the configuration of this trial in another process; answer with `Suggested`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Run the scheduler's `fit` on this payload in another process; answer with `ModelFitted`."""
+
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCheckpoint:
+    """Delete a checkpoint that nothing points to any more; answer with `CheckpointDeleted`."""
+
+    trial: int
+    info: CheckpointInfo
+
+
+Question = Ask | Fit
+"""Something that the core asks to be computed in another process."""
+
+Action = RunSegment | Interrupt | Question | DeleteCheckpoint
+
+
+def suggested(time: float, number: int, suggestion: Suggestion | None) -> Suggested:
+    """Return the event that answers an `Ask`. A suggestion of None means that there is nothing more to propose."""
+    if suggestion is None:
+        return Suggested(time=time, number=number, params=None)
+    return Suggested(time=time, number=number, params=suggestion.params, state=suggestion.state, note=suggestion.note)

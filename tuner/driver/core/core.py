@@ -1,0 +1,155 @@
+"""The core of one experiment: its state, its decider, and what goes between them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event
+from tuner.domain.experiment import Spec
+from tuner.domain.segments import SegmentRef, Verdict
+from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Population, Trial
+from tuner.driver.core.actions import Ask, Fit
+from tuner.driver.core.decider import Decider
+from tuner.driver.core.state import Effects, State
+from tuner.schedulers.base import Fact, Scheduler
+from tuner.schedulers.stoppers import Stopper
+from tuner.search.base import Searcher
+
+log = logging.getLogger(__name__)
+
+
+_OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted)
+"""Events that mean nothing once their segment is over. News of a checkpoint may come later than that."""
+
+
+class Core:
+    """One experiment. It is the only writer of its trials. `notes` are the first entries of its log.
+
+    Read everything else that is known of the experiment from `experiment`.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        scheduler: Scheduler,
+        searcher: Searcher,
+        stopper: Stopper | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.scheduler, self.searcher, self.stopper, self.notes = scheduler, searcher, stopper, notes
+        self.experiment = State(spec, scheduler, stopper, searcher.metric_constraints())
+        self.decider = Decider(self.experiment, searcher, notes)
+        self._effects = Effects()
+
+    @property
+    def spec(self) -> Spec:
+        return self.experiment.spec
+
+    @property
+    def trials(self) -> Population:
+        return self.experiment.trials
+
+    @property
+    def state(self) -> ExperimentState:
+        return self.experiment.state
+
+    @property
+    def ended(self) -> bool:
+        return self.experiment.state.ended
+
+    @property
+    def seq(self) -> int:
+        """Return the event_seq of the newest log entry."""
+        return self.experiment.seq
+
+    def summary(self) -> dict[str, object]:
+        """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
+        return self.experiment.summary()
+
+    def best_trial(self) -> Trial | None:
+        """Return the trial with the best report, or with the best last report if the scope says so.
+
+        None if no report is finite and within the constraints.
+        """
+        return self.experiment.standing.best_trial(self.trials)
+
+    def fold(self, seq: int, entry: Event | Decision) -> None:
+        """Take in an entry that was committed before. Decide nothing and do nothing."""
+        self.experiment.apply(seq, entry, Effects())
+
+    def handle(self, event: Event) -> Effects:
+        """Take in a new event and decide. An event that came before, or that comes from a segment that is over, is ignored."""
+        effects = self._effects = Effects()
+        if self._is_stale(event):
+            return effects
+        missed = len(self.experiment.missed)
+        facts = deque(self._apply(event))
+        for decision in self.decider.after_event(event, self.experiment.missed[missed:]):
+            facts.extend(self._take(decision))
+        while facts:
+            for decision in self.decider.after_fact(facts.popleft()):
+                facts.extend(self._take(decision))
+        for step in self.decider.next_steps(event):
+            if isinstance(step, Ask | Fit):
+                effects.actions.append(step)
+            else:
+                self._take(step)
+        return effects
+
+    def verdict(self, ref: SegmentRef) -> Verdict:
+        """Return what the ranks of this segment do now, given that they wait. Asking twice gives the same answer."""
+        judgement = self.decider.verdict(ref)
+        if judgement.verdict.action == "continue":
+            milestone = judgement.verdict.next_milestone
+            self.experiment.set_milestone(ref, milestone, judgement.decide_at, judgement.asked)
+        return judgement.verdict
+
+    def first_milestone(self, ref: SegmentRef) -> int | None:
+        """Return the report_no of the first report at which the ranks of this segment wait; None if they need not."""
+        segment = self.experiment.segment(ref)
+        if segment is None:
+            return 1  # where its ranks learn that it is over
+        milestone, decide_at = self.decider.next_milestone(self.trials[ref.trial], segment)
+        self.experiment.set_milestone(ref, milestone, decide_at)
+        return milestone
+
+    def _take(self, decision: Decision) -> list[Fact]:
+        """Log a decision made just now, and let it take effect. Return the facts that follow from it."""
+        return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision)
+
+    def _pinned(self, decision: d.Exploit) -> Decision:
+        """Name the donor's checkpoint in an exploit; or pause the trial until the donor has one."""
+        donor = self.trials[decision.donor].checkpoint
+        if donor is not None and donor.ready:
+            return replace(decision, checkpoint=donor.id)
+        reason = f"waits for the checkpoint of trial {decision.donor}, which it is to go on from: {decision.reason}"
+        return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())
+
+    def _apply(self, entry: Event | Decision) -> list[Fact]:
+        """Log an entry, and let it take effect on the state. Return the facts that follow from it."""
+        seq = self.experiment.seq + 1
+        self._effects.log.append((seq, entry))
+        return self.experiment.apply(seq, entry, self._effects)
+
+    def _is_stale(self, event: Event) -> bool:
+        """Whether an event is about a segment that is over, or is a report out of turn."""
+        if not isinstance(event, _OF_OPEN_SEGMENTS):
+            return False
+        segment = self.experiment.segment(event.ref)
+        if segment is None:
+            return True
+        if isinstance(event, e.Reported) and event.report_no > segment.report_no + 1:
+            log.warning(
+                "%s: report %s came after report %s and is not counted before those between them",
+                event.ref,
+                event.report_no,
+                segment.report_no,
+            )
+        return isinstance(event, e.Reported) and event.report_no != segment.report_no + 1

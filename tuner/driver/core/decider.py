@@ -1,0 +1,381 @@
+"""What is decided, and when: asks the rules, the scheduler, the searcher and `stop`. It reads the state and changes nothing.
+
+Its methods yield decisions one after the other. The core lets each take effect before it asks for the next one, so every
+decision is made in the light of those before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event
+from tuner.domain.segments import SegmentRef, Verdict
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Segment, Trial
+from tuner.driver.core.actions import Ask, Fit, Question
+from tuner.driver.core.milestones import next_milestone, save_is_due
+from tuner.driver.core.rules.commands import after_command, after_takeover, stop_all
+from tuner.driver.core.rules.ends import after_end
+from tuner.driver.core.rules.reports import after_report, missed_metrics
+from tuner.driver.core.rules.words import counted, names
+from tuner.driver.core.state import State
+from tuner.schedulers.base import Fact, TrialReported, can_resume
+from tuner.schedulers.stoppers import Stopper
+from tuner.search.base import Searcher
+
+log = logging.getLogger(__name__)
+
+GIVE_UP_AFTER = 10
+"""The experiment fails once this many trials have failed and none has ever reported."""
+
+FIT_AGAIN_S = 30.0
+"""Seconds without a new model fit after one that failed."""
+
+_S, _X = TrialState, ExperimentState
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, with what the state has to remember about it, see `State.set_milestone`."""
+
+    verdict: Verdict
+    decide_at: float | None = None
+    asked: bool = False
+
+
+class Decider:
+    """Decide about one experiment.
+
+    It remembers which questions are being answered in other processes, as nobody asks twice. A restart forgets them: the
+    processes are gone too.
+    """
+
+    def __init__(self, experiment: State, searcher: Searcher, notes: Sequence[str] = ()) -> None:
+        self.experiment, self.searcher, self.notes = experiment, searcher, notes
+        self.scheduler, self.stopper, self.trials = experiment.scheduler, experiment.stopper, experiment.trials
+        self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
+        self._exhausted = False  # the searcher, which answers at once, had nothing more to propose
+        self._fitting = False
+        self._fit_again = 0.0
+
+    @property
+    def may_start(self) -> bool:
+        """Whether another new trial is allowed."""
+        experiment = self.experiment
+        if experiment.finishing is not None or experiment.exhausted or self._exhausted:
+            return False
+        total = experiment.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
+        return total is None or len(self.trials) < total
+
+    # -- after an event --------------------------------------------------------------------------------------------------
+
+    def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterator[Decision]:
+        """Yield what the core itself decides about an event. missed: metrics that `stop` misses for the first time."""
+        match event:
+            case e.Reported():
+                if missed:
+                    yield missed_metrics(missed, event.metrics)
+                yield from after_report(self.experiment, event)
+            case e.SegmentEnded():
+                yield from after_end(self.experiment, event)
+            case e.DriverStarted():
+                if self.experiment.seq == 1:
+                    yield from [d.Note(reason=note) for note in self.notes]
+                yield from after_takeover(self.experiment)
+            case e.Commanded():
+                yield from after_command(self.experiment, event)
+            case e.BudgetSpent():
+                yield from stop_all(self.experiment, self.experiment.finishing or "")
+            case e.Suggested():
+                yield from self._after_suggestion(event)
+            case e.ModelFitted():
+                self._fitting = False
+                self._fit_again = self.experiment.now if event.payload else self.experiment.now + FIT_AGAIN_S
+            case (
+                e.Waiting()
+                | e.SegmentStarted()
+                | e.StopJudged()
+                | e.CheckpointSaved()
+                | e.CheckpointDeleted()
+                | e.Drawn()
+                | e.Noted()
+            ):
+                pass
+            case _:
+                assert_never(event)
+
+    def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
+        asked, self._asked = self._asked, None
+        if event.params is not None and self.may_start and self.experiment.state is _X.RUNNING:
+            asked = asked or d.Start(reason="a worker group is free")
+            why = f"{asked.reason}; {event.note}" if event.note else asked.reason
+            yield replace(asked, reason=why, params=event.params, number=event.number, state=event.state)
+
+    # -- the scheduler ---------------------------------------------------------------------------------------------------
+
+    def after_fact(self, fact: Fact) -> Iterator[Decision]:
+        """Yield what the scheduler decides about a fact, as far as it still applies when it is about to take effect.
+
+        The scheduler may be the user's own, or call a function that is. If it raises now, it would for the next driver too.
+        """
+        if not self._concerns_scheduler(fact):
+            return
+        try:
+            decisions = tuple(self.scheduler.decide(fact, self.trials))
+        except Exception as error:
+            yield from self._give_up(error)
+        else:
+            yield from filter(self._still_applies, decisions)
+
+    def _concerns_scheduler(self, fact: Fact) -> bool:
+        """Whether the scheduler is asked: about reports at milestones only, unless the trial is leaving or all has failed."""
+        if self.experiment.failing:
+            return False
+        if not isinstance(fact, TrialReported):
+            return True
+        segment = self.trials[fact.trial].segments[-1]
+        if segment.leaving or segment.milestone is None or segment.report_no < segment.milestone:
+            return False
+        return segment.decide_at is not None and fact.t >= segment.decide_at
+
+    def _still_applies(self, decision: Decision) -> bool:
+        """Whether a decision of the scheduler is allowed: about the trial that reported, and about paused ones."""
+        if isinstance(decision, d.Start | d.Finish | d.Note):
+            return True
+        trial = self.trials[decision.trial]
+        if trial.state.ended:
+            return False
+        if isinstance(decision, d.Exploit) and not self._can_exploit(decision):
+            return False
+        if isinstance(decision, d.Resume):
+            return can_resume(trial)
+        return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
+
+    def _give_up(self, error: Exception) -> Iterator[Decision]:
+        log.exception("the scheduler raised")
+        origin = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"the scheduler raised {type(error).__name__}: {error} ({origin.name}, line {origin.lineno})"
+        yield from stop_all(self.experiment, why)
+        yield d.Finish(reason=why, failed=True)
+
+    # -- what follows after any event ------------------------------------------------------------------------------------
+
+    def next_steps(self, event: Event) -> Iterator[Decision | Question]:
+        """Yield what there is to do once an event and its facts are dealt with."""
+        if self.experiment.exploits:
+            yield from self._end_waiting()
+        if isinstance(event, e.Reported) and event.waits:
+            yield from self._obey(self.trials[event.trial])
+        if self.stopper is not None and self.experiment.finishing is None:
+            yield from self._ask_stopper(self.stopper)
+        yield from self._use_slots()
+        if not self._fitting:
+            yield from self._request_fit()
+
+    def _end_waiting(self) -> Iterable[Decision]:
+        """Let trials exploit whose donor's checkpoint is ready by now, and let those go on that wait for one in vain.
+
+        A checkpoint may become usable with its report, after the news that it is ready. A donor that has none and does not run
+        will not have one: it may be paused until others come to the end of an interval.
+        """
+        why = "trial {} has no checkpoint that this one could go on from, and none is on its way"
+        found: list[Decision] = []
+        for exploit in self.experiment.exploits.values():
+            donor = self.trials[exploit.donor]
+            if donor.checkpoint is not None:
+                found.append(exploit)
+            elif not _may_deliver(donor):
+                found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
+        return found
+
+    def _obey(self, trial: Trial) -> Iterator[Decision]:
+        """Pause the trial if a user wants that and its report did not end it.
+
+        The ranks must be waiting: a trial that reported on after its pause was decided would escape its scheduler and max_t.
+        """
+        segment = trial.segments[-1]
+        if segment.commanded == "pause" and segment.open and not segment.leaving:
+            reason = f"paused by a user at iteration {trial.iteration}"
+            yield d.Pause(trial=trial.number, reason=reason, held=True)
+
+    def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
+        """End the search if `stop` says so."""
+        if why := stopper.finished(self.trials):
+            yield from stop_all(self.experiment, why)
+            yield d.Finish(reason=why)
+
+    def _use_slots(self) -> Iterator[Decision | Question]:
+        """Give free slots to what the scheduler chooses. Finish when nothing is left to do."""
+        experiment = self.experiment
+        if experiment.finishing is not None and experiment.state is _X.RUNNING:
+            yield from self._stop_paused(experiment.finishing)
+        while self._has_free_slot():
+            if self._hopeless():
+                yield from self._finish(f"{GIVE_UP_AFTER} trials failed and none has ever reported", failed=True)
+                return
+            if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
+                yield from self._finish(done)
+                return
+            try:
+                choice = self.scheduler.choose(self.trials, self.may_start)
+            except Exception as error:
+                yield from self._give_up(error)
+                return
+            if isinstance(choice, d.Start):
+                if self._asked is not None:
+                    return
+                if self.may_start:
+                    started = yield from self._start(choice)
+                    if started or self._exhausted:
+                        continue
+                    return
+                choice = None
+            if choice is None or not can_resume(self.trials[choice.trial]):
+                if self._nothing_is_left():
+                    count = len(self.trials)
+                    yield from self._finish(f"{'all' if count > 1 else 'the'} {counted(count, 'trial')} ended")
+                return
+            yield from self._go_on(choice)
+
+    def _has_free_slot(self) -> bool:
+        experiment, segments = self.experiment, self.experiment.segments
+        runs = experiment.state is _X.RUNNING and experiment.finishing is None
+        return runs and not segments.ready and segments.open < experiment.slots
+
+    def _hopeless(self) -> bool:
+        return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(trial.reports == 0 for trial in self.trials)
+
+    def _nothing_is_left(self) -> bool:
+        """Whether nothing runs, and nothing is on its way that could lead to another segment."""
+        waits = self._fitting or self.experiment.exploits or self._asked is not None
+        return not self.experiment.segments.open and not waits
+
+    def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
+        """Start a trial with what the searcher suggests; return whether it was started.
+
+        It is not if a heavy searcher is asked for the configuration first, or if the searcher has nothing more to propose.
+        """
+        number = len(self.trials)
+        if choice.params is not None:
+            yield replace(choice, number=number)
+            return True
+        if self.searcher.HEAVY:
+            self._asked = choice
+            yield Ask(number)
+            return False
+        suggestion = self.searcher.suggest(number, self.trials)
+        if suggestion is None:
+            self._exhausted = True
+            return False
+        reason = f"{choice.reason}; {suggestion.note}" if suggestion.note else choice.reason
+        yield replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)
+        return True
+
+    def _go_on(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
+        """Let a paused trial go on."""
+        if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
+            choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to go on from")
+        if isinstance(choice, d.Resume):
+            yield from self._warn_of_starting_over(self.trials[choice.trial])
+        yield choice
+
+    def _can_exploit(self, decision: d.Exploit) -> bool:
+        if self.trials[decision.trial].state.ended or decision.donor not in self.trials:
+            return False
+        return _may_deliver(self.trials[decision.donor])
+
+    def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
+        """Warn of the first trial that a scheduler paused and resumes although it has no checkpoint to go on from."""
+        if trial.checkpoint is not None or not trial.iteration:
+            return
+        for other in self.trials:
+            planned = [other.next] if other.next is not None and other.checkpoint is None else []
+            if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
+                return
+        why = (
+            f"trial {trial.number} starts over, {counted(trial.iteration, 'report')} once more, as its function has saved no "
+            "checkpoint: pass one to tuner.report, or take a scheduler that never resumes, such as asha"
+        )
+        yield d.Note(reason=why, trial=trial.number, warning=True)
+
+    def _finish(self, reason: str, failed: bool = False) -> Iterator[Decision]:
+        if never := [name for name in self.experiment.missed if name in self.experiment.unseen]:
+            reason += f"; no report had {names(never)}, which stop looks at"
+        yield from self._stop_paused(reason)
+        yield d.Finish(reason=reason, failed=failed)
+
+    def _stop_paused(self, reason: str) -> Iterator[Decision]:
+        for number in self.trials.in_state(_S.PAUSED):
+            yield d.Stop(trial=number, reason=f"the search is over: {reason}")
+
+    def _request_fit(self) -> Iterator[Question]:
+        """Ask for a model fit if the scheduler wants one."""
+        experiment = self.experiment
+        runs = experiment.state is _X.RUNNING and experiment.finishing is None
+        if not runs or experiment.now < self._fit_again:
+            return
+        payload = self.scheduler.fit_request(self.trials)
+        if payload is not None:
+            self._fitting = True
+            yield Fit(payload)
+
+    # -- verdicts --------------------------------------------------------------------------------------------------------
+
+    def verdict(self, ref: SegmentRef) -> Judgement:
+        """Return what the ranks of this segment do now."""
+        segment = self.experiment.segment(ref)
+        if segment is None:
+            return Judgement(Verdict(action="stop", reason="this segment is over"))
+        trial = self.trials[ref.trial]
+        policy = self.experiment.spec.checkpoint
+        match segment.leaving:
+            case "pause":
+                return Judgement(Verdict(action="pause", save_checkpoint=True, reason=trial.reason))
+            case "exploit":
+                return Judgement(Verdict(action="exploit", reason=trial.reason))
+            case "stop":
+                at_end = policy.at_end and trial.state is _S.COMPLETED
+                return Judgement(Verdict(action="stop", save_checkpoint=at_end, reason=trial.reason))
+            case None:
+                return self._continue(trial, segment)
+            case _:
+                assert_never(segment.leaving)
+
+    def _continue(self, trial: Trial, segment: Segment) -> Judgement:
+        asked = (
+            segment.decided_at == segment.report_no > 0
+        )  # the verdict is asked for again, its answer having been lost
+        asked = asked or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
+        save = (asked and self.scheduler.SAVES_AT_MILESTONES) or save_is_due(
+            self.experiment.spec, segment, self.experiment.now
+        )
+        save = save or (self.experiment.spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
+        milestone, decide_at = self.next_milestone(trial, segment)
+        return Judgement(Verdict(next_milestone=milestone, save_checkpoint=save), decide_at, asked)
+
+    def _is_best_yet(self, trial: Trial) -> bool:
+        """Whether the trial's newest report is the best of the whole experiment."""
+        best, mark = self.experiment.standing.best, trial.best_mark
+        return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
+
+    def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:
+        """Return the report at which the ranks of a segment wait next, and the time_attr at which the scheduler is asked."""
+        spec, decide_at = self.experiment.spec, segment.decide_at
+        undecided = not segment.scored and decide_at is not None and trial.t >= decide_at
+        if not undecided:  # else the scheduler is asked at the next report that has the objective
+            decide_at = self.scheduler.milestone(trial, self.trials)
+        stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
+        end = None if spec.max_t is None else float(spec.max_t)
+        return next_milestone(spec, trial, segment, [decide_at, stop_at, end], self.experiment.now), decide_at
+
+
+def _may_deliver(donor: Trial) -> bool:
+    """Whether there is a checkpoint of the donor, or one may yet come."""
+    return donor.checkpoint is not None or donor.holds_resources or donor.next is not None

@@ -1,0 +1,76 @@
+"""What the core decides when a user commands something, when a new driver takes over, and when the time budget is spent."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.decisions import Decision
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Trial
+from tuner.driver.core.rules.words import where_from
+from tuner.driver.core.state import State
+
+
+def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
+    """Decide what a command changes at once. `State` notes what has to wait for a report."""
+    by = event.reason or "by a user"
+    if event.trial is not None:
+        if event.trial not in experiment.trials or experiment.trials[event.trial].state.ended:
+            return []
+        return _about_trial(experiment.trials[event.trial], event.command, by)
+    match event.command:
+        case "cancel":
+            return [d.Cancel(trial=t.number, reason=f"cancelled {by}") for t in experiment.trials if not t.state.ended]
+        case "resume":
+            held = [t for t in experiment.trials if t.held and t.number not in experiment.exploits]
+            return [_release(trial, by) for trial in held]
+        case "pause" | "stop":  # running trials pause at their next report; only single trials are stopped
+            return []
+        case _:
+            assert_never(event.command)
+
+
+def after_takeover(experiment: State) -> list[Decision]:
+    """Decide what becomes of the trials that ran or were about to run under the driver before."""
+    decisions: list[Decision] = []
+    for trial in experiment.trials:
+        waits = trial.state in (TrialState.PENDING, TrialState.RUNNING)
+        if not waits or trial.next is not None or trial.holds_resources:
+            continue
+        if experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
+            why = "paused by a user, the driver having gone"
+            decisions.append(d.Pause(trial=trial.number, reason=why, held=True))
+        else:
+            why = f"taken up again {where_from(trial)} by a new driver"
+            decisions.append(d.Retry(trial=trial.number, reason=why))
+    return decisions
+
+
+def stop_all(experiment: State, reason: str) -> list[Decision]:
+    """Stop every trial that has not ended."""
+    return [d.Stop(trial=trial.number, reason=reason) for trial in experiment.trials if not trial.state.ended]
+
+
+def _release(trial: Trial, by: str) -> Decision:
+    """Resume a trial that a user holds, or leave it to the scheduler that had paused it."""
+    if trial.paused_by_scheduler:
+        return d.Pause(trial=trial.number, reason=f"let go of {by}; its scheduler had paused it")
+    return d.Resume(trial=trial.number, reason=f"resumed {by}")
+
+
+def _about_trial(trial: Trial, command: e.Command, by: str) -> list[Decision]:
+    match command:
+        case "stop":
+            return [d.Stop(trial=trial.number, reason=f"stopped {by} at iteration {trial.iteration}")]
+        case "cancel":
+            return [d.Cancel(trial=trial.number, reason=f"cancelled {by}")]
+        case "resume":
+            waits = trial.state is TrialState.PAUSED and trial.next is None
+            return [d.Resume(trial=trial.number, reason=f"resumed {by}")] if waits else []
+        case "pause":  # a running trial pauses at its next report
+            paused = trial.state is TrialState.PAUSED
+            return [d.Pause(trial=trial.number, reason=f"held {by}", held=True)] if paused else []
+        case _:
+            assert_never(command)

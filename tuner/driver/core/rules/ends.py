@@ -1,0 +1,80 @@
+"""What the core decides when a segment has ended."""
+
+from __future__ import annotations
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.decisions import Decision
+from tuner.domain.segments import Failure
+from tuner.domain.states import ExperimentState
+from tuner.domain.trial import Trial
+from tuner.driver.core.alike import all_failed_alike
+from tuner.driver.core.rules.failures import all_fail, missing_metric
+from tuner.driver.core.rules.words import counted, where_from
+from tuner.driver.core.state import State
+
+
+def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:
+    """Decide about the trial whose segment has ended, and pass on a warning that came with the end."""
+    return [*_warning(experiment, event), *_about_trial(experiment, event)]
+
+
+def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
+    """Record a warning. Every trial runs the same function, so only the first warning is shown outside the log."""
+    if not event.warning:
+        return []
+    why = f"trial {event.trial}: {event.warning}"
+    return [d.Note(reason=why, trial=event.trial, warning=experiment.warned_ends == 1)]
+
+
+def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
+    trial = experiment.trials[event.trial]
+    segment = trial.segments[-1]
+    moved_on = segment.ordinal != event.segment  # its next segment was planned, and has opened by now
+    if trial.state.ended or moved_on or segment.leaving or trial.next is not None:
+        return []
+    match event.outcome:
+        case "returned":
+            return _returned(experiment, trial)
+        case "left":
+            if segment.commanded == "pause" or experiment.state is ExperimentState.PAUSING:
+                return [d.Pause(trial=trial.number, reason="paused by a user before it reported", held=True)]
+            return [d.Retry(trial=trial.number, reason="its worker group was taken back")]
+        case "failed":
+            return _failed(
+                experiment, trial, event.failure or Failure(kind="system", message="the worker group was lost")
+            )
+
+
+def _returned(experiment: State, trial: Trial) -> list[Decision]:
+    objectives = [objective.metric for objective in experiment.spec.objectives]
+    if trial.reports and (never := [metric for metric in objectives if metric not in trial.last]):
+        return missing_metric(experiment, trial, "the objective", never, trial.last)
+    if not trial.segments[-1].report_no:
+        why = f"the function returned at once, as it went on from its own end: iteration {trial.iteration}"
+        return [d.Complete(trial=trial.number, reason=why)]
+    count = counted(trial.iteration, "report")  # reports that a retry repeated count once
+    return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]
+
+
+def _failed(experiment: State, trial: Trial, failure: Failure) -> list[Decision]:
+    if failure.kind == "placement":
+        return all_fail(experiment, trial, failure, "every trial asks for the same workers")
+    if (retry := _retry(experiment, trial, failure)) is not None:
+        return [retry]
+    alike = all_failed_alike(experiment.trials, trial.number, failure)
+    if alike is not None:
+        return all_fail(experiment, trial, failure, alike)
+    return [d.Fail(trial=trial.number, reason=failure.headline(trial.number))]
+
+
+def _retry(experiment: State, trial: Trial, failure: Failure) -> d.Retry | None:
+    """Return the retry of a failed segment; None if the trial has had all its retries, or none would help."""
+    limits = experiment.spec.limits
+    what = failure.headline(trial.number)
+    if failure.kind == "user" and trial.failures < limits.max_failures:
+        why = f"retry {trial.failures + 1} of {limits.max_failures}, {where_from(trial)}, after {what}"
+        return d.Retry(trial=trial.number, reason=why)
+    if failure.kind == "system" and trial.system_failures < limits.max_system_failures:
+        return d.Retry(trial=trial.number, reason=f"started again {where_from(trial)} after {what}")
+    return None

@@ -1,0 +1,37 @@
+"""What follows from a failure that other trials would meet too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tuner.domain import decisions as d
+from tuner.domain.decisions import Decision
+from tuner.domain.segments import Failure
+from tuner.domain.trial import Trial
+from tuner.driver.core.rules.words import names
+from tuner.driver.core.state import State
+from tuner.names import did_you_mean
+
+
+def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> list[Decision]:
+    """Fail this trial and end the experiment, because all other trials would fail in the same way, one after the other."""
+    why = failure.headline(trial.number)
+    others = [t.number for t in experiment.trials if not t.state.ended and t is not trial]
+    return [
+        d.Fail(trial=trial.number, reason=why, failure=failure),
+        *(d.Stop(trial=number, reason=f"{since}, and {why}") for number in others),
+        d.Finish(reason=f"{since}, and {why}", failed=True),
+    ]
+
+
+def missing_metric(
+    experiment: State, trial: Trial, what: str, missing: Sequence[str], metrics: Mapping[str, float]
+) -> list[Decision]:
+    """Fail a trial that does not report what it has to; and the experiment, if no trial has ever reported it."""
+    reported = sorted(metrics)
+    meant = "".join(did_you_mean(name, reported, "'") for name in missing)
+    message = f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"
+    failure = Failure(kind="spec", cause="metric", message=message, rank=0)
+    if any(name in t.last for name in missing for t in experiment.trials):
+        return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
+    return all_fail(experiment, trial, failure, "every trial runs the same function")

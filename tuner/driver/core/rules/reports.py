@@ -1,0 +1,92 @@
+"""What the core decides after a report: whether it is usable, whether the trial has diverged, reached max_t, or met `stop`."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import traceback
+from collections.abc import Iterable, Sequence
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.decisions import Decision
+from tuner.domain.segments import Failure
+from tuner.domain.trial import Trial
+from tuner.driver.core.rules.failures import all_fail, missing_metric
+from tuner.driver.core.rules.words import names
+from tuner.driver.core.state import State
+from tuner.names import did_you_mean
+
+
+def after_report(experiment: State, event: e.Reported) -> list[Decision]:
+    """Decide about the trial that has just reported."""
+    trial = experiment.trials[event.trial]
+    number, spec = trial.number, experiment.spec
+    if trial.segments[-1].leaving:
+        return []
+    if missing := [objective.metric for objective in spec.objectives if objective.metric not in trial.last]:
+        return _without_objective(experiment, trial, missing, event)
+    if trial.diverged:
+        metric = spec.objective.metric
+        why = f"stopped at iteration {trial.iteration}: {metric} is {event.metrics[metric]}"
+        return [d.Stop(trial=number, reason=why)]
+    if spec.time_attr in event.metrics and not math.isfinite(trial.t):
+        message = f"the time attribute {spec.time_attr!r} must be a finite number, and this report has {trial.t}"
+        failure = Failure(kind="spec", cause="metric", message=message, rank=0)
+        return [d.Fail(trial=number, reason=failure.headline(number), failure=failure)]
+    if math.isnan(trial.t):
+        return missing_metric(experiment, trial, "the time attribute", [spec.time_attr], event.metrics)
+    if spec.max_t is not None and trial.t >= spec.max_t:
+        return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
+    return _ask_stopper(experiment, trial)
+
+
+def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
+    """Warn of metrics that `stop` looks at and that no report has had yet: they are misspelt, or they come later."""
+    known = sorted(reported)
+    meant = "".join(did_you_mean(name, known, "'") for name in missed)
+    what = f"stop looks at {names(missed)}, which is not among the reported metrics: {names(known)}"
+    return d.Note(reason=f"{what} (until it comes, it ends nothing){meant}", warning=True)
+
+
+def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
+    """Ask `stop`. It may be the user's own function: if it raises now, it would raise for every trial and every driver."""
+    if experiment.stopper is None:
+        return []
+    try:
+        reason = experiment.stopper.decide(trial.number, experiment.trials)
+    except Exception as error:
+        meant = did_you_mean(error.args[0], trial.last, "'") if isinstance(error, KeyError) and error.args else ""
+        what = f"stop raised {type(error).__name__}: {error}, the metrics being {names(sorted(trial.last))}{meant}"
+        failure = Failure(kind="spec", cause="stop", message=what, traceback=traceback.format_exc())
+        return all_fail(experiment, trial, failure, "every trial is judged by the same function")
+    return [d.Complete(trial=trial.number, reason=reason)] if reason else []
+
+
+def _would_stop(experiment: State, trial: Trial) -> bool:
+    """Whether `stop` ends the trial as it is. It does not if it looks at something that has not been reported yet."""
+    try:
+        return experiment.stopper is not None and experiment.stopper.decide(trial.number, experiment.trials) is not None
+    except Exception:
+        return False
+
+
+def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
+    """Wait for an objective that may come later, such as the accuracy at the end of an epoch, unless it looks misspelt."""
+    max_t = experiment.spec.max_t
+    end = max_t is not None and trial.t >= max_t
+    misspelt = any(_resembles(name, other) for name in missing for other in event.metrics)
+    if end or _would_stop(experiment, trial) or misspelt:
+        return missing_metric(experiment, trial, "the objective", missing, event.metrics)
+    if trial.reports > 1 or any(t.reports for t in experiment.trials if t is not trial):
+        return []
+    reported = f"the first report has {names(sorted(event.metrics))}"
+    return [d.Note(reason=f"the objective {names(missing)} has not been reported yet: {reported}", warning=True)]
+
+
+def _resembles(name: str, reported: str) -> bool:
+    """Whether `name` is likely a misspelling of `reported`.
+
+    Reports of "los" or "train_loss" suggest so for "loss". Reports of "loss" do not for "val_loss", which may well follow.
+    """
+    return name in reported or difflib.SequenceMatcher(None, name, reported).ratio() > 0.85

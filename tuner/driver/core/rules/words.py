@@ -1,0 +1,22 @@
+"""Phrases that several reasons share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tuner.domain.trial import Trial
+
+
+def names(of: Iterable[str]) -> str:
+    """Return these names quoted and separated by commas, or "nothing"."""
+    return ", ".join(repr(name) for name in of) or "nothing"
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, as in "1 report" or "3 reports"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def where_from(trial: Trial) -> str:
+    """Say where the trial's next segment would start."""
+    return f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"

@@ -1,0 +1,124 @@
+"""The life of segments: planned, opened when a slot is free, entered by their ranks, left, closed.
+
+`tuner.domain.states.SEGMENT_CHANGES` is the table of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from tuner.domain.segments import CheckpointInfo, Leave
+from tuner.domain.states import SegmentState, TrialState
+from tuner.domain.trial import Cause, Population, Segment, Trial
+from tuner.driver.core.actions import Interrupt, RunSegment
+from tuner.driver.core.checkpoints import CheckpointLedger
+
+
+class Segments:
+    """Plan, open and close the segments of all trials. Part of `State`: nothing else changes the state of a segment.
+
+    start_time: returns the value of time_attr with which a trial begins from a checkpoint, see `Progress.start_time`.
+    """
+
+    def __init__(
+        self,
+        trials: Population,
+        checkpoints: CheckpointLedger,
+        start_time: Callable[[Trial, CheckpointInfo | None], float],
+    ) -> None:
+        self._trials, self._checkpoints, self._start_time = trials, checkpoints, start_time
+        self.open = 0  # how many segments hold a worker group
+        self.ready: deque[int] = deque()  # trials whose next segment waits for a slot
+        self.decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
+
+    def plan(self, trial: Trial, cause: Cause, source: CheckpointInfo | None = None) -> Interrupt | None:
+        """Plan the trial's next segment, and end the present one as `leave` does. The plan replaces an earlier one.
+
+        It opens once the present segment has ended and a slot is free. source: the donor's checkpoint, for an exploit. All
+        others start from the checkpoint that is the newest usable one when they open.
+        """
+        self.drop_plan(trial)
+        trial.next = Segment(len(trial.segments) + 1, cause, trial.params, source.step if source else 0, source)
+        self._checkpoints.note_active(trial)
+        if trial.state is TrialState.PAUSED or not trial.holds_resources:
+            self._await_segment(trial)
+        if trial.holds_resources:
+            return self.leave(trial, "exploit")
+        self.ready.append(trial.number)
+        return None
+
+    @staticmethod
+    def drop_plan(trial: Trial) -> None:
+        """Drop the segment that was planned, if there is one."""
+        if trial.next is not None:
+            trial.next.move(SegmentState.DROPPED)
+            trial.next = None
+
+    def open_next(self, slots: int, now: float) -> Iterator[RunSegment]:
+        """Open planned segments, in the order in which they became ready, as long as a slot is free."""
+        while self.ready and self.open < slots:
+            trial = self._trials[self.ready.popleft()]
+            segment = trial.next
+            if segment is None:
+                continue
+            segment.move(SegmentState.LAUNCHING)
+            segment.opened_at = segment.clock = now
+            if segment.source is None or not self._checkpoints.exists(segment.source.id):
+                segment.source = trial.checkpoint
+            segment.start_iteration = segment.iteration = segment.source.step if segment.source else 0
+            trial.next = None
+            trial.segments.append(segment)
+            trial.iteration = segment.start_iteration
+            trial.t = self._start_time(trial, segment.source)
+            self._checkpoints.note_active(trial)
+            self.open += 1
+            yield RunSegment(trial.ref, self.decided.pop(trial.number, 0))
+
+    @staticmethod
+    def enter(trial: Trial, segment: Segment, time: float) -> bool:
+        """Take in that the ranks are in the training function. Return False if a verdict is already ending the segment.
+
+        `SegmentStarted` says so, or the first report, if that is earlier.
+        """
+        segment.started_at = segment.clock = segment.saved_at = time
+        trial.waiting = ""
+        trial.started_at = time if trial.started_at is None else trial.started_at
+        if segment.state is SegmentState.LEAVING:
+            return False
+        segment.move(SegmentState.RUNNING)
+        return True
+
+    @staticmethod
+    def leave(trial: Trial, how: Leave) -> Interrupt | None:
+        """End the trial's open segment, if there is one. Return the interrupt that its ranks need unless they already wait.
+
+        A stop replaces an earlier verdict, as the trial will not go on.
+        """
+        segment = trial.segment
+        if segment is None or not segment.open:
+            return None
+        if segment.state is SegmentState.LEAVING:
+            segment.leaving = "stop" if how == "stop" else segment.leaving
+            return None
+        segment.move(SegmentState.LEAVING)
+        segment.leaving = how
+        waits = segment.milestone is not None and segment.report_no >= segment.milestone
+        return None if waits else Interrupt(trial.ref, how)
+
+    def close(self, trial: Trial, end: SegmentState, time: float) -> None:
+        """Close the trial's open segment: its worker group is free. A planned segment becomes ready."""
+        segment = trial.segments[-1]
+        segment.move(end)
+        segment.ended_at = time
+        self._checkpoints.segment_ended(trial, segment)
+        trial.waiting = ""
+        self.open -= 1
+        if trial.next is not None:
+            self._await_segment(trial)
+            self.ready.append(trial.number)
+
+    def _await_segment(self, trial: Trial) -> None:
+        """Make the trial pending until its next segment runs."""
+        if trial.state is not TrialState.PENDING:
+            self._trials.move(trial.number, TrialState.PENDING)

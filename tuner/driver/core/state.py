@@ -1,0 +1,473 @@
+"""The state of one experiment, and `apply`, which lets a log entry take effect on it.
+
+Live, `Core` applies what it has just logged; after a restart it applies what was committed. Both leave the same state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.batch import Entry
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event
+from tuner.domain.experiment import Spec
+from tuner.domain.segments import CheckpointInfo, SegmentRef
+from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
+from tuner.domain.trial import Population, Segment, Trial
+from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
+from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.progress import Progress
+from tuner.driver.core.segments import Segments
+from tuner.driver.core.standing import Standing
+from tuner.schedulers.base import (
+    Fact,
+    Fitted,
+    Scheduler,
+    StartMeasured,
+    TrialEnded,
+    TrialReported,
+    TrialRestarted,
+    TrialStarted,
+)
+from tuner.schedulers.stoppers import Stopper
+from tuner.search.constraints import Constraint
+
+_S, _X = TrialState, ExperimentState
+
+
+@dataclass(slots=True)
+class Effects:
+    """What handling events leads to: entries and rows to commit (`log`, `touched`) and, after that, things to do (`actions`)."""
+
+    log: list[Entry] = field(default_factory=list)
+    touched: dict[int, None] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+
+    def absorb(self, other: Effects) -> None:
+        """Add what a later event led to."""
+        self.log += other.log
+        self.touched |= other.touched
+        self.actions += other.actions
+
+
+class State:
+    """One experiment: its trials with their segments and checkpoints, who leads, and how far it has come.
+
+    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring says why it is apart. The state of the
+    scheduler and of the stopper belongs to it: `apply` tells both what happened.
+    """
+
+    def __init__(
+        self, spec: Spec, scheduler: Scheduler, stopper: Stopper | None = None, constraints: Sequence[Constraint] = ()
+    ) -> None:
+        self.spec, self.scheduler, self.stopper = spec, scheduler, stopper
+        self.state = _X.PENDING
+        self.trials = Population()
+        self.epoch = 0
+        self.seq = 0  # event_seq of the newest entry
+        self.now = 0.0  # time of the newest event
+        self.running_s = 0.0  # seconds that it was running, under any driver, since its first trial started
+        self.begun = False  # whether a trial has ever started
+        self.error: str | None = None
+        self.finishing: str | None = None  # why nothing new is started
+        self.failing = False  # `finishing` is a failure of the whole experiment
+        self.exhausted = False  # the searcher has nothing more to propose
+        self.standing = Standing(spec, constraints)
+        self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
+        self.progress = Progress(spec, self.standing, self.checkpoints)
+        self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
+        self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
+        self.unseen = stopper.metrics() if stopper is not None else frozenset()  # `stop` looks at them; never reported
+        self.missed: tuple[str, ...] = ()  # those of them that a report has lacked, in the order of the notes about it
+        self.warned_ends = 0  # how many segments ended with a warning
+        self._slots: int | None = None
+        self._effects = Effects()
+
+    # -- what can be read ------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """Return how many segments may be open at once."""
+        return self.spec.limits.max_concurrent_trials or self._slots or 1
+
+    @property
+    def counts_time(self) -> bool:
+        """Whether time counts against the time budget: the experiment runs, and its first trial has started."""
+        return self.begun and self.state in (_X.RUNNING, _X.PAUSING)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether no trial is left that may still run."""
+        return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
+
+    def segment(self, ref: SegmentRef) -> Segment | None:
+        """Return this segment if it is open, which only the newest of a trial can be; else None."""
+        number, ordinal = ref
+        if number not in self.trials:
+            return None
+        segment = self.trials[number].segment
+        return segment if segment is not None and segment.ordinal == ordinal and segment.open else None
+
+    def summary(self) -> dict[str, object]:
+        """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
+        counts = {str(state): self.trials.count(state) for state in TrialState}
+        best = self.standing.summary(self.trials)
+        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error}
+
+    # -- what changes it -------------------------------------------------------------------------------------------------
+
+    def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
+        """Let a log entry take effect; return what the scheduler may have to decide about.
+
+        seq, entry: what will be, or was, committed. effects: takes the trials that change and the actions that follow; a fold
+        has no use for them.
+        """
+        self._effects = effects
+        self.seq = max(self.seq, seq)
+        if isinstance(entry, Event):
+            self._tick(entry)
+            facts = self._apply_event(entry)
+            self._record(facts)
+        else:
+            facts = self._apply_decision(seq, entry)
+            self._record(facts)
+            self.scheduler.enacted(entry, self.trials)
+        self._open_ready()
+        self._settle()
+        for number, info in self.checkpoints.take_decided():
+            self._touch(number)
+            self._act(DeleteCheckpoint(number, info))
+        return facts
+
+    def _record(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.scheduler.record(fact, self.trials)
+            if self.stopper is not None:
+                self.stopper.record(fact, self.trials)
+
+    def set_milestone(
+        self, ref: SegmentRef, report_no: int | None, decide_at: float | None, asked: bool = False
+    ) -> None:
+        """Note at which report the ranks of a segment will wait next, because they are about to be told so.
+
+        decide_at: the value of time_attr at which the scheduler is to be asked then. asked: whether the scheduler was asked
+        at the newest report.
+
+        This is the one change that no log entry makes. It belongs to the conversation with ranks that are alive: they do not
+        outlive their driver, so the next driver has no use for it, and nothing that is logged depends on it before the ranks
+        report again.
+        """
+        segment = self.segment(ref)
+        if segment is not None:
+            segment.milestone, segment.decide_at = report_no, decide_at
+            segment.decided_at = segment.report_no if asked else segment.decided_at
+
+    def _tick(self, event: Event) -> None:
+        if self.begun:
+            if self.counts_time and not isinstance(event, e.DriverStarted):
+                self.running_s += max(0.0, event.time - self.now)
+        else:
+            self.begun = isinstance(event, e.SegmentStarted | e.Reported)
+        self.now = max(self.now, event.time)
+
+    def _apply_event(self, event: Event) -> list[Fact]:
+        """Apply an event; return what follows from it for the scheduler."""
+        match event:
+            case e.Reported():
+                return self._apply_report(event)
+            case e.SegmentStarted():
+                return self._apply_start(event)
+            case e.SegmentEnded():
+                return self._apply_end(event)
+            case e.ModelFitted():
+                return [Fitted(payload=event.payload)] if event.payload else []  # empty: the fit failed
+            case e.DriverStarted():
+                self._apply_takeover(event)
+            case e.Waiting():
+                self._touch(event.trial).waiting = event.reason
+            case e.StopJudged():
+                functions = self.stopper.functions() if self.stopper is not None else []
+                for stopper, answer in zip(functions, event.answers, strict=False):
+                    stopper.answered(event.trial, event.segment, event.iteration, answer)
+            case e.CheckpointSaved():
+                self._keep(self._touch(event.trial), event.segment, event.checkpoint)
+            case e.CheckpointDeleted():
+                self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
+            case e.Commanded():
+                self._apply_command(event)
+            case e.BudgetSpent():
+                self.finishing = f"the time budget of {event.seconds:g} s is spent"
+            case e.Suggested():
+                self.exhausted = self.exhausted or event.params is None
+            case e.Drawn():
+                trial = self._touch(event.trial)
+                trial.params = trial.segments[-1].params = {**trial.params, event.name: event.value}
+                trial.searcher_state = {**trial.searcher_state, **event.state}
+            case e.Noted():
+                trial = self._touch(event.trial)
+                trial.tags = {**trial.tags, "notes": {**trial.tags.get("notes", {}), **event.notes}}
+            case _:
+                assert_never(event)
+        return []
+
+    def _apply_report(self, event: e.Reported) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
+        if self.unseen:
+            self.unseen -= event.metrics.keys()
+            self.missed += tuple(sorted(self.unseen.difference(self.missed)))
+        score = self.progress.report(trial, segment, event)
+        if event.checkpoint is not None:
+            self._keep(trial, segment.ordinal, event.checkpoint)
+        if score is not None and segment.scored and not segment.leaving and math.isfinite(trial.t):
+            reported = TrialReported(
+                trial=trial.number,
+                iteration=event.iteration,
+                t=trial.t,
+                score=score,
+                metrics=event.metrics,
+                time=event.time,
+            )
+            return [*facts, reported]
+        known = all(objective.metric in trial.last for objective in self.spec.objectives)
+        if self.stopper is not None and known and not segment.scored and not segment.leaving:
+            self.stopper.record_without(trial)
+        return facts
+
+    def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
+        return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
+
+    def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
+        if not self.segments.enter(trial, segment, time):
+            return []
+        if trial.state is _S.PENDING:
+            self.trials.move(trial.number, _S.RUNNING)
+        return [TrialRestarted(trial=trial.number, cause=segment.cause, iteration=segment.start_iteration, t=trial.t)]
+
+    def _apply_end(self, event: e.SegmentEnded) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        trial.failure = event.failure or trial.failure
+        facts: list[Fact] = []
+        if event.outcome == "returned" and not segment.started:
+            facts = self._enter(trial, segment, event.time)
+        self.warned_ends += bool(event.warning)
+        self.segments.close(trial, SegmentState(event.outcome), event.time)
+        if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
+            self._lose(segment, event.failure.cause == "disk_lost")
+        return facts
+
+    def _apply_takeover(self, event: e.DriverStarted) -> None:
+        """Take in that a new driver has the experiment: what ran under the one before is lost."""
+        self.epoch, self._slots = event.epoch, event.slots
+        if self.state is _X.PENDING:
+            self.state = change_experiment(self.state, _X.RUNNING)
+        for trial in self.trials:
+            if trial.holds_resources:
+                self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
+        for number, info in self.checkpoints.deleting.values():  # the driver before may not have got to them
+            self._act(DeleteCheckpoint(number, info))
+
+    def _apply_command(self, event: e.Commanded) -> None:
+        """Note what a user wants. Decisions follow for whatever needs no report of a running trial to happen."""
+        if event.trial is not None:
+            if event.command == "pause" and event.trial in self.trials and self.trials[event.trial].holds_resources:
+                self._want_pause(self.trials[event.trial])
+            return
+        match event.command:
+            case "pause":
+                self._pause_all()
+            case "resume":
+                if self.state in (_X.PAUSED, _X.PAUSING):
+                    self.state = change_experiment(self.state, _X.RUNNING)
+                    for trial in self.trials:
+                        if trial.segments:
+                            trial.segments[-1].commanded = None
+            case "cancel":
+                if self.state is not _X.CANCELLING and not self.state.ended:
+                    pending = self.state is _X.PENDING
+                    self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
+                    self.finishing = event.reason or "cancelled by a user"
+            case "stop":
+                pass  # only single trials are stopped
+            case _:
+                assert_never(event.command)
+
+    def _pause_all(self) -> None:
+        begins = self.state is _X.RUNNING
+        if begins:
+            self.state = change_experiment(self.state, _X.PAUSING)
+        for trial in self.trials:
+            if trial.holds_resources and (begins or trial.segments[-1].commanded):
+                self._want_pause(trial)
+
+    def _want_pause(self, trial: Trial) -> None:
+        """Note that a user wants the trial paused, and have its ranks report soon: a decision can be made only then."""
+        segment = trial.segments[-1]
+        if not segment.leaving:
+            segment.commanded = "pause"
+            self._act(Interrupt(trial.ref, "pause"))
+
+    def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
+        """Apply a decision; return what follows from it for the scheduler."""
+        if isinstance(decision, d.Start | d.Resume | d.Retry | d.Exploit):
+            self.segments.decided[decision.number if isinstance(decision, d.Start) else decision.trial] = seq
+        if isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
+            self.exploits.pop(decision.trial, None)
+        match decision:
+            case d.Start():
+                return self._start(decision)
+            case d.Stop(trial=number):
+                return self._end(number, _S.STOPPED, decision.reason)
+            case d.Complete(trial=number):
+                return self._end(number, _S.COMPLETED, decision.reason)
+            case d.Fail(trial=number):
+                self.trials[number].failure = decision.failure or self.trials[number].failure
+                return self._end(number, _S.FAILED, decision.reason)
+            case d.Cancel(trial=number):
+                return self._end(number, _S.CANCELLED, decision.reason)
+            case d.Resume(trial=number):
+                trial = self._go_on(number, decision.reason)
+                self._interrupt(self.segments.plan(trial, "resume"))
+            case d.Retry(trial=number):
+                trial = self._go_on(number, decision.reason)
+                self._count_failure(trial)
+                self._interrupt(self.segments.plan(trial, "retry"))
+            case d.Exploit(trial=number):
+                trial = self._go_on(number, decision.reason)
+                kept = self.checkpoints.find(decision.checkpoint)
+                source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
+                trial.params = dict(decision.params)
+                self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
+                self._interrupt(self.segments.plan(trial, "exploit", source))
+            case d.Pause():
+                self._pause(decision)
+            case d.Finish():
+                self.finishing, self.failing = decision.reason, decision.failed
+            case d.Note():
+                pass
+            case _:
+                assert_never(decision)
+        return []
+
+    def _start(self, decision: d.Start) -> list[Fact]:
+        trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
+        trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
+        trial.reason = decision.reason
+        self.trials.add(trial)
+        self._touch(trial.number)
+        self._interrupt(self.segments.plan(trial, "start"))
+        return [TrialStarted(trial=trial.number)]
+
+    def _go_on(self, number: int, reason: str) -> Trial:
+        trial = self._touch(number)
+        trial.held, trial.reason = False, reason
+        return trial
+
+    def _pause(self, decision: d.Pause) -> None:
+        trial = self._touch(decision.trial)
+        if decision.then is not None:
+            self.exploits[trial.number] = d.Exploit(**decision.then)
+        trial.held, trial.reason = decision.held, decision.reason
+        if trial.state is not _S.PAUSED or not decision.held:
+            trial.paused_by_scheduler = not decision.held
+        self._interrupt(self.segments.leave(trial, "pause"))
+        if trial.state is not _S.PAUSED:
+            self.trials.move(trial.number, _S.PAUSED)
+
+    def _end(self, number: int, state: TrialState, reason: str) -> list[Fact]:
+        trial = self._touch(number)
+        trial.reason, trial.ended_at = reason, self.now
+        trial.held, trial.waiting = False, ""
+        self.segments.drop_plan(trial)
+        if state is _S.FAILED:
+            self._count_failure(trial)
+        self._interrupt(self.segments.leave(trial, "stop"))
+        self.trials.move(number, state)
+        if state is _S.COMPLETED:
+            self.standing.completed(trial)
+        self.checkpoints.trial_ended(trial)
+        return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
+
+    @staticmethod
+    def _count_failure(trial: Trial) -> None:
+        """Count the failure that a decision follows, if its newest segment failed."""
+        if trial.failure is None or trial.segment is None or trial.segment.state is not SegmentState.FAILED:
+            return
+        if trial.failure.kind == "user":
+            trial.failures += 1
+        else:
+            trial.system_failures += 1
+
+    # -- what follows from every change ----------------------------------------------------------------------------------
+
+    def _open_ready(self) -> None:
+        if self.state is _X.RUNNING:
+            for action in self.segments.open_next(self.slots, self.now):
+                self._touch(action.segment.trial)
+                self._act(action)
+
+    def _settle(self) -> None:
+        """Change the experiment's state if that follows from the rest: it can pause or end once no segment is open."""
+        if self.segments.open:
+            return
+        if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
+            self.state = change_experiment(self.state, _X.PAUSED)
+        elif self.state is _X.CANCELLING and self.all_ended:
+            self.state = change_experiment(self.state, _X.CANCELLED)
+        elif self.state in (_X.RUNNING, _X.PAUSING) and self.finishing is not None and self.all_ended:
+            lost = self.trials.count(_S.FAILED)
+            failed = self.failing or (lost > 0 and (not self.standing.finite or lost == len(self.trials)))
+            self.error = self._why_no_result(lost)
+            self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
+
+    def _why_no_result(self, lost: int) -> str | None:
+        """Return the experiment's error: which trials failed, and why none is the best."""
+        said = [self._failures(lost)] if lost else [self.finishing] if self.failing else []
+        return "; ".join(filter(None, [*said, self.standing.why_none()])) or None
+
+    def _failures(self, count: int) -> str:
+        last = [trial for trial in self.trials if trial.state is _S.FAILED][-1].reason
+        if count == 1:
+            return last
+        if self.failing and self.finishing and last in self.finishing:  # it names the failure already
+            return self.finishing
+        return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
+
+    def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
+        """Take a checkpoint in. The value that goes with it is known unless a later segment has reported that iteration too."""
+        newest = trial.segments[-1]
+        reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
+        known = next(reported, None) == segment
+        value = trial.values.get(info.step) if known else None
+        t = trial.times.get(info.step) if known else None
+        self.checkpoints.keep(trial, segment, info, value, t)
+        if newest.ordinal == segment:
+            newest.saved_at = self.now
+
+    def _lose(self, segment: Segment, disk: bool) -> None:
+        """Drop the checkpoint that the segment was to start from; with `disk`, all others on the disk of that node too."""
+        source = segment.source
+        if source is not None:
+            self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])
+
+    def _touch(self, number: int) -> Trial:
+        self._effects.touched[number] = None
+        return self.trials[number]
+
+    def _interrupt(self, action: Interrupt | None) -> None:
+        if action is not None:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        self._effects.actions.append(action)

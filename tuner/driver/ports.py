@@ -1,0 +1,58 @@
+"""The three ports of a shell: what comes in, what is written down, and where segments run.
+
+A shell owns a core. It hands each event to the core, has the journal commit what comes out, and then acts on the groups. Nothing
+is answered and nothing is done before the commit. `tuner.driver.loop` is the shell of real time, with the groups and the journal
+of `tuner.driver.driven`; `tuner.driver.virtual` is the shell of virtual time. `tests/driver/test_contract.py` holds both to this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tuner.domain.batch import Batch
+from tuner.domain.events import Event, Reported
+from tuner.domain.segments import CheckpointInfo, Leave, Outcome, SegmentRef, Verdict
+
+
+class Inbound(Protocol):
+    """What comes in. Events of one segment are taken in the order in which they are put."""
+
+    def put(self, event: Event) -> Awaitable[Verdict | None]:
+        """Take an event. What is returned is done once the event is committed; nobody has to wait for it."""
+
+    async def report(self, events: Sequence[Reported]) -> Verdict | None:
+        """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them, else None."""
+
+
+class Journal(Protocol):
+    """Where batches are made durable. The shell is its only writer."""
+
+    async def commit(self, batch: Batch) -> None:
+        """Write the batch whole or not at all. Raise LostLease if another driver has taken over.
+
+        The core changes nothing until this returns, so the batch may be read from another thread.
+        """
+
+
+class Groups(Protocol):
+    """Where segments run. Any of these may be called while others are under way."""
+
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        """Run a segment to its end, and put what it reports into the inbound port.
+
+        milestone: the first report at which its ranks wait for a verdict; None if they never wait. After a verdict other than
+        "continue", and after an interrupt, the outcome is "left".
+        """
+
+    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+        """Make the ranks of a segment ask for a verdict soon, or leave. One that has ended already is no error."""
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        """Delete the content of a checkpoint. One that is gone already is no error."""
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a pure function returns, computed where it does not hold up the shell."""
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Return the answers of the user's stop functions about a trial, as in `StopJudged`."""
