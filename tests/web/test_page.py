@@ -208,7 +208,7 @@ def test_a_page_that_missed_very_much_reads_everything_again(
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
     running.advance(120, at_once=60)
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
-    last = running.core.trials[-1]
+    last = running.core.trials[len(running.core.trials) - 1]
     expect(page.get_by_role("row", name=re.compile(rf"^{last.number} {last.state}"))).to_be_visible()
 
 

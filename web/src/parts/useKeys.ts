@@ -1,4 +1,4 @@
-import { useEffect, useRef } from "react";
+import { useEffect, useLayoutEffect, useRef } from "react";
 
 /** What to do when a key is pressed, by `KeyboardEvent.key`. */
 export type Keys = Readonly<Record<string, () => void>>;
@@ -6,7 +6,8 @@ export type Keys = Readonly<Record<string, () => void>>;
 /** Listen for single keys while the component is there; not while somebody types, or with Ctrl, Alt or Meta. */
 export function useKeys(keys: Keys): void {
   const now = useRef(keys);
-  useEffect(() => {
+  // With the page's next picture, not some time after it: the next key may come at once.
+  useLayoutEffect(() => {
     now.current = keys;
   });
   useEffect(() => {
