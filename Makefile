@@ -37,15 +37,17 @@ test-fast: setup  ## the tests that start neither Ray, PostgreSQL nor a browser
 fuzz: $(VENV)/.installed  ## an hour of searches in a make-believe cluster that does everything wrong (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),60)
 
-lint: $(VENV)/.installed  ## ruff, mypy, import-linter
+lint: $(VENV)/.installed  ## ruff, mypy, import-linter, ESLint, Prettier
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python web/build.py lint
 
-format: $(VENV)/.installed  ## let ruff format and fix
+format: $(VENV)/.installed  ## let ruff, ESLint and Prettier format and fix
 	$(BIN)/ruff check --fix -q . || true
 	$(BIN)/ruff format .
+	$(BIN)/python web/build.py format
 
 generate: setup  ## the files that follow from others: docs/api_reference.md, web/src/api/schema.ts
 	$(BIN)/python -m tuner.api.reference

@@ -215,13 +215,13 @@ def alive(service: Service) -> None:
     show("kept-alive GET", **timed(service, lambda: service.client.get("/healthz"), 200))
 
 
-def stream(service: Service, store: Store, clients: int, seconds: float, rate: float) -> None:
+def stream(service: Service, store: Store, form: str, clients: int, seconds: float, rate: float) -> None:
     """Clients in threads of this process; what they take of the CPU is not counted."""
     writer = Writer(store, f"live {time.time()}")
     trial = writer.start(0)
     started = SegmentStarted(time=time.time(), trial=0, segment=1)
     writer.commit([Start(reason="a worker group is free", number=0), started], [trial])
-    url = f"{service.url}/api/v1/experiments/{writer.record.public_id}/events?after={writer.seq}"
+    url = f"{service.url}/api/v1/experiments/{writer.record.public_id}/{form}?after={writer.seq}"
     committed: dict[int, float] = {}
     seen: list[tuple[int, float]] = []
     ready, done = threading.Barrier(clients + 1), threading.Event()
@@ -254,8 +254,8 @@ def stream(service: Service, store: Store, clients: int, seconds: float, rate: f
     late = sorted((at - committed[seq]) * 1e3 for seq, at in list(seen) if seq in committed)
     writer.commit([], [], ExperimentState.COMPLETED)
     show(
-        "stream", clients=clients, reports_per_s=rate, seen=len(late), committed=len(committed), p50_ms=statistics.median(late),
-        p95_ms=late[int(0.95 * len(late))], cpu=used / took,
+        f"stream of {form}", clients=clients, reports_per_s=rate, seen=len(late), committed=len(committed),
+        p50_ms=statistics.median(late), p95_ms=late[int(0.95 * len(late))], cpu=used / took,
     )  # fmt: skip
 
 
@@ -296,7 +296,8 @@ def main() -> None:
                 tables(service, many, options.many, options.repeats)
             if options.only in (None, "stream"):
                 alive(service)
-                stream(service, store, options.clients, 10.0, 10.0)
+                for form in ("events", "changes"):
+                    stream(service, store, form, options.clients, 10.0, 10.0)
         finally:
             service.close()
 

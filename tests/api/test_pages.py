@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from tests.api.conftest import Poked
 
@@ -28,6 +29,31 @@ async def test_the_page_is_served_at_every_address_of_its_own(client: httpx.Asyn
     script = await client.get("/assets/index-abc.js")
     assert (script.text, "immutable" in script.headers["cache-control"]) == ("1", True)
     assert "javascript" in script.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    ("path", "up"),
+    [
+        ("/", "./"),
+        ("/experiments", "./"),
+        ("/experiments/", "./../"),
+        ("/experiments/exp_1", "./../"),
+        ("/trials/trl_1/more/", "./../../../"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "/some/prefix"])
+async def test_the_page_finds_its_bundle_from_every_address(
+    app: FastAPI, web: Path, path: str, up: str, prefix: str
+) -> None:
+    """Behind a proxy that removes a prefix of which nobody tells the service, and with one that the server knows of."""
+    (web / "index.html").write_text('<link href="./favicon.svg"><script src="./assets/index-abc.js"></script>')
+    transport = httpx.ASGITransport(app, root_path=prefix)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
+        response = await client.get(prefix + path)
+        assert response.text == f'<link href="{up}favicon.svg"><script src="{up}assets/index-abc.js"></script>'
+        script = response.url.join(f"{up}assets/index-abc.js")
+        assert script.path == f"{prefix}/assets/index-abc.js"
+        assert (await client.get(script)).text == "1"
 
 
 @pytest.mark.parametrize(

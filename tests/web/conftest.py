@@ -116,7 +116,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def visit(browser: Any, service: Service) -> Iterator[Open]:
-    """visit(path, width=1280, height=800, dark=False) -> a page. The test fails if any page logs an error."""
+    """visit(path, width=1280, height=800, dark=False, root=None) -> a page. The test fails if any page logs an error."""
     contexts: list[Any] = []
     errors: list[str] = []
 
@@ -125,7 +125,7 @@ def visit(browser: Any, service: Service) -> Iterator[Open]:
         if message.type == "error" and "Failed to load resource" not in message.text:
             errors.append(message.text)
 
-    def visit(path: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> Any:
+    def visit(path: str, *, width: int = 1280, height: int = 800, dark: bool = False, root: str | None = None) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -137,7 +137,7 @@ def visit(browser: Any, service: Service) -> Iterator[Open]:
         page.set_default_timeout(20_000)
         page.on("console", hear)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(service.url + path)
+        page.goto((root or service.url) + path)
         return page
 
     yield visit

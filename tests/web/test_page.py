@@ -173,6 +173,45 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
         expect(page.get_by_role("button", name=f"{state} {count}", exact=True)).to_be_visible()
 
 
+def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open, service: Service) -> None:
+    """The page used to work states out of events by itself, and showed a trial as paused that the core had running."""
+    scheduler = {
+        "type": "pbt",
+        "perturbation_interval": 2,
+        "hyperparam_mutations": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}},
+    }
+    spec = digits("taken over", 8, scheduler=scheduler, max_t=40, limits=Limits(max_concurrent_trials=4))
+    search = Search(service.store, spec, start=time.time() - 60, curve=steady)
+    page = visit(f"/experiments/{search.public_id}?sort=number", height=1300)
+    expect(page.get_by_role("status")).to_have_text("live")
+    read: list[str] = []
+    for count in (30, 60, 61, 62, 63, 90):
+        if count == 60:
+            page.on("request", lambda request: read.append(request.url))
+        search.advance(count)
+        expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
+        for trial in search.core.trials:
+            row = page.get_by_role("row", name=re.compile(rf"^{trial.number} {trial.state}"))
+            expect(row.locator("td[data-column=iteration]")).to_have_text(str(trial.iteration))
+            expect(row).to_contain_text(trial.waiting or trial.reason)
+    decisions = {decision.kind for decision in service.store.log.decisions(search.id, page_size=1000).items}
+    assert decisions >= {"exploit", "resume", "pause"}
+    assert [url for url in read if "/trials" in url or "/decisions" in url or "/curves" in url] == []
+
+
+def test_a_page_that_missed_very_much_reads_everything_again(
+    visit: Open, running: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.api.stream.KEPT", 10)
+    page = visit(f"/experiments/{running.public_id}?sort=-number")
+    expect(page.get_by_role("status")).to_have_text("live")
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+    running.advance(120, at_once=60)
+    expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+    last = running.core.trials[-1]
+    expect(page.get_by_role("row", name=re.compile(rf"^{last.number} {last.state}"))).to_be_visible()
+
+
 def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, service: Service) -> None:
     spec = digits("soon")
     record = service.store.experiments.create(spec)
@@ -225,13 +264,59 @@ def test_a_hidden_tab_holds_no_connection_and_misses_nothing(visit: Open, runnin
     page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => window.away === true })")
     page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.get_by_role("status")).to_have_text("live when seen")
-    wait_until(page, lambda: any("/events" in url for url in ended), "closing the stream")
+    wait_until(page, lambda: any("/changes" in url for url in ended), "closing the stream")
     trials = len(running.core.trials)
     running.advance(80)
     assert len(running.core.trials) > trials
     page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.get_by_role("status")).to_have_text("live")
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
+
+
+def test_the_part_that_is_zoomed_to_is_read_more_finely(visit: Open, service: Service) -> None:
+    spec = digits("long", 2, scheduler={"type": "fifo"}, max_t=1600, limits=Limits(max_concurrent_trials=2))
+    search = Search(service.store, spec, start=1.7e9, curve=steady, seconds=0.1)
+    search.advance(at_once=500)
+    page = visit(f"/experiments/{search.public_id}")
+    wait_until(page, lambda: page.evaluate(INK) > 300, "drawing the curves")
+    box = page.locator(".u-over").first.bounding_box()
+    y = box["y"] + box["height"] / 2
+    with page.expect_response(re.compile("/curves.*[?&]from=")) as found:
+        page.mouse.move(box["x"] + box["width"] * 0.5, y - 60)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.6, y + 60, steps=5)
+        page.mouse.up()
+    part = found.value.json()
+    assert part["width"] == 1, "every report of the part is there"
+    x = part["series"][0]["segments"][0]["x"]
+    assert x == list(range(int(x[0]), int(x[-1]) + 1))
+    assert 650 < x[0] < 950 < x[-1] < 1150
+    expect(curves(page)).to_be_visible()
+    wait_until(page, lambda: page.evaluate(INK) > 300, "drawing the part")
+
+
+def test_keys_search_open_trials_and_say_what_they_do(visit: Open, finished: Search) -> None:
+    page = visit("/experiments")
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter by name")).to_be_focused()
+    page.goto(f"{page.url.partition('?')[0]}/{finished.public_id}?sort=number")
+    expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 0")
+    page.keyboard.press("j")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
+    page.keyboard.press("j")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 2")
+    page.keyboard.press("k")
+    expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
+    page.keyboard.press("l")
+    expect(page).to_have_url(re.compile("[?&]y=log"))
+    page.get_by_role("button", name="Close the trial").click()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("open the next trial")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_pointing_at_a_curve_names_its_trial_and_a_click_opens_it(

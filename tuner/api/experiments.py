@@ -23,8 +23,8 @@ from tuner.api.answers import (
     knows,
     plain_text,
 )
-from tuner.api.context import Here
-from tuner.api.stream import follow
+from tuner.api.context import Context, Here
+from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
 from tuner.errors import SpecError
@@ -266,28 +266,43 @@ def segments(
     return answer(schemas.SegmentPage(items=items, next_page_token=page.next_token))
 
 
+After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]
+LastEventId = Annotated[str | None, Header(max_length=40, description="as after; browsers send it")]
+
+
+class EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+
 @router.get(
     "/experiments/{experiment_id}/events",
-    response_class=StreamingResponse,
+    response_class=EventStream,
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
     summary="Follow everything that happens. Resumes after Last-Event-ID or the parameter after.",
 )
-def events(
-    here: Here,
-    experiment_id: ExperimentId,
-    after: Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")] = 0,
-    last_event_id: Annotated[str | None, Header(max_length=40, description="as after; browsers send it")] = None,
-) -> StreamingResponse:
-    record = _find(here.store, experiment_id)
+def events(here: Here, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None) -> EventStream:
+    return _followed(here, Events(here.store, _find(here.store, experiment_id)), after, last_event_id)
+
+
+@router.get(
+    "/experiments/{experiment_id}/changes",
+    response_class=EventStream,
+    responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
+    summary="Follow the rows that change and the points of new reports. Resumes after Last-Event-ID or the parameter after.",
+)
+def changes(
+    here: Here, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
+) -> EventStream:
+    return _followed(here, ChangedRows(here.store, _find(here.store, experiment_id)), after, last_event_id)
+
+
+def _followed(here: Context, form: Form, after: int, last_event_id: str | None) -> EventStream:
     if last_event_id is not None:
         if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
         after = max(after, int(last_event_id))
-    return StreamingResponse(
-        follow(here.store, here.tail, record, after, here.ending),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStream(follow(here.tail, form, after, here.ending), headers=headers)
 
 
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:

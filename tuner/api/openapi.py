@@ -156,12 +156,13 @@ def _as_problems(document: dict[str, Any]) -> None:
         for operation in path.values():
             for status, response in operation.get("responses", {}).items():
                 content = response.get("content", {})
-                schema = content.get("application/json", {}).get("schema", {}).get("$ref", "")
-                if schema.endswith("/HTTPValidationError"):
+                schemas = {kind: found.get("schema", {}).get("$ref", "") for kind, found in content.items()}
+                if any(ref.endswith("/HTTPValidationError") for ref in schemas.values()):
                     response["content"] = {
                         "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
                     }
-                elif status >= "400" and schema.endswith("/Problem"):
-                    response["content"] = {"application/problem+json": content["application/json"]}
+                elif status >= "400" and any(ref.endswith("/Problem") for ref in schemas.values()):
+                    # FastAPI gives them the media type of the route's answer, which may be an event stream.
+                    response["content"] = {"application/problem+json": next(iter(content.values()))}
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)

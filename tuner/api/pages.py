@@ -53,12 +53,18 @@ def router(web: Path | None) -> APIRouter:
                 return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
         first = path.partition("/")[0]
         if first in OWN and "." not in path.rpartition("/")[2]:
-            return _file(request, index, ALWAYS_ASK)
+            return _index(index, path)
         if first in RESERVED or "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404, f"there is no /{path}")
-        return _file(request, index, ALWAYS_ASK, 404)  # the page explains it, with a way back
+        return _index(index, path, 404)  # the page explains it, with a way back
 
     return routes
+
+
+def _index(index: Path, path: str, status: int = 200) -> Response:
+    """Return the page with addresses that lead from this path to the root, whatever prefix a proxy puts before both."""
+    up = "../" * path.count("/")
+    return HTMLResponse(index.read_text(encoding="utf-8").replace('="./', f'="./{up}'), status, ALWAYS_ASK)
 
 
 def _file(request: Request, file: Path, headers: dict[str, str], status: int = 200) -> Response:

@@ -1,4 +1,8 @@
-"""Server-sent events: the log of an experiment, followed by any number of clients and read once for all of them."""
+"""Server-sent events: an experiment followed by any number of clients, and read once for all of them.
+
+There are two forms. `Events` sends the log as it is, one message an entry. `ChangedRows` sends what changed as the rows of the
+API, one message for all that was committed between two polls.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,21 @@ import logging
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator
-from itertools import islice
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
-from tuner.api.schemas import rfc3339, stream_data
-from tuner.errors import Retryable, StoreError
-from tuner.store import ExperimentRecord, Progress, Store, StreamItem
+from tuner.api import schemas
+from tuner.errors import NotFound, Retryable, StoreError
+from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Message = tuple[int, bytes]
+"""(event_seq of the last entry that it tells of, what is sent)."""
 
 POLL_S = 0.04
 POLL_CLIENT_S = 0.0004  # a client more makes polls that much rarer: each of them is written to after a poll
@@ -28,43 +37,179 @@ POLL_ENDED_S = 1.0  # nothing comes any more, but closing would only make browse
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 500
-KEPT = 2000  # of the newest messages of an experiment, for clients that are up to date
+KEPT = 2000  # of the newest log entries of an experiment, for clients that are up to date
+
+
+class Form(ABC):
+    """How the stream of one experiment is written. Its methods read the database.
+
+    `begin` and `added` are called one after the other, by the thread that reads for all clients; `missed` and `greeting` by
+    threads of their own, for one client each.
+    """
+
+    name: str
+
+    def __init__(self, store: Store, record: ExperimentRecord) -> None:
+        self.store, self.record = store, record
+
+    @abstractmethod
+    def begin(self, progress: Progress) -> int:
+        """Return the event_seq behind which `added` will begin."""
+
+    @abstractmethod
+    def added(self, after: int, progress: Progress) -> list[Message] | None:
+        """Return what to send to clients that know everything up to `after`, or None if there is too much of it."""
+
+    @abstractmethod
+    def missed(self, after: int, upto: int) -> Message:
+        """Return what one client that stopped at `after` gets first; it may lead to an entry before `upto`."""
+
+    @abstractmethod
+    def greeting(self, seq: int, progress: Progress) -> bytes:
+        """Return what a client gets once it has everything up to `seq`."""
+
+
+class Events(Form):
+    """The log as it is, one message an entry.
+
+    A change of the experiment's state comes as `experiment`, after the entries that led to it. Its id is that of the last of
+    these, so that a reconnect neither repeats nor misses an entry.
+    """
+
+    name = "events"
+
+    def __init__(self, store: Store, record: ExperimentRecord) -> None:
+        super().__init__(store, record)
+        self._state: str | None = None
+
+    def begin(self, progress: Progress) -> int:
+        self._state = progress.state
+        return progress.last_event_seq
+
+    def added(self, after: int, progress: Progress) -> list[Message] | None:
+        count = progress.last_event_seq - after
+        items = self.store.log.events_after(self.record.id, after, count) if 0 < count <= KEPT else []
+        if len(items) != count:
+            self._state = progress.state
+            return None
+        messages = [(item.seq, _encoded(self.record.public_id, item)) for item in items]
+        if progress.state != self._state:
+            self._state = progress.state
+            messages.append((progress.last_event_seq, self.greeting(progress.last_event_seq, progress)))
+        return messages
+
+    def missed(self, after: int, upto: int) -> Message:
+        upto = min(after + BATCH, upto)
+        items = self.store.log.events_after(self.record.id, after, upto - after)
+        return upto, b"".join(_encoded(self.record.public_id, item) for item in items)
+
+    def greeting(self, seq: int, progress: Progress) -> bytes:
+        data = {"seq": progress.last_event_seq, "time": schemas.rfc3339(time.time()), "kind": "experiment"}
+        data |= {"state": progress.state, "reason": progress.reason, "error": progress.error}
+        return _message(seq, "experiment", json.dumps(plain(data), separators=(",", ":")))
+
+
+class ChangedRows(Form):
+    """What changed, as `schemas.Changes`. A client that is far behind is told to read everything again."""
+
+    name = "changes"
+
+    def __init__(self, store: Store, record: ExperimentRecord) -> None:
+        super().__init__(store, record)
+        self._bookmark = Bookmark(seq=0)
+        self._row: schemas.Experiment | None = None
+
+    def begin(self, progress: Progress) -> int:
+        self._bookmark = self.store.changes.bookmark(self.record.id)
+        return self._bookmark.seq
+
+    def added(self, after: int, progress: Progress) -> list[Message] | None:
+        upto = progress.last_event_seq
+        if upto - after > KEPT:
+            self._bookmark = self.store.changes.bookmark(self.record.id)
+            return [(self._bookmark.seq, self._encode(schemas.Changes.bare(self._bookmark.seq, reset=True)))]
+        found = self.store.changes.since(self.record.id, self._bookmark, upto)
+        self._bookmark = found.bookmark
+        if found.restarted:
+            return [(upto, self._encode(schemas.Changes.bare(upto, reset=True)))]
+        row = schemas.Experiment.of(found.experiment, list(found.metrics))
+        changed = self._row is None or row != self._row.model_copy(update={"last_event_seq": row.last_event_seq})
+        self._row = row
+        return [(upto, self._encode(schemas.Changes.of(found, row if changed else None)))]
+
+    def missed(self, after: int, upto: int) -> Message:
+        if upto - after > KEPT:
+            return upto, self._encode(schemas.Changes.bare(upto, reset=True))
+        found = self.store.changes.since(self.record.id, Bookmark(seq=after), upto)
+        if found.restarted or found.experiment.state.ended:
+            return upto, self._encode(schemas.Changes.bare(upto, reset=True))
+        row = schemas.Experiment.of(found.experiment, list(found.metrics))
+        return upto, self._encode(schemas.Changes.of(found, row))
+
+    def greeting(self, seq: int, progress: Progress) -> bytes:
+        record = self.store.experiments.by_id(self.record.id)
+        row = schemas.Experiment.of(record, self.store.metrics.names(self.record.id))
+        return self._encode(schemas.Changes.bare(seq, row))
+
+    def _encode(self, changes: schemas.Changes) -> bytes:
+        return _message(changes.seq, "changes", changes.model_dump_json())
 
 
 class Channel:
-    """One experiment that somebody follows: how far its log has got, and the newest messages. Belongs to the event loop."""
+    """One experiment that is followed in one form: how far it has got, and the newest messages. Belongs to the event loop."""
 
-    def __init__(self, record: ExperimentRecord) -> None:
-        self.id, self.public_id = record.id, record.public_id
+    def __init__(self, form: Form) -> None:
+        self.form = form
         self.progress: Progress | None = None
-        self.ended = False  # nothing more is told of it
+        self.ended = False  # nothing more will come
         self.clients = 0
         self.changed = asyncio.Event()  # replaced whenever it is set
-        self._messages: deque[bytes] = deque(maxlen=KEPT)  # the last one has the number progress.last_event_seq
+        self.seq = 0  # the messages, and those before them, tell of everything up to here
+        self.end = 0  # how many messages there have been
+        self._messages: deque[Message] = deque()
+        self._since = 0  # the messages that are kept tell of everything behind this entry
 
-    def take(self, progress: Progress, messages: list[bytes] | None) -> bool:
-        """Bring it up to date; `messages` are all that were added, or None if they were not read. True if anything is new."""
-        if progress == self.progress:
-            return False
+    def begin(self, progress: Progress, seq: int) -> None:
+        self.progress, self.seq, self._since = progress, seq, seq
+        self.wake()
+
+    def take(self, progress: Progress, messages: list[Message] | None) -> None:
+        """Add the messages that bring everything up to `progress`; None if they were not read."""
+        self.progress = progress
         if messages is None:
             self._messages.clear()
+            self.end += 1  # which nobody can have
+            self.seq = self._since = progress.last_event_seq
         else:
             self._messages.extend(messages)
-        self.progress = progress
+            self.end += len(messages)
+            self.seq = messages[-1][0] if messages else self.seq
+            while self._messages and self.seq - self._since > KEPT and len(self._messages) > 1:
+                self._since = self._messages.popleft()[0]
         self.wake()
-        return True
 
     def wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def behind(self, seq: int) -> tuple[bytes, int] | None:
-        """(messages behind this entry, number of the last of them), or None if they are not kept."""
-        assert self.progress is not None
-        first = self.progress.last_event_seq - len(self._messages) + 1
-        if seq + 1 < first:
+    def position(self, seq: int) -> int | None:
+        """Return how many messages a client has that knows everything up to this entry; None if the next one is not kept."""
+        if seq < self._since:
             return None
-        return b"".join(islice(self._messages, seq + 1 - first, None)), self.progress.last_event_seq
+        newer = 0
+        for last, _ in reversed(self._messages):
+            if last <= seq:
+                break
+            newer += 1
+        return self.end - newer
+
+    def behind(self, position: int) -> tuple[int, bytes] | None:
+        """Return (event_seq of the last of them, all messages from this one on), or None if they are not kept."""
+        count = self.end - position
+        if count > len(self._messages):
+            return None
+        newest = [self._messages[at] for at in range(len(self._messages) - count, len(self._messages))]
+        return self.seq, b"".join(message for _, message in newest)
 
 
 class Tail:
@@ -73,27 +218,28 @@ class Tail:
     def __init__(self, store: Store, ending: threading.Event) -> None:
         self._store = store
         self._ending = ending
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[tuple[int, str], Channel] = {}
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._news_at = 0.0
 
     @contextlib.contextmanager
-    def follow(self, record: ExperimentRecord) -> Any:
-        """The channel of an experiment, kept up to date within."""
+    def follow(self, form: Form) -> Iterator[Channel]:
+        """Yield the channel of an experiment in this form, kept up to date while the context is open."""
         if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
             self._channels.clear()
             self._wanted = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
-        channel = self._channels.setdefault(record.id, Channel(record))
+        key = (form.record.id, form.name)
+        channel = self._channels.setdefault(key, Channel(form))
         channel.clients += 1
         self._wanted.set()
         try:
             yield channel
         finally:
             channel.clients -= 1
-            if not channel.clients and self._channels.get(record.id) is channel:
-                del self._channels[record.id]
+            if not channel.clients and self._channels.get(key) is channel:
+                del self._channels[key]
 
     async def _run(self) -> None:
         try:
@@ -106,12 +252,10 @@ class Tail:
                         raise
                     await asyncio.sleep(RETRY_S)  # the database is away for a moment; clients need not know
                     continue
-                for channel, progress, messages in news:
-                    if progress is None:
-                        channel.ended = True
-                        channel.wake()
-                    elif channel.take(progress, messages):
-                        self._news_at = time.monotonic()
+                for tell in news:
+                    tell()
+                if news:
+                    self._news_at = time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._interval())
         except Exception:
@@ -130,49 +274,59 @@ class Tail:
             return POLL_QUIET_S
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
-    def _read(self, channels: list[Channel]) -> list[tuple[Channel, Progress | None, list[bytes] | None]]:
-        """(channel, how far its experiment has got or None if it is gone, what was added or None if that was not read)."""
-        progress = self._store.experiments.progress_of([channel.id for channel in channels])
-        return [(channel, new := progress.get(channel.id), self._added(channel, new)) for channel in channels]
+    def _read(self, channels: list[Channel]) -> list[Callable[[], None]]:
+        """Return what is to be done to the channels that are behind."""
+        found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
+        return [tell for channel in channels if (tell := self._news(channel, found.get(channel.form.record.id)))]
 
-    def _added(self, channel: Channel, new: Progress | None) -> list[bytes] | None:
-        old = channel.progress
-        if old is None or new is None or new.last_event_seq - old.last_event_seq > KEPT:
+    def _news(self, channel: Channel, new: Progress | None) -> Callable[[], None] | None:
+        if new is None:
+            return lambda: _end(channel)
+        if new == channel.progress:
             return None
-        count = new.last_event_seq - old.last_event_seq
-        if not count:
-            return []
-        items = self._store.log.events_after(channel.id, old.last_event_seq, count)
-        return [_encoded(channel.public_id, item) for item in items] if len(items) == count else None
+        try:
+            if channel.progress is None:
+                seq = channel.form.begin(new)
+                return lambda: channel.begin(new, seq)
+            messages = channel.form.added(channel.seq, new)
+            return lambda: channel.take(new, messages)
+        except NotFound:
+            return lambda: _end(channel)
 
 
-async def follow(
-    store: Store, tail: Tail, record: ExperimentRecord, after: int, ending: threading.Event
-) -> AsyncIterator[bytes]:
-    """Yield the log behind `after` and then whatever is added to it, until the client goes away or `ending` is set.
+def _end(channel: Channel) -> None:
+    channel.ended = True
+    channel.wake()
 
-    A change of the experiment's state comes as `experiment`, after the entries that led to it; it has the id of the last
-    of these, so that a reconnect neither repeats nor misses an entry.
-    """
+
+async def follow(tail: Tail, form: Form, after: int, ending: threading.Event) -> AsyncIterator[bytes]:
+    """Yield what is behind `after` and then whatever is added to it, until the client goes away or `ending` is set."""
     yield b"retry: 2000\n\n"
-    state: str | None = None
     quiet_since = time.monotonic()
-    with tail.follow(record) as channel:
+    greeted = False
+    with tail.follow(form) as channel:
+        position: int | None = None
         while not (ending.is_set() or channel.ended):
-            changed, progress = channel.changed, channel.progress
-            if progress is not None:
-                while after < channel.progress.last_event_seq and not ending.is_set():
-                    kept = channel.behind(after)
+            changed = channel.changed
+            while channel.progress is not None:
+                if position is None and (position := channel.position(after)) is None:
+                    if ending.is_set():
+                        return
+                    after, sent = await _read(partial(channel.form.missed, after, channel.seq))
+                elif position < channel.end:
+                    kept = channel.behind(position)
                     if kept is None:
-                        kept = await _stored(store, record, after, channel.progress.last_event_seq)
-                    messages, after = kept
-                    yield messages
-                    quiet_since = time.monotonic()
-                progress = channel.progress
-                if progress.state != state:
-                    state = progress.state
-                    yield _state_message(max(after, progress.last_event_seq), progress)
-                    quiet_since = time.monotonic()
+                        position = None
+                        continue
+                    position = channel.end
+                    after, sent = max(after, kept[0]), kept[1]
+                elif not greeted:
+                    greeted = True
+                    sent = await _read(partial(channel.form.greeting, max(after, channel.seq), channel.progress))
+                else:
+                    break
+                yield sent
+                quiet_since = time.monotonic()
             if not changed.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), max(quiet_since + COMMENT_S - time.monotonic(), 0.01))
@@ -181,35 +335,28 @@ async def follow(
                 quiet_since = time.monotonic()
 
 
-async def _stored(store: Store, record: ExperimentRecord, after: int, last: int) -> tuple[bytes, int]:
-    """(the next messages behind `after` out of the database, number of the last of them)."""
-    upto = min(after + BATCH, last)
+async def _read(read: Callable[[], T]) -> T:
+    """Call it in a thread, again if the database is away for a moment."""
     while True:
         try:
-            items = await asyncio.to_thread(store.log.events_after, record.id, after, upto - after)
+            return await asyncio.to_thread(read)
         except StoreError as error:
             if not isinstance(error, Retryable):
                 raise
             await asyncio.sleep(RETRY_S)
-        else:
-            return b"".join(_encoded(record.public_id, item) for item in items), upto
 
 
 def _encoded(experiment: str, item: StreamItem) -> bytes:
-    return _message(item.seq, item.event, stream_data(experiment, item))
+    data = schemas.stream_data(experiment, item)
+    return _message(item.seq, item.event, json.dumps(plain(data), separators=(",", ":")))
 
 
-def _state_message(seq: int, progress: Progress) -> bytes:
-    data = {"seq": progress.last_event_seq, "time": rfc3339(time.time()), "kind": "experiment", "state": progress.state}
-    return _message(seq, "experiment", {**data, "reason": progress.reason, "error": progress.error})
-
-
-def _message(seq: int, event: str, data: dict[str, Any]) -> bytes:
-    return f"id: {seq}\nevent: {event}\ndata: {json.dumps(plain(data), separators=(',', ':'))}\n\n".encode()
+def _message(seq: int, event: str, data: str) -> bytes:
+    return f"id: {seq}\nevent: {event}\ndata: {data}\n\n".encode()
 
 
 def plain(value: Any) -> Any:
-    """NaN and infinities as null: JSON has none."""
+    """Return the value with null for NaN and infinities, which JSON does not have."""
     match value:
         case float():
             return value if math.isfinite(value) else None

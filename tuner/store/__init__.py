@@ -2,6 +2,9 @@
 
 from tuner.store.connect import StoreUnavailable, shown_url
 from tuner.store.records import (
+    BestPoint,
+    Bookmark,
+    Changes,
     CheckpointRecord,
     CodeRecord,
     CommandRecord,
@@ -14,6 +17,7 @@ from tuner.store.records import (
     Page,
     Progress,
     RankLog,
+    ReportPoint,
     SegmentRecord,
     StreamItem,
     TrialRecord,
@@ -24,6 +28,9 @@ from tuner.store.records import (
 from tuner.store.store import Store
 
 __all__ = [
+    "BestPoint",
+    "Bookmark",
+    "Changes",
     "CheckpointRecord",
     "CodeRecord",
     "CommandRecord",
@@ -36,6 +43,7 @@ __all__ = [
     "Page",
     "Progress",
     "RankLog",
+    "ReportPoint",
     "SegmentRecord",
     "Store",
     "StoreUnavailable",

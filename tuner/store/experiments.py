@@ -84,10 +84,7 @@ class Experiments:
 
     def _one(self, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
         with self._database.read() as connection:
-            row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
-        if row is None:
-            raise NotFound(f"no experiment {shown}")
-        return record(row)
+            return one(connection, condition, shown)
 
     def named(self, name: str) -> list[ExperimentRecord]:
         """Return all experiments with exactly this name, newest first."""
@@ -136,6 +133,14 @@ def record(row: Any) -> ExperimentRecord:
     parts["no_best"] = best.get("why")
     parts["best"] = best if "trial_number" in best else None
     return ExperimentRecord(**parts)
+
+
+def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
+    """Return the experiment that fits. Raise NotFound, with the name that is shown, if there is none."""
+    row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
+    if row is None:
+        raise NotFound(f"no experiment {shown}")
+    return record(row)
 
 
 def begin(connection: Connection, experiment_id: int) -> float:

@@ -25,10 +25,10 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
     while after < last:
         upto = min(after + CHUNK, last)
         found: list[Entry] = []
-        metrics = _metrics(connection, experiment_id, after, upto)
-        for row in _events(connection, experiment_id, after, upto):
+        metrics = metrics_of(connection, experiment_id, after, upto)
+        for row in event_rows(connection, experiment_id, after, upto):
             found.append((row.event_seq, _event(row, metrics, ordinals)))
-        for row in _decisions(connection, experiment_id, after, upto):
+        for row in decision_rows(connection, experiment_id, after, upto):
             found.append((row.event_seq, decisions.from_json(row.kind, {"reason": row.reason, **row.payload})))
         found.sort(key=lambda entry: entry[0])
         yield from found
@@ -46,11 +46,11 @@ def stream(connection: Connection, experiment_id: int, after: int, limit: int) -
             trial=row.trial_number,
             data={"kind": row.kind, "reason": row.reason, "state": row.state, "payload": row.payload},
         )
-        for row in _decisions(connection, experiment_id, after, upto)
+        for row in decision_rows(connection, experiment_id, after, upto)
     ]
-    rows = _events(connection, experiment_id, after, upto)
+    rows = event_rows(connection, experiment_id, after, upto)
     reported = any(row.kind == events.Reported.KIND for row in rows)
-    metrics = _metrics(connection, experiment_id, after, upto) if reported else {}
+    metrics = metrics_of(connection, experiment_id, after, upto) if reported else {}
     ordinals = _ordinals(connection, experiment_id, {row.segment_id for row in rows}) if reported else {}
     for row in rows:
         if row.kind == events.Reported.KIND:
@@ -90,7 +90,7 @@ def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals:
     )
 
 
-def _events(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
+def event_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
     columns = event.c["event_seq", "time", "kind", "trial_number", "segment_id", "report_no", "step", "payload"]
     query = select(*columns).where(
         event.c.experiment_id == experiment_id, event.c.event_seq > after, event.c.event_seq <= upto
@@ -98,7 +98,7 @@ def _events(connection: Connection, experiment_id: int, after: int, upto: int) -
     return list(connection.execute(query.order_by(event.c.event_seq)))
 
 
-def _decisions(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
+def decision_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
     columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
     query = select(*columns).where(
         decision.c.experiment_id == experiment_id, decision.c.event_seq > after, decision.c.event_seq <= upto
@@ -106,7 +106,7 @@ def _decisions(connection: Connection, experiment_id: int, after: int, upto: int
     return list(connection.execute(query.order_by(decision.c.event_seq)))
 
 
-def _metrics(
+def metrics_of(
     connection: Connection, experiment_id: int, after: int, upto: int
 ) -> dict[tuple[int, int], dict[str, float]]:
     """Return (segment id, report_no) -> metrics, of the reports with event_seq from after + 1 to upto."""

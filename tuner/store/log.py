@@ -33,7 +33,7 @@ class Log:
         If given, `trial` selects the decisions about one trial, `kinds` those of some kinds, and `text` those with this text
         in their reasons.
         """
-        query = _decisions(experiment_id).order_by(decision.c.event_seq.desc())
+        query = decisions_of(experiment_id).order_by(decision.c.event_seq.desc())
         if trial is not None:
             query = query.where(decision.c.trial_number == trial)
         if kinds:
@@ -43,14 +43,14 @@ class Log:
         if page_token is not None:
             query = query.where(decision.c.event_seq < number(page_token))
         with self._database.read() as connection:
-            return page(connection, query, page_size, _record, lambda found: found.seq)
+            return page(connection, query, page_size, decision_record, lambda found: found.seq)
 
     def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
         """Return the notes after this event_seq that warn of a likely mistake, oldest first."""
-        query = _decisions(experiment_id).where(decision.c.kind == "note", decision.c.event_seq > after)
+        query = decisions_of(experiment_id).where(decision.c.kind == "note", decision.c.event_seq > after)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(decision.c.event_seq)).mappings()
-            return [found for found in map(_record, rows) if found.payload.get("warning")]
+            return [found for found in map(decision_record, rows) if found.payload.get("warning")]
 
     def events_after(self, experiment_id: int, seq: int, limit: int = 1000) -> list[StreamItem]:
         """Return the events, decisions and reports whose event_seq is in (seq, seq + limit], in order."""
@@ -58,11 +58,11 @@ class Log:
             return history.stream(connection, experiment_id, seq, limit)
 
 
-def _decisions(experiment_id: int) -> Select[Any]:
+def decisions_of(experiment_id: int) -> Select[Any]:
     columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
     return select(*columns).where(decision.c.experiment_id == experiment_id)
 
 
-def _record(row: Any) -> DecisionRecord:
+def decision_record(row: Any) -> DecisionRecord:
     parts = dict(row)
     return DecisionRecord(seq=parts.pop("event_seq"), trial=parts.pop("trial_number"), **parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from tuner.errors import SpecError
 from tuner.store import curves
@@ -24,13 +24,8 @@ class Metrics:
 
     def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
         """Return what `names` returns, of several experiments in one query."""
-        found: dict[int, list[str]] = {experiment_id: [] for experiment_id in experiment_ids}
-        columns = select(metric_key.c.experiment_id, metric_key.c.name)
-        query = columns.where(metric_key.c.experiment_id.in_(experiment_ids)).order_by(metric_key.c.id)
         with self._database.read() as connection:
-            for row in connection.execute(query):
-                found[row.experiment_id].append(row.name)
-        return found
+            return names_of(connection, experiment_ids)
 
     def curves(
         self,
@@ -83,3 +78,13 @@ class Metrics:
         """
         with self._database.cursor() as (cursor, connection):
             return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
+
+
+def names_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
+    """Return the names of the metrics of these experiments, in the order in which they were first reported."""
+    found: dict[int, list[str]] = {experiment_id: [] for experiment_id in experiment_ids}
+    columns = select(metric_key.c.experiment_id, metric_key.c.name)
+    query = columns.where(metric_key.c.experiment_id.in_(experiment_ids)).order_by(metric_key.c.id)
+    for row in connection.execute(query):
+        found[row.experiment_id].append(row.name)
+    return found

@@ -225,6 +225,56 @@ class StreamItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bookmark:
+    """A place in an experiment's log, with what has to be known to tell what changed behind it."""
+
+    seq: int
+    open_decisions: frozenset[int] | None = None  # event_seq of those that were pending there; None: not known
+    last_segment: int = 0  # the internal id of the newest segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPoint:
+    """One report: a point on the curve of each of its metrics."""
+
+    seq: int
+    trial: int
+    segment: int
+    cause: Cause  # of the segment
+    iteration: int
+    step: int | None  # the training code's own count
+    time: float
+    seconds: float  # since the experiment's start
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestPoint:
+    """An improvement of an objective's best value."""
+
+    seq: int
+    metric: str
+    seconds: float  # since the experiment's start
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What changed behind one entry of an experiment's log and up to another one. Rows are as they were when they were read."""
+
+    since: int
+    bookmark: Bookmark  # of the last entry: the next changes come behind it
+    experiment: ExperimentRecord
+    metrics: Sequence[str]
+    trials: Sequence[TrialRecord]
+    segments: Sequence[TrialSegment]
+    decisions: Sequence[DecisionRecord]
+    points: Sequence[ReportPoint]
+    best: Sequence[BestPoint]
+    restarted: bool  # a new driver began: rows that no log entry names may have changed, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
     ordinal: int
     cause: str

@@ -11,6 +11,7 @@ lost) nothing was written, or, if the connection broke during COMMIT, everything
 from __future__ import annotations
 
 from tuner.store.access import Access
+from tuner.store.changes import ChangeLog
 from tuner.store.code import Code
 from tuner.store.commands import Commands
 from tuner.store.connect import Synchronous, connect
@@ -31,6 +32,7 @@ class Store:
     trials: find, sort and list trials, their segments and checkpoints.
     metrics: names and curves.
     log: decisions and events, as people read them.
+    changes: the rows that changed after an entry of the log.
     ranks: what ranks use.
     logs: what ranks print.
     code: training functions that travel by value.
@@ -45,6 +47,7 @@ class Store:
         self.trials = Trials(database)
         self.metrics = Metrics(database)
         self.log = Log(database)
+        self.changes = ChangeLog(database)
         self.ranks = Ranks(database)
         self.logs = Logs(database)
         self.code = Code(database)

@@ -73,7 +73,7 @@ class Trials:
         conditions = columns.parsed(where, state)
         with self._database.cursor() as (cursor, connection):
             numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
-            return Page(_numbered(connection, experiment_id, numbers), token), total
+            return Page(numbered(connection, experiment_id, numbers), token), total
 
     def best(self, experiment_id: int, mode: str, count: int) -> list[int]:
         """Return the numbers of the `count` trials with the best values. Trials without a value come last."""
@@ -165,11 +165,17 @@ def _trials_of(experiment_id: int) -> Select[Any]:
     return _trials().where(trial.c.experiment_id == experiment_id)
 
 
-def _numbered(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> tuple[TrialRecord, ...]:
+def numbered(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> tuple[TrialRecord, ...]:
     """Return the trials with these numbers, in the order of `numbers`."""
     query = _trials_of(experiment_id).where(trial.c.number.in_(numbers))
     found = {row["number"]: _trial(row) for row in connection.execute(query).mappings()}
     return tuple(found[number] for number in numbers if number in found)
+
+
+def segments_of(connection: Connection, experiment_id: int, numbers: Sequence[int]) -> list[TrialSegment]:
+    """Return the segments of the trials with these numbers, those of one trial in order."""
+    query = _segments().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
+    return [TrialSegment(row["number"], _segment(row)) for row in connection.execute(query).mappings()]
 
 
 def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:

@@ -1,27 +1,40 @@
-import { ActionIcon, Anchor, Button, Group, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
+import {
+  ActionIcon,
+  Anchor,
+  Button,
+  Group,
+  Tooltip,
+  useComputedColorScheme,
+  useMantineColorScheme,
+} from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
-import { useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
+import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet } from "react-router";
 import { ApiError } from "./api/client";
+import { ROOT } from "./api/root";
 import classes from "./App.module.css";
+import { KeyHelp } from "./parts/KeyHelp";
 
 export function App() {
   return (
     <>
-      <a className={classes.skip} href="#main">Skip to content</a>
+      <a className={classes.skip} href="#main">
+        Skip to content
+      </a>
       <Top>
         <header className={classes.header}>
           <Link to="/experiments" className={classes.brand}>
-            <img src="/favicon.svg" alt="" width={22} height={22} /> Tuner
+            <img src={`${ROOT}favicon.svg`} alt="" width={22} height={22} /> Tuner
           </Link>
           <nav className={classes.nav} aria-label="Main">
             <NavLink to="/experiments">Experiments</NavLink>
-            <a href="/openapi.json">API</a>
+            <a href={`${ROOT}openapi.json`}>API</a>
           </nav>
           <SchemeButton />
         </header>
         <DownBanner />
       </Top>
+      <KeyHelp />
       <main id="main" className={classes.main}>
         <Outlet />
       </main>
@@ -39,7 +52,11 @@ function Top({ children }: { children: ReactNode }) {
     observer.observe(ref.current!);
     return () => observer.disconnect();
   }, []);
-  return <div ref={ref} className={classes.top}>{children}</div>;
+  return (
+    <div ref={ref} className={classes.top}>
+      {children}
+    </div>
+  );
 }
 
 function SchemeButton() {
@@ -48,7 +65,12 @@ function SchemeButton() {
   const next = now === "dark" ? "light" : "dark";
   return (
     <Tooltip label={`Switch to ${next}`}>
-      <ActionIcon variant="subtle" color="gray" onClick={() => setColorScheme(next)} aria-label={`Switch to ${next} colours`}>
+      <ActionIcon
+        variant="subtle"
+        color="gray"
+        onClick={() => setColorScheme(next)}
+        aria-label={`Switch to ${next} colours`}
+      >
         <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
           <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
           <path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" />
@@ -66,14 +88,20 @@ function DownBanner() {
   const cache = client.getQueryCache();
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
-    () => cache.getAll().some((query) => query.getObserversCount() > 0 && isDown(query.state.error ?? query.state.fetchFailureReason)),
+    () =>
+      cache
+        .getAll()
+        .some((query) => query.getObserversCount() > 0 && isDown(query.state.error ?? query.state.fetchFailureReason)),
+  );
+  const retry = useCallback(
+    () => client.refetchQueries({ type: "active", predicate: (query) => isDown(query.state.error) }),
+    [client],
   );
   useEffect(() => {
     if (!down) return;
     const timer = setInterval(() => void retry(), RETRY_MS);
     return () => clearInterval(timer);
-  });
-  const retry = () => client.refetchQueries({ type: "active", predicate: (query) => isDown(query.state.error) });
+  }, [down, retry]);
   if (!down) return null;
   return (
     <div role="alert" className={classes.down}>
@@ -82,7 +110,9 @@ function DownBanner() {
           <b>The service does not answer.</b> What you see may be out of date; trials that run are not affected. Is{" "}
           <code>tuner serve</code> running?
         </span>
-        <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>Try again</Button>
+        <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>
+          Try again
+        </Button>
       </Group>
     </div>
   );
@@ -97,7 +127,13 @@ export function Crumbs({ items }: { items: { label: string; to?: string }[] }) {
     <nav aria-label="Breadcrumb" className={classes.crumbs}>
       {items.map(({ label, to }, i) => (
         <span key={i}>
-          {to ? <Anchor component={Link} to={to} size="xs">{label}</Anchor> : label}
+          {to ? (
+            <Anchor component={Link} to={to} size="xs">
+              {label}
+            </Anchor>
+          ) : (
+            label
+          )}
           {i < items.length - 1 && <i aria-hidden>/</i>}
         </span>
       ))}

@@ -3,12 +3,25 @@ import { ago, bytes, config, duration, elapsed, metric, number, param, readable 
 
 describe("numbers", () => {
   it.each([
-    [0.123456, "0.1235"], [12345.678, "12350"], [3, "3"], [-0.5, "-0.5"], [0, "0"], [0.00012, "1.2e-4"], [1e-5, "1e-5"],
-    [2_500_000, "2.5e6"], [1234567.8, "1.23e6"], [1e20, "1e20"], [null, "–"], [undefined, "–"], [NaN, "–"],
+    [0.123456, "0.1235"],
+    [12345.678, "12350"],
+    [3, "3"],
+    [-0.5, "-0.5"],
+    [0, "0"],
+    [0.00012, "1.2e-4"],
+    [1e-5, "1e-5"],
+    [2_500_000, "2.5e6"],
+    [1234567.8, "1.23e6"],
+    [1e20, "1e20"],
+    [null, "–"],
+    [undefined, "–"],
+    [NaN, "–"],
   ])("%s is written %s", (value, text) => expect(number(value)).toBe(text));
 
   it("writes configurations", () => {
-    expect(config({ lr: 0.000123, act: "relu", dims: [1, 2], flag: true })).toBe("lr=1.23e-4, act=relu, dims=[1,2], flag=true");
+    expect(config({ lr: 0.000123, act: "relu", dims: [1, 2], flag: true })).toBe(
+      "lr=1.23e-4, act=relu, dims=[1,2], flag=true",
+    );
     expect(param(undefined)).toBe("");
   });
 
@@ -28,8 +41,16 @@ describe("numbers", () => {
 
 describe("times", () => {
   it.each([
-    [0.04, "0.0 s"], [9.96, "10.0 s"], [42.4, "42 s"], [60, "1 min"], [200, "3 min 20 s"], [3600, "1 h 0 min"], [18_720, "5 h 12 min"],
-    [273_600, "3 d 4 h"], [null, "–"], [-1, "–"],
+    [0.04, "0.0 s"],
+    [9.96, "10.0 s"],
+    [42.4, "42 s"],
+    [60, "1 min"],
+    [200, "3 min 20 s"],
+    [3600, "1 h 0 min"],
+    [18_720, "5 h 12 min"],
+    [273_600, "3 d 4 h"],
+    [null, "–"],
+    [-1, "–"],
   ])("%s s is written %s", (seconds, text) => expect(duration(seconds)).toBe(text));
 
   it("counts from the start to the end or to now", () => {
@@ -50,6 +71,13 @@ describe("times", () => {
 
 describe("reported values", () => {
   it.each([
-    [0.123456789, "0.123457"], [0.5, "0.5"], [12, "12"], [null, "–"], [NaN, "–"], [0.00001234567, "1.23457e-5"], [1234567.8, "1.23457e6"], [1e20, "1e20"],
+    [0.123456789, "0.123457"],
+    [0.5, "0.5"],
+    [12, "12"],
+    [null, "–"],
+    [NaN, "–"],
+    [0.00001234567, "1.23457e-5"],
+    [1234567.8, "1.23457e6"],
+    [1e20, "1e20"],
   ])("%s is written %s, as reasons write it", (value, text) => expect(metric(value)).toBe(text));
 });

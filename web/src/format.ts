@@ -7,7 +7,11 @@ export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6))
+    return value
+      .toExponential(2)
+      .replace("e+", "e")
+      .replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -16,7 +20,11 @@ export function metric(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(5).replace("e+", "e").replace(/\.?0+e/, "e");
+  if (size !== 0 && (size < 1e-4 || size >= 1e6))
+    return value
+      .toExponential(5)
+      .replace("e+", "e")
+      .replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(6)));
 }
 
@@ -31,12 +39,17 @@ export function param(value: unknown): string {
 export function readable(params: Params, labels: Readonly<Record<string, readonly unknown[]>>): Params {
   const indexed = Object.keys(params).filter((name) => name in labels);
   if (indexed.length === 0) return params;
-  return { ...params, ...Object.fromEntries(indexed.map((name) => [name, labels[name]?.[params[name] as number] ?? params[name]])) };
+  return {
+    ...params,
+    ...Object.fromEntries(indexed.map((name) => [name, labels[name]?.[params[name] as number] ?? params[name]])),
+  };
 }
 
 /** One line, for tooltips and titles. */
 export function config(params: Params): string {
-  return Object.entries(params).map(([name, value]) => `${name}=${param(value)}`).join(", ");
+  return Object.entries(params)
+    .map(([name, value]) => `${name}=${param(value)}`)
+    .join(", ");
 }
 
 /** "42 s", "3 min 20 s", "5 h 12 min", "3 d 4 h". */
@@ -67,7 +80,12 @@ export function ago(time: string | null, now: number): string {
 }
 
 export function clock(time: string): string {
-  return new Date(time).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  return new Date(time).toLocaleTimeString(undefined, {
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+    hour12: false,
+  });
 }
 
 export function moment(time: string | null): string {

@@ -7,6 +7,7 @@ import { lazy, StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
 import { createBrowserRouter, RouterProvider } from "react-router";
 import { ApiError } from "./api/client";
+import { ROOT } from "./api/root";
 import { App } from "./App";
 import { NotFoundPage } from "./pages/NotFoundPage";
 import { theme, variables } from "./theme";
@@ -27,24 +28,31 @@ const client = new QueryClient({
 /** A page that is loaded when it is first opened. */
 function page(load: () => Promise<{ default: ComponentType }>) {
   const Page = lazy(load);
-  return <Suspense fallback={null}><Page /></Suspense>;
+  return (
+    <Suspense fallback={null}>
+      <Page />
+    </Suspense>
+  );
 }
 
 const list = page(() => import("./pages/ExperimentsPage"));
 
-const router = createBrowserRouter([
-  {
-    element: <App />,
-    errorElement: <NotFoundPage />,
-    children: [
-      { path: "/", element: list },
-      { path: "/experiments", element: list },
-      { path: "/experiments/:id", element: page(() => import("./pages/ExperimentPage")) },
-      { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
-      { path: "*", element: <NotFoundPage /> },
-    ],
-  },
-]);
+const router = createBrowserRouter(
+  [
+    {
+      element: <App />,
+      errorElement: <NotFoundPage />,
+      children: [
+        { path: "/", element: list },
+        { path: "/experiments", element: list },
+        { path: "/experiments/:id", element: page(() => import("./pages/ExperimentPage")) },
+        { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
+        { path: "*", element: <NotFoundPage /> },
+      ],
+    },
+  ],
+  { basename: ROOT },
+);
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>

@@ -1,7 +1,11 @@
 import { expect, it } from "vitest";
 
 const SOURCES = import.meta.glob<string>("./**/*.{ts,tsx}", { query: "?raw", import: "default", eager: true });
-const STYLED = new Set(Object.keys(import.meta.glob("../node_modules/@mantine/core/styles/*.css")).map((path) => path.replace(/^.*\/|\.css$/g, "")));
+const STYLED = new Set(
+  Object.keys(import.meta.glob("../node_modules/@mantine/core/styles/*.css")).map((path) =>
+    path.replace(/^.*\/|\.css$/g, ""),
+  ),
+);
 
 it("brings the styles of every component of Mantine that is used", () => {
   const imported = new Set([...SOURCES["./styles.ts"]!.matchAll(/styles\/(\w+)\.css/g)].map((match) => match[1]!));

@@ -1,7 +1,16 @@
 import { createTheme, type CSSVariablesResolver, type MantineColorsTuple } from "@mantine/core";
 
 const indigo: MantineColorsTuple = [
-  "#eef0fc", "#dadef3", "#b2bae4", "#8793d6", "#6472ca", "#4e5ec3", "#4253c0", "#3444aa", "#2d3c98", "#233386",
+  "#eef0fc",
+  "#dadef3",
+  "#b2bae4",
+  "#8793d6",
+  "#6472ca",
+  "#4e5ec3",
+  "#4253c0",
+  "#3444aa",
+  "#2d3c98",
+  "#233386",
 ];
 
 export const theme = createTheme({
@@ -19,6 +28,17 @@ export const theme = createTheme({
 /** Colours of text with a contrast of at least 4.5 to 1 on everything that they stand on. */
 export const variables: CSSVariablesResolver = () => ({
   variables: {},
-  light: { "--mantine-color-dimmed": "#5c6470", "--mantine-color-placeholder": "#667080", "--mantine-color-anchor": "#3444aa", "--tuner-link": "#3444aa" },
-  dark: { "--mantine-color-dimmed": "#a3abb9", "--mantine-color-placeholder": "#949cab", "--mantine-color-anchor": "#a9b4f0", "--tuner-link": "#a9b4f0", "--mantine-color-body": "#1a1c21" },
+  light: {
+    "--mantine-color-dimmed": "#5c6470",
+    "--mantine-color-placeholder": "#667080",
+    "--mantine-color-anchor": "#3444aa",
+    "--tuner-link": "#3444aa",
+  },
+  dark: {
+    "--mantine-color-dimmed": "#a3abb9",
+    "--mantine-color-placeholder": "#949cab",
+    "--mantine-color-anchor": "#a9b4f0",
+    "--tuner-link": "#a9b4f0",
+    "--mantine-color-body": "#1a1c21",
+  },
 });

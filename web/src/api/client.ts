@@ -1,17 +1,15 @@
-/** The calls of the HTTP API. Every failure is an ApiError with a sentence that can be shown. */
+/** The calls of the HTTP API, with the paths and types of its OpenAPI document. Every failure is an ApiError with a sentence to show. */
 
-import type {
-  Curves, Decision, DecisionKind, Experiment, Importances, Lineage, LogPart, Page, Problem, SegmentItem, Trial, TrialCurves, TrialWithSegments,
-  UsageSeries, XAxis,
-} from "./types";
-
-const BASE = "/api/v1";
+import createClient from "openapi-fetch";
+import { ROOT } from "./root";
+import type { paths } from "./schema";
+import type { Decision, DecisionKind, Experiment, Page, Problem, SegmentItem, Trial, XAxis } from "./types";
 
 export class ApiError extends Error {
   readonly status: number;
   readonly problem: Problem | null;
 
-  /** `status` is 0 where the service could not be reached at all. */
+  /** `status` is 0 if the service could not be reached at all. */
   constructor(status: number, message: string, problem: Problem | null = null) {
     super(message);
     this.name = "ApiError";
@@ -24,77 +22,153 @@ export class ApiError extends Error {
   }
 }
 
-type Query = Record<string, string | number | readonly string[] | undefined>;
+// `fetch` is looked up for each call, so that tests can replace it.
+const http = createClient<paths>({
+  baseUrl: ROOT.slice(0, -1),
+  headers: { Accept: "application/json" },
+  fetch: (request) => fetch(request),
+});
 
-async function call<T>(method: "GET" | "POST", path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
-  const search = new URLSearchParams();
-  for (const [key, value] of Object.entries(query)) {
-    if (Array.isArray(value)) for (const one of value as string[]) search.append(key, one);
-    else if (value !== undefined && value !== "") search.set(key, String(value));
-  }
-  const url = `${BASE}${path}${search.size ? `?${search}` : ""}`;
-  let response: Response;
+/** The data of an answer, or an ApiError. */
+async function answered<T>(
+  call: Promise<{ data?: T; error?: unknown; response: Response }>,
+  signal?: AbortSignal,
+): Promise<T> {
+  let found: { data?: T; error?: unknown; response: Response };
   try {
-    response = await fetch(url, { method, headers: { Accept: "application/json" }, ...(signal ? { signal } : {}) });
+    found = await call;
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, "The service does not answer.");
   }
-  if (response.ok) return (await response.json()) as T;
-  const problem = await problemOf(response);
-  throw new ApiError(response.status, problem?.detail || problem?.title || `${response.status} ${response.statusText}`, problem);
+  const { data, error, response } = found;
+  if (response.ok && data !== undefined) return data;
+  const problem = isProblem(error) ? error : null;
+  throw new ApiError(
+    response.status,
+    problem?.detail || problem?.title || `${response.status} ${response.statusText}`,
+    problem,
+  );
 }
 
-async function problemOf(response: Response): Promise<Problem | null> {
-  if (!response.headers.get("content-type")?.includes("json")) return null;
-  try {
-    return (await response.json()) as Problem;
-  } catch {
-    return null;
-  }
+function isProblem(value: unknown): value is Problem {
+  return typeof value === "object" && value !== null && "title" in value;
 }
 
 /** All pages of a list, one after the other. */
-async function all<T>(path: string, query: Query, signal?: AbortSignal): Promise<T[]> {
+async function all<T>(page: (token: string | undefined) => Promise<Page<T>>): Promise<T[]> {
   const items: T[] = [];
   let token: string | undefined;
   do {
-    const page: Page<T> = await call<Page<T>>("GET", path, { ...query, page_token: token }, signal);
-    items.push(...page.items);
-    token = page.next_page_token ?? undefined;
+    const { items: more, next_page_token: next } = await page(token);
+    for (const one of more) items.push(one);
+    token = next ?? undefined;
   } while (token !== undefined);
   return items;
 }
 
+const aborting = (signal?: AbortSignal) => (signal ? { signal } : {});
+const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
+
 export interface DecisionQuery {
   trial?: number;
-  kind?: readonly DecisionKind[];
+  kind?: DecisionKind[];
   text?: string;
   page_size?: number;
   page_token?: string;
 }
 
+export interface ExperimentQuery {
+  state?: Experiment["state"];
+  name?: string;
+  page_size?: number;
+  page_token?: string;
+}
+
+export interface CurvesQuery {
+  metric: string;
+  x: XAxis;
+  points?: number;
+  /** A part of the axis, which comes more finely. */
+  from?: number;
+  to?: number;
+}
+
 /** What an experiment can be asked for. The service says which of these its state allows. */
 export type Action = Exclude<Experiment["actions"][number], "stop">;
 
+const PAGE = 1000;
+
 export const api = {
-  experiments: (query: { state?: string; name?: string; page_size?: number; page_token?: string }, signal?: AbortSignal) =>
-    call<Page<Experiment>>("GET", "/experiments", query, signal),
-  experiment: (id: string, signal?: AbortSignal) => call<Experiment>("GET", `/experiments/${id}`, {}, signal),
-  trials: (id: string, signal?: AbortSignal) => all<Trial>(`/experiments/${id}/trials`, { page_size: 1000 }, signal),
-  curves: (id: string, metric: string, x: XAxis, signal?: AbortSignal) =>
-    call<Curves>("GET", `/experiments/${id}/curves`, { metric, x, points: 400 }, signal),
-  segments: (id: string, signal?: AbortSignal) => all<SegmentItem>(`/experiments/${id}/segments`, { page_size: 1000 }, signal),
-  decisions: (id: string, query: DecisionQuery, signal?: AbortSignal) =>
-    call<Page<Decision>>("GET", `/experiments/${id}/decisions`, { ...query }, signal),
-  trial: (id: string, signal?: AbortSignal) => call<TrialWithSegments>("GET", `/trials/${id}`, {}, signal),
-  trialCurves: (id: string, x: XAxis, signal?: AbortSignal) => call<TrialCurves>("GET", `/trials/${id}/curves`, { x, max_points: 400 }, signal),
-  logs: (id: string, query: { rank?: number; segment?: number; tail?: number; search?: string }, signal?: AbortSignal) =>
-    call<{ items: LogPart[] }>("GET", `/trials/${id}/logs`, query, signal),
-  usage: (id: string, signal?: AbortSignal) => call<{ items: UsageSeries[] }>("GET", `/trials/${id}/usage`, {}, signal),
-  lineage: (id: string, signal?: AbortSignal) => call<Lineage>("GET", `/trials/${id}/lineage`, {}, signal),
-  importance: (id: string, signal?: AbortSignal) => call<Importances>("GET", `/experiments/${id}/importance`, {}, signal),
-  act: (id: string, action: Action) => call<Experiment>("POST", `/experiments/${id}/${action}`),
-  stopTrial: (id: string) => call<Trial>("POST", `/trials/${id}/stop`),
-  eventsUrl: (id: string, after: number) => `${BASE}/experiments/${id}/events?after=${after}`,
+  experiments: (query: ExperimentQuery, signal?: AbortSignal) =>
+    answered(http.GET("/api/v1/experiments", { params: { query }, ...aborting(signal) }), signal),
+  experiment: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
+  trials: (id: string, signal?: AbortSignal): Promise<Trial[]> =>
+    all((token) => {
+      const params = { path: { experiment_id: id }, query: { page_size: PAGE, ...from(token) } };
+      return answered(http.GET("/api/v1/experiments/{experiment_id}/trials", { params, ...aborting(signal) }), signal);
+    }),
+  curves: (id: string, query: CurvesQuery, signal?: AbortSignal) => {
+    const params = { path: { experiment_id: id }, query: { points: 400, ...query } };
+    return answered(http.GET("/api/v1/experiments/{experiment_id}/curves", { params, ...aborting(signal) }), signal);
+  },
+  segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
+    all((token) => {
+      const params = { path: { experiment_id: id }, query: { page_size: PAGE, ...from(token) } };
+      return answered(
+        http.GET("/api/v1/experiments/{experiment_id}/segments", { params, ...aborting(signal) }),
+        signal,
+      );
+    }),
+  decisions: (id: string, query: DecisionQuery, signal?: AbortSignal): Promise<Page<Decision>> => {
+    const params = { path: { experiment_id: id }, query };
+    return answered(http.GET("/api/v1/experiments/{experiment_id}/decisions", { params, ...aborting(signal) }), signal);
+  },
+  importance: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/importance", {
+        params: { path: { experiment_id: id } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
+  trial: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
+  trialCurves: (id: string, x: "step" | "time", signal?: AbortSignal) => {
+    const params = { path: { trial_id: id }, query: { x, max_points: 400 } };
+    return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
+  },
+  logs: (
+    id: string,
+    query: { rank?: number; segment?: number; tail?: number; search?: string },
+    signal?: AbortSignal,
+  ) =>
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }),
+      signal,
+    ),
+  usage: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
+  lineage: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/lineage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
+  act: (id: string, action: Action) =>
+    answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
+  stopTrial: (id: string) =>
+    answered(http.POST("/api/v1/trials/{trial_id}/stop", { params: { path: { trial_id: id } } })),
+  /** What an EventSource follows. */
+  changesUrl: (id: string, after: number) =>
+    `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };

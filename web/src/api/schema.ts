@@ -3,7 +3,488 @@
  * Do not make direct changes to the file.
  */
 
-export type paths = Record<string, never>;
+export interface paths {
+    "/healthz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say that this process answers. */
+        get: operations["health_healthz"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/readyz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say whether the database is up to date and the driver answers. */
+        get: operations["health_readyz"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List experiments, newest first. */
+        get: operations["experiments_list_experiments"];
+        put?: never;
+        /** Create an experiment. A driver starts it. */
+        post: operations["experiments_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/dry-run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Check a spec and say what would be done. Nothing is created. */
+        post: operations["experiments_dry_run"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get an experiment. */
+        get: operations["experiments_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/trials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List trials, sorted and filtered by any column, without segments. */
+        get: operations["experiments_list_trials"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/curves": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the curves of a metric, at the resolution of a screen. Spikes are kept. */
+        get: operations["experiments_curves"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/best-so-far": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the best value by time, a point for each improvement. */
+        get: operations["experiments_best_so_far"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/importance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get how much each parameter mattered for the first objective, by PED-ANOVA over the trials that have ended. */
+        get: operations["experiments_importance"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List decisions, newest first, each with its reason in words. */
+        get: operations["experiments_decisions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/segments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the segments of all trials, oldest first, each with the source of its weights. */
+        get: operations["experiments_segments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow everything that happens. Resumes after Last-Event-ID or the parameter after. */
+        get: operations["experiments_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow the rows that change and the points of new reports. Resumes after Last-Event-ID or the parameter after. */
+        get: operations["experiments_changes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a trial with its segments. */
+        get: operations["trials_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get what its ranks printed, by segment and rank. */
+        get: operations["trials_logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/logs/text": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get what one rank printed as plain text, and follow what it prints. */
+        get: operations["trials_log_text"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get what its ranks used over time: CPU, memory, GPU, by segment and rank. */
+        get: operations["trials_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/curves": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the curve of every metric that it has reported. */
+        get: operations["trials_curves"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/lineage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the segments of this and other trials that led to its weights, and the schedule of configurations. */
+        get: operations["trials_lineage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the Python stack of each rank and what it uses at this moment. */
+        get: operations["trials_live"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Pause every trial at its next report. */
+        post: operations["experiments_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Continue an experiment that is paused, or whose script is gone. */
+        post: operations["experiments_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the experiment and all its trials. */
+        post: operations["experiments_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the trial at its next report. The experiment goes on. */
+        post: operations["trials_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Say who the caller is, and whether a token is needed */
+        get: operations["access_session"];
+        put?: never;
+        /** Sign in with a token: sets a cookie that scripts cannot read */
+        post: operations["access_sign_in"];
+        /** Sign out: removes the cookie */
+        delete: operations["access_sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All tokens, newest first; for admins */
+        get: operations["access_tokens"];
+        put?: never;
+        /** Create a token; its secret is in this answer only; for admins */
+        post: operations["access_create_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens/{token_id}/revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Revoke a token; every service notices within 5 s; for admins */
+        post: operations["access_revoke_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who changed what, newest first; for admins */
+        get: operations["access_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
@@ -158,6 +639,56 @@ export interface components {
              * @description the value in this segment
              */
             after: unknown;
+        };
+        /**
+         * Changes
+         * @description What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
+         *
+         *     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+         */
+        Changes: {
+            /**
+             * Since
+             * @description the event_seq behind which this is what changed
+             */
+            since: number;
+            /**
+             * Seq
+             * @description the event_seq up to which the log is covered; also the id of the message
+             */
+            seq: number;
+            /**
+             * Reset
+             * @description too much has changed: read everything again; the lists are empty
+             */
+            reset: boolean;
+            /** @description null while only its last_event_seq changes */
+            experiment: components["schemas"]["Experiment"] | null;
+            /**
+             * Trials
+             * @description new and changed trials
+             */
+            trials: components["schemas"]["Trial"][];
+            /**
+             * Segments
+             * @description new and changed segments
+             */
+            segments: components["schemas"]["SegmentItem"][];
+            /**
+             * Decisions
+             * @description new ones, and earlier ones with a new state
+             */
+            decisions: components["schemas"]["Decision"][];
+            /**
+             * Points
+             * @description new reports, in the order of the log
+             */
+            points: components["schemas"]["Point"][];
+            /**
+             * Best
+             * @description new best values, in the order of the log
+             */
+            best: components["schemas"]["Improvement"][];
         };
         /** Checkpoint */
         Checkpoint: {
@@ -771,6 +1302,32 @@ export interface components {
             left_out: number;
         };
         /**
+         * Improvement
+         * @description A new best value of an objective.
+         */
+        Improvement: {
+            /**
+             * Seq
+             * @description the place of its report in the log
+             */
+            seq: number;
+            /**
+             * Metric
+             * @description the name of the metric
+             */
+            metric: string;
+            /**
+             * Seconds
+             * @description since the experiment's start
+             */
+            seconds: number;
+            /**
+             * Value
+             * @description the new best value
+             */
+            value: number;
+        };
+        /**
          * Limits
          * @description What the whole experiment may use, and how long the driver waits.
          */
@@ -1049,6 +1606,60 @@ export interface components {
              * @enum {string}
              */
             mode: "min" | "max";
+        };
+        /**
+         * Point
+         * @description One report: a point on the curve of each of its metrics.
+         */
+        Point: {
+            /**
+             * Seq
+             * @description its place in the log
+             */
+            seq: number;
+            /**
+             * Trial Number
+             * @description counts the trials of the experiment from 0
+             */
+            trial_number: number;
+            /**
+             * Segment
+             * @description the ordinal of the segment
+             */
+            segment: number;
+            /**
+             * Cause
+             * @description why that segment was started
+             * @enum {string}
+             */
+            cause: "start" | "retry" | "resume" | "exploit";
+            /**
+             * Iteration
+             * @description training_iteration, the count of the trial's reports
+             */
+            iteration: number;
+            /**
+             * Step
+             * @description the training code's own count, if it gives one
+             */
+            step: number | null;
+            /**
+             * Time
+             * @description when it was reported
+             */
+            time: string;
+            /**
+             * Seconds
+             * @description since the experiment's start
+             */
+            seconds: number;
+            /**
+             * Metrics
+             * @description the values by name; null where one is not finite
+             */
+            metrics: {
+                [key: string]: number | null;
+            };
         };
         /**
          * Problem
@@ -1794,6 +2405,633 @@ export interface components {
              */
             gpu_percent: (number | null)[];
         };
+        /**
+         * CheckpointPolicy
+         * @description Where checkpoints are stored, when they are saved, and which are kept.
+         */
+        CheckpointPolicySpec: {
+            /**
+             * Storage
+             * @description an absolute path or a pyarrow.fs URI; null: under the home
+             * @default null
+             */
+            storage: string | null;
+            /**
+             * Frequency
+             * @description reports between checkpoints; null: only when something needs one
+             * @default null
+             */
+            frequency: number | null;
+            /**
+             * Interval S
+             * @description seconds after which the next milestone saves a checkpoint; limits what a crash can lose; null: never
+             * @default 60
+             */
+            interval_s: number | null;
+            /**
+             * At End
+             * @description save a checkpoint when a trial completes
+             * @default true
+             */
+            at_end: boolean;
+            /**
+             * Keep Best
+             * @description best checkpoints to keep of each trial; null: all
+             * @default 1
+             */
+            keep_best: number | null;
+            /**
+             * Keep Last
+             * @description newest checkpoints to keep of each trial; null: all
+             * @default 1
+             */
+            keep_last: number | null;
+        };
+        /**
+         * Limits
+         * @description What the whole experiment may use, and how long the driver waits.
+         */
+        LimitsSpec: {
+            /**
+             * Max Concurrent Trials
+             * @description trials that may run at the same time; null: as many as the cluster holds
+             * @default null
+             */
+            max_concurrent_trials: number | null;
+            /**
+             * Time Budget S
+             * @description running time in seconds, from the start of the first trial; pauses do not count
+             * @default null
+             */
+            time_budget_s: number | null;
+            /**
+             * Budget
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
+             * @default null
+             */
+            budget: number | null;
+            /**
+             * Max Failures
+             * @description retries of a trial after errors of its code
+             * @default 0
+             */
+            max_failures: number;
+            /**
+             * Max System Failures
+             * @description retries of a trial after lost nodes and preemptions
+             * @default 10
+             */
+            max_system_failures: number;
+            /**
+             * Placement Timeout S
+             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @default 600
+             */
+            placement_timeout_s: number;
+            /**
+             * Hang Timeout S
+             * @description seconds without a report after which a trial counts as hung; null: never
+             * @default 1800
+             */
+            hang_timeout_s: number | null;
+            /**
+             * Stop Grace S
+             * @description seconds that a rank has to leave training before its group is killed
+             * @default 10
+             */
+            stop_grace_s: number;
+        };
+        /**
+         * Scaling
+         * @description The worker group of one trial.
+         */
+        ScalingSpec: {
+            /**
+             * Num Workers
+             * @description ranks of a trial
+             * @default 1
+             */
+            num_workers: number;
+            /**
+             * Use Gpu
+             * @description give each rank a GPU
+             * @default false
+             */
+            use_gpu: boolean;
+            /**
+             * Resources Per Worker
+             * @description CPU, GPU and custom resources of a rank; fractions below 1 are allowed
+             */
+            resources_per_worker?: {
+                [key: string]: number;
+            };
+            /**
+             * Placement Strategy
+             * @description Ray's strategy for placing the ranks on nodes
+             * @default PACK
+             * @enum {string}
+             */
+            placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
+            /**
+             * Backend
+             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without
+             * @default auto
+             * @enum {string}
+             */
+            backend: "auto" | "gloo" | "nccl" | "none";
+            /**
+             * Reuse Workers
+             * @description start the next trial in the worker processes of a finished one
+             * @default true
+             */
+            reuse_workers: boolean;
+            /**
+             * Working Dir
+             * @description working directory of the ranks: a new one for each trial, or the one of the process that created the experiment
+             * @default trial
+             * @enum {string}
+             */
+            working_dir: "trial" | "caller";
+        };
+        /**
+         * Spec
+         * @description One experiment: what is tried, what counts as better, who decides, and what may be used.
+         * @example {
+         *       "name": "digits",
+         *       "entrypoint": "tuner.examples.digits:train",
+         *       "space": {
+         *         "lr": {
+         *           "type": "loguniform",
+         *           "lower": 0.0001,
+         *           "upper": 0.1
+         *         },
+         *         "width": {
+         *           "type": "choice",
+         *           "categories": [
+         *             16,
+         *             32,
+         *             64
+         *           ]
+         *         }
+         *       },
+         *       "metric": "accuracy",
+         *       "mode": "max",
+         *       "num_samples": 16,
+         *       "scheduler": {
+         *         "type": "asha",
+         *         "max_t": 27
+         *       },
+         *       "scaling": {
+         *         "num_workers": 2,
+         *         "resources_per_worker": {
+         *           "CPU": 0.5
+         *         }
+         *       },
+         *       "limits": {
+         *         "max_concurrent_trials": 2,
+         *         "time_budget_s": 600
+         *       }
+         *     }
+         */
+        Spec: {
+            /**
+             * Name
+             * @description null: the name of the entrypoint's function
+             * @default null
+             */
+            name: string | null;
+            /**
+             * Entrypoint
+             * @description module:function
+             * @default null
+             * @example tuner.examples.digits:train
+             */
+            entrypoint: string | null;
+            /**
+             * Space
+             * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
+             */
+            space: {
+                [key: string]: components["schemas"]["Parameter"];
+            };
+            /**
+             * Metric
+             * @description the objective, or a list of objectives
+             */
+            metric: string | string[];
+            /**
+             * Mode
+             * @description whether to minimise or to maximise it; one for all, or one for each
+             */
+            mode: ("min" | "max") | ("min" | "max")[];
+            /** @description which configurations to try next */
+            search?: components["schemas"]["Search"];
+            /** @description which trials go on, and which stop early */
+            scheduler?: components["schemas"]["Scheduler"];
+            /**
+             * Stop
+             * @description when a trial is complete: {metric: threshold} or {"type": ..., option: value}
+             * @example {
+             *       "accuracy": 0.99
+             *     }
+             * @example {
+             *       "metric": "loss",
+             *       "type": "plateau"
+             *     }
+             */
+            stop?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Points To Evaluate
+             * @description configurations to try first, flat
+             * @example [
+             *       {
+             *         "lr": 0.1,
+             *         "optimizer/momentum": 0.9
+             *       }
+             *     ]
+             */
+            points_to_evaluate?: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * Runtime Env
+             * @description Ray's runtime environment of the ranks
+             */
+            runtime_env?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Num Samples
+             * @description trials to start; null: as many as the time budget allows
+             * @default null
+             */
+            num_samples: number | null;
+            /**
+             * Seed
+             * @description searches with the same seed draw the same configurations
+             * @default 0
+             */
+            seed: number;
+            /**
+             * Max T
+             * @description value of time_attr at which a trial is complete
+             * @default null
+             */
+            max_t: number | null;
+            /**
+             * Time Attr
+             * @description what max_t counts
+             * @default training_iteration
+             */
+            time_attr: string;
+            scaling?: components["schemas"]["ScalingSpec"];
+            limits?: components["schemas"]["LimitsSpec"];
+            checkpoint?: components["schemas"]["CheckpointPolicySpec"];
+            /**
+             * Scope
+             * @description which value of a trial counts: its best report, or its last
+             * @default all
+             * @enum {string}
+             */
+            scope: "all" | "last";
+        };
+        /** Scheduler */
+        Scheduler: {
+            /** @constant */
+            type: "auto";
+        } | {
+            /** @constant */
+            type: "fifo";
+        } | {
+            /** @constant */
+            type: "asha";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "asha_promotion";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "async_hyperband";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "freeze_thaw";
+            /** @default null */
+            max_t: number | null;
+            /** @default null */
+            grace_period: number | null;
+            /** @default null */
+            budget: number | null;
+            /** @default 0.3 */
+            thaw: number;
+            /** @default 0.1 */
+            random_share: number;
+            /** @default 0.07 */
+            scout_share: number;
+            /** @default null */
+            time_attr: string | null;
+            /** @default true */
+            finish_best: boolean;
+        } | {
+            /** @constant */
+            type: "hyperband";
+            /** @default null */
+            max_t: number | null;
+            /** @default 3 */
+            reduction_factor: number;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "median";
+            /** @default 1 */
+            grace_period: number;
+            /** @default 3 */
+            min_samples_required: number;
+            /** @default null */
+            min_time_slice: number | null;
+            /** @default true */
+            hard_stop: boolean;
+            /** @default null */
+            max_t: number | null;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "pbt";
+            /** @default 5 */
+            perturbation_interval: number;
+            /** @default null */
+            hyperparam_mutations: {
+                [key: string]: unknown;
+            } | null;
+            /** @default 0.25 */
+            quantile_fraction: number;
+            /** @default 0.25 */
+            resample_probability: number;
+            perturbation_factors?: number[];
+            /** @default null */
+            custom_explore_fn: string | null;
+            /** @default false */
+            synch: boolean;
+            /** @default 0 */
+            burn_in_period: number;
+            /** @default true */
+            require_attrs: boolean;
+            /** @default null */
+            time_attr: string | null;
+        };
+        /** Search */
+        Search: {
+            /** @constant */
+            type: "auto";
+        } | {
+            /** @constant */
+            type: "cmaes";
+            /** @default 1 */
+            n_startup_trials: number;
+            /** @default null */
+            sigma0: number | null;
+            /** @default null */
+            popsize: number | null;
+            /** @default false */
+            use_separable_cma: boolean;
+            /** @default false */
+            lr_adapt: boolean;
+            /** @default false */
+            consider_pruned_trials: boolean;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "define_by_run";
+            /** @default tpe */
+            search: unknown;
+            warm_start?: unknown;
+        } | {
+            /** @constant */
+            type: "gp";
+            /** @default 10 */
+            n_startup_trials: number;
+            /** @default false */
+            deterministic_objective: boolean;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "grid";
+            /** @default null */
+            choices: boolean | null;
+        } | {
+            /** @constant */
+            type: "nsgaii";
+            /** @default 50 */
+            population_size: number;
+            /** @default null */
+            mutation_prob: number | null;
+            /** @default 0.9 */
+            crossover_prob: number;
+            /** @default 0.5 */
+            swapping_prob: number;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "optuna";
+            sampler?: unknown;
+            /** @default null */
+            options: {
+                [key: string]: unknown;
+            } | null;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        } | {
+            /** @constant */
+            type: "qmc";
+        } | {
+            /** @constant */
+            type: "random";
+        } | {
+            /** @constant */
+            type: "ray";
+            /** @default null */
+            searcher: unknown;
+        } | {
+            /** @constant */
+            type: "tpe";
+            /** @default 10 */
+            n_startup_trials: number;
+            /** @default 24 */
+            n_ei_candidates: number;
+            /** @default null */
+            multivariate: boolean | null;
+            /** @default true */
+            constant_liar: boolean;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
+            warm_start?: unknown[];
+        };
+        /**
+         * Parameter
+         * @description what a parameter may be
+         */
+        Parameter: {
+            /** @constant */
+            type: "uniform";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "loguniform";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "quniform";
+            lower: unknown;
+            upper: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "qloguniform";
+            lower: unknown;
+            upper: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "randint";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "lograndint";
+            lower: unknown;
+            upper: unknown;
+        } | {
+            /** @constant */
+            type: "qrandint";
+            lower: unknown;
+            upper: unknown;
+            q?: unknown;
+        } | {
+            /** @constant */
+            type: "qlograndint";
+            lower: unknown;
+            upper: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "randn";
+            mean?: unknown;
+            sd?: unknown;
+        } | {
+            /** @constant */
+            type: "qrandn";
+            mean: unknown;
+            sd: unknown;
+            q: unknown;
+        } | {
+            /** @constant */
+            type: "choice";
+            categories: unknown;
+            ordered?: unknown;
+        } | {
+            /** @constant */
+            type: "grid_search";
+            values: unknown;
+        } | {
+            /** @constant */
+            type: "const";
+            value: unknown;
+        } | {
+            /** @constant */
+            type: "tuple";
+            items: unknown;
+        } | {
+            /** @constant */
+            type: "python";
+            index: unknown;
+            repr?: unknown;
+        } | {
+            /** @constant */
+            type: "sample_from";
+            index: unknown;
+            repr?: unknown;
+        } | unknown;
+        /**
+         * SignIn
+         * @description What signing in takes.
+         */
+        SignIn: {
+            /**
+             * Token
+             * @description tnr_..., as `tuner token create` printed it
+             */
+            token: string;
+        };
+        /**
+         * NewToken
+         * @description What creating a token takes.
+         */
+        NewToken: {
+            /**
+             * Name
+             * @description who or what it is for; it stands in the audit trail
+             */
+            name: string;
+            /**
+             * Role
+             * @description what it allows
+             * @enum {string}
+             */
+            role: "viewer" | "editor" | "admin";
+            /**
+             * Expires Days
+             * @description null: it never expires
+             * @default null
+             */
+            expires_days: number | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -1802,4 +3040,2337 @@ export interface components {
     pathItems: never;
 }
 export type $defs = Record<string, never>;
-export type operations = Record<string, never>;
+export interface operations {
+    health_healthz: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    health_readyz: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it is not ready; problems says why */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    experiments_list_experiments: {
+        parameters: {
+            query?: {
+                /** @description only experiments in this state */
+                state?: components["schemas"]["ExperimentState"] | null;
+                /** @description any part of the name */
+                name?: string | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExperimentPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_create: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description a repeated request with the same key creates nothing and gets the first answer */
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Spec"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_dry_run: {
+        parameters: {
+            query?: {
+                /** @description how many configurations to show */
+                configurations?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Spec"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DryRun"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_list_trials: {
+        parameters: {
+            query?: {
+                /** @description only trials in this state */
+                state?: components["schemas"]["TrialState"] | null;
+                /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
+                sort?: string;
+                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
+                where?: string[] | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_curves: {
+        parameters: {
+            query?: {
+                /** @description by default the objective */
+                metric?: string | null;
+                /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
+                x?: "step" | "user_step" | "time";
+                /** @description points of a curve over the whole range, about; 1000 by default */
+                points?: number | null;
+                /** @description where the range begins, on the axis x */
+                from?: number | null;
+                /** @description where the range ends */
+                to?: number | null;
+                /** @description numbers of trials; by default the best */
+                trial?: number[] | null;
+                /** @description how many trials, if `trial` names none */
+                limit?: number;
+                /**
+                 * @deprecated
+                 * @description as points
+                 */
+                max_points?: number | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Curves"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_best_so_far: {
+        parameters: {
+            query?: {
+                /** @description by default the objective */
+                metric?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BestSoFarOf"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_importance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Importances"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_decisions: {
+        parameters: {
+            query?: {
+                /** @description a trial's number */
+                trial?: number | null;
+                /** @description of these kinds only; may be repeated */
+                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
+                /** @description any part of the reason */
+                text?: string | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecisionPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_segments: {
+        parameters: {
+            query?: {
+                /** @description of these causes only; may be repeated */
+                cause?: ("start" | "retry" | "resume" | "exploit")[] | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SegmentPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_events: {
+        parameters: {
+            query?: {
+                /** @description an event_seq */
+                after?: number;
+            };
+            header?: {
+                /** @description as after; browsers send it */
+                "last-event-id"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_changes: {
+        parameters: {
+            query?: {
+                /** @description an event_seq */
+                after?: number;
+            };
+            header?: {
+                /** @description as after; browsers send it */
+                "last-event-id"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["Changes"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_logs: {
+        parameters: {
+            query?: {
+                /** @description only this rank */
+                rank?: number | null;
+                /** @description its ordinal */
+                segment?: number | null;
+                /** @description only the last so many lines of each */
+                tail?: number | null;
+                /** @description only what follows this byte: `end` of the answer before */
+                offset?: number | null;
+                /** @description at most so many bytes of each */
+                limit?: number;
+                /** @description only lines that contain this, in upper or lower case */
+                search?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Logs"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_log_text: {
+        parameters: {
+            query?: {
+                /** @description which rank */
+                rank?: number;
+                /** @description its ordinal; else the newest */
+                segment?: number | null;
+                /** @description stay connected until the rank prints no more */
+                follow?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description the log */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": unknown;
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_usage: {
+        parameters: {
+            query?: {
+                /** @description only this rank */
+                rank?: number | null;
+                /** @description its ordinal */
+                segment?: number | null;
+            };
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_curves: {
+        parameters: {
+            query?: {
+                /** @description time: seconds since the experiment's start */
+                x?: "step" | "time";
+                /** @description per segment and metric */
+                max_points?: number;
+            };
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialCurves"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_lineage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Lineage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_live: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Live"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_pause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_resume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_sign_in: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description the token is wrong, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many failed attempts; Retry-After says when to try again */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_sign_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_create_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewToken"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Token"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_revoke_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description tok_... */
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Token"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    access_audit: {
+        parameters: {
+            query?: {
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+}

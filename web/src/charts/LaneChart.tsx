@@ -30,29 +30,57 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
   const height = TOP + lanes.order.length * LANE + 8;
   const right = Math.max(LEFT + 40, width - RIGHT);
   const x = (iteration: number) => LEFT + (iteration / Math.max(1, lanes.end)) * (right - LEFT);
-  const row = useMemo(() => new Map(lanes.order.map((number, i) => [number, TOP + i * LANE + LANE / 2])), [lanes.order]);
+  const row = useMemo(
+    () => new Map(lanes.order.map((number, i) => [number, TOP + i * LANE + LANE / 2])),
+    [lanes.order],
+  );
   const shares = useMemo(() => scoreShares(lanes.pieces, mode), [lanes.pieces, mode]);
-  const chain = useMemo(() => (selected === null ? null : ancestry(lanes, source, selected)), [lanes, source, selected]);
+  const chain = useMemo(
+    () => (selected === null ? null : ancestry(lanes, source, selected)),
+    [lanes, source, selected],
+  );
   const marks = ticks("count", 0, Math.max(1, lanes.end), { pixels: right - LEFT, horizontal: true });
   const inChain = (trial: number, ordinal: number) => chain === null || chain.has(`${trial}.${ordinal}`);
   return (
     <div ref={root} className={classes.lanes}>
-      <svg width={width} height={height} role="group" aria-label={`Lineage of ${lanes.order.length} trials: ${lanes.handovers.length} times one took over another's weights`}>
+      <svg
+        width={width}
+        height={height}
+        role="group"
+        aria-label={`Lineage of ${lanes.order.length} trials: ${lanes.handovers.length} times one took over another's weights`}
+      >
         <defs>
-          <marker id="handover" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
+          <marker
+            id="handover"
+            viewBox="0 0 8 8"
+            refX="7"
+            refY="4"
+            markerWidth="7"
+            markerHeight="7"
+            orient="auto-start-reverse"
+          >
             <path d="M0 0.5 8 4 0 7.5z" className={classes.head} />
           </marker>
         </defs>
         {marks.at.map((value, i) => (
           <g key={value}>
             <line x1={x(value)} x2={x(value)} y1={TOP - 6} y2={height - 4} className={classes.grid} />
-            <text className={classes.axisMark} x={x(value)} y={TOP - 12} textAnchor="middle">{marks.labels[i]}</text>
+            <text className={classes.axisMark} x={x(value)} y={TOP - 12} textAnchor="middle">
+              {marks.labels[i]}
+            </text>
           </g>
         ))}
         {lanes.order.map((number) => (
           <text
-            key={number} className={classes.laneName} x={8} y={row.get(number)! + 4} data-selected={number === selected} role="button" tabIndex={0}
-            onClick={() => onSelect(number)} onKeyDown={(event) => event.key === "Enter" && onSelect(number)}
+            key={number}
+            className={classes.laneName}
+            x={8}
+            y={row.get(number)! + 4}
+            data-selected={number === selected}
+            role="button"
+            tabIndex={0}
+            onClick={() => onSelect(number)}
+            onKeyDown={(event) => event.key === "Enter" && onSelect(number)}
           >
             trial {number}
           </text>
@@ -62,10 +90,18 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
           if (y === undefined) return null;
           return (
             <rect
-              key={`${piece.trial}.${piece.ordinal}`} x={x(piece.from) + 0.5} width={Math.max(2, x(piece.to) - x(piece.from) - 1)} y={y - BAR / 2} height={BAR} rx={2}
-              fill={piece.score === null ? "var(--mantine-color-gray-5)" : colourAt(shares(piece.score), theme)} className={classes.piece}
-              opacity={inChain(piece.trial, piece.ordinal) ? 1 : 0.25} onClick={() => onSelect(piece.trial)}
-              onMouseEnter={() => setPointed(piece)} onMouseLeave={() => setPointed(null)}
+              key={`${piece.trial}.${piece.ordinal}`}
+              x={x(piece.from) + 0.5}
+              width={Math.max(2, x(piece.to) - x(piece.from) - 1)}
+              y={y - BAR / 2}
+              height={BAR}
+              rx={2}
+              fill={piece.score === null ? "var(--mantine-color-gray-5)" : colourAt(shares(piece.score), theme)}
+              className={classes.piece}
+              opacity={inChain(piece.trial, piece.ordinal) ? 1 : 0.25}
+              onClick={() => onSelect(piece.trial)}
+              onMouseEnter={() => setPointed(piece)}
+              onMouseLeave={() => setPointed(null)}
             >
               <title>{`trial ${piece.trial}, iterations ${piece.from + 1} to ${piece.to}: ${metric} ${written(piece.score)}`}</title>
             </rect>
@@ -75,13 +111,17 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
           const [from, to] = [row.get(donor), row.get(recipient)];
           if (from === undefined || to === undefined) return null;
           const down = to > from ? 1 : -1;
-          const [x0, y0, x1, y1] = [x(donorAt), from + (down * BAR) / 2, x(at), to - (down * (BAR / 2 + 1))];
+          const [x0, y0, x1, y1] = [x(donorAt), from + (down * BAR) / 2, x(at), to - down * (BAR / 2 + 1)];
           const bend = Math.max(10, Math.abs(y1 - y0) * 0.18);
           const strong = chain !== null && inChain(recipient, ordinal);
           return (
             <path
-              key={`${recipient}.${ordinal}`} className={classes.handover} data-strong={strong} opacity={chain !== null && !strong ? 0.12 : 1}
-              d={`M${x0} ${y0}C${x0 + bend} ${(y0 + y1) / 2} ${x1 + bend} ${(y0 + y1) / 2} ${x1 + 2} ${y1}`} markerEnd="url(#handover)"
+              key={`${recipient}.${ordinal}`}
+              className={classes.handover}
+              data-strong={strong}
+              opacity={chain !== null && !strong ? 0.12 : 1}
+              d={`M${x0} ${y0}C${x0 + bend} ${(y0 + y1) / 2} ${x1 + bend} ${(y0 + y1) / 2} ${x1 + 2} ${y1}`}
+              markerEnd="url(#handover)"
             />
           );
         })}
@@ -99,7 +139,9 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
 
 /** A score as a share from 0 for the worst to 1 for the best, by its place among all of them. */
 export function scoreShares(pieces: readonly Piece[], mode: "min" | "max"): (score: number) => number {
-  const sorted = pieces.map((piece) => piece.score).filter((score): score is number => score !== null && Number.isFinite(score));
+  const sorted = pieces
+    .map((piece) => piece.score)
+    .filter((score): score is number => score !== null && Number.isFinite(score));
   sorted.sort((a, b) => (mode === "max" ? a - b : b - a));
   const place = new Map<number, number>();
   sorted.forEach((score, i) => place.set(score, i));

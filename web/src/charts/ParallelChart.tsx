@@ -79,7 +79,11 @@ export function ParallelChart(props: ParallelChartProps) {
       for (const { number, y } of lines) {
         if ((only === null || only.has(number)) !== chosen) continue;
         trace(context, layout.x, y);
-        context.strokeStyle = chosen ? colours[shade(shareOfRank(rank.get(number), rank.size))]! : theme === "dark" ? "rgba(160,170,190,0.10)" : "rgba(60,70,90,0.09)";
+        context.strokeStyle = chosen
+          ? colours[shade(shareOfRank(rank.get(number), rank.size))]!
+          : theme === "dark"
+            ? "rgba(160,170,190,0.10)"
+            : "rgba(60,70,90,0.09)";
         context.stroke();
       }
     };
@@ -93,7 +97,10 @@ export function ParallelChart(props: ParallelChartProps) {
     for (const number of [selected, pointed]) {
       const line = number === null ? undefined : lines.find((one) => one.number === number);
       if (!line) continue;
-      for (const [size, colour] of [[6, theme === "dark" ? "#16181d" : "#ffffff"], [2.6, palette(theme)[shade(shareOfRank(rank.get(line.number), rank.size))]!]] as const) {
+      for (const [size, colour] of [
+        [6, theme === "dark" ? "#16181d" : "#ffffff"],
+        [2.6, palette(theme)[shade(shareOfRank(rank.get(line.number), rank.size))]!],
+      ] as const) {
         trace(context, layout.x, line.y);
         context.lineWidth = size;
         context.strokeStyle = colour;
@@ -118,7 +125,11 @@ export function ParallelChart(props: ParallelChartProps) {
     setDrag(null);
     // Below the axis lies what is not present; a click on the axis itself takes its brush away.
     if (drag.from < -0.02 && dimension.optional) onBrush(dimension.id, { of: [ABSENT] });
-    else onBrush(dimension.id, moved < 4 ? null : choose(dimension, Math.max(0, Math.min(1, drag.from)), Math.max(0, Math.min(1, drag.to))));
+    else
+      onBrush(
+        dimension.id,
+        moved < 4 ? null : choose(dimension, Math.max(0, Math.min(1, drag.from)), Math.max(0, Math.min(1, drag.to))),
+      );
   };
   const near = (event: PointerEvent<HTMLDivElement>): number | null => {
     const box = lower.current!.getBoundingClientRect();
@@ -131,7 +142,9 @@ export function ParallelChart(props: ParallelChartProps) {
   return (
     <div className={classes.scroller} ref={root}>
       <div
-        className={classes.parallel} style={{ width, height }} onPointerLeave={() => onPoint(null)}
+        className={classes.parallel}
+        style={{ width, height }}
+        onPointerLeave={() => onPoint(null)}
         onPointerMove={(event) => !drag && event.pointerType === "mouse" && onPoint(near(event))}
         onClick={(event) => {
           if ((event.target as Element).closest("[data-axis]")) return;
@@ -141,23 +154,57 @@ export function ParallelChart(props: ParallelChartProps) {
       >
         <canvas ref={lower} data-layer="lines" style={{ opacity: selected !== null || pointed !== null ? 0.35 : 1 }} />
         <canvas ref={upper} />
-        <svg width={width} height={height} role="group" aria-label={`Parallel coordinates of ${trials.length} trials over ${dimensions.map((one) => one.label).join(", ")}`}>
+        <svg
+          width={width}
+          height={height}
+          role="group"
+          aria-label={`Parallel coordinates of ${trials.length} trials over ${dimensions.map((one) => one.label).join(", ")}`}
+        >
           {dimensions.map((dimension, i) => {
             const chosen = brushes[dimension.id];
             const live = drag?.id === dimension.id ? drag : null;
             return (
               <g key={dimension.id} transform={`translate(${layout.x[i]},0)`} data-axis={dimension.id}>
-                <text className={classes.axisTitle} y={14} textAnchor={i === 0 ? "start" : i === dimensions.length - 1 ? "end" : "middle"} x={i === 0 ? -44 : i === dimensions.length - 1 ? 56 : 0}>
-                  <title>{dimension.label}</title>{short(dimension.label, i === 0 || i === dimensions.length - 1 ? 20 : 18)}{dimension.range?.log ? " (log)" : ""}
+                <text
+                  className={classes.axisTitle}
+                  y={14}
+                  textAnchor={i === 0 ? "start" : i === dimensions.length - 1 ? "end" : "middle"}
+                  x={i === 0 ? -44 : i === dimensions.length - 1 ? 56 : 0}
+                >
+                  <title>{dimension.label}</title>
+                  {short(dimension.label, i === 0 || i === dimensions.length - 1 ? 20 : 18)}
+                  {dimension.range?.log ? " (log)" : ""}
                 </text>
                 <line y1={layout.top} y2={layout.bottom} className={classes.axisLine} />
-                {marksOf(dimension, layout).map(({ y, label }) => <text key={label} className={classes.axisMark} x={6} y={y + 3.5}>{short(label, 12)}</text>)}
-                {dimension.optional && <text className={classes.axisMark} x={6} y={layout.absent + 3.5}>{dimension.objective ? "no value" : "not present"}</text>}
-                {stretches(dimension, chosen, live, layout).map(({ y, size }, k) => <rect key={k} className={classes.brush} x={-GRIP / 2} width={GRIP} y={y} height={size} rx={2} />)}
+                {marksOf(dimension, layout).map(({ y, label }) => (
+                  <text key={label} className={classes.axisMark} x={6} y={y + 3.5}>
+                    {short(label, 12)}
+                  </text>
+                ))}
+                {dimension.optional && (
+                  <text className={classes.axisMark} x={6} y={layout.absent + 3.5}>
+                    {dimension.objective ? "no value" : "not present"}
+                  </text>
+                )}
+                {stretches(dimension, chosen, live, layout).map(({ y, size }, k) => (
+                  <rect key={k} className={classes.brush} x={-GRIP / 2} width={GRIP} y={y} height={size} rx={2} />
+                ))}
                 <rect
-                  className={classes.grip} x={-GRIP} width={2 * GRIP} y={layout.top - 8} height={layout.absent - layout.top + 16} tabIndex={0} role="slider"
-                  aria-label={`Choose by ${dimension.label}`} aria-valuetext={chosen ? chosenWords(dimension, chosen) : "all"} aria-valuenow={0}
-                  onPointerDown={begin(dimension)} onPointerMove={move} onPointerUp={end(dimension)} onPointerCancel={() => setDrag(null)} onKeyDown={keys(dimension)}
+                  className={classes.grip}
+                  x={-GRIP}
+                  width={2 * GRIP}
+                  y={layout.top - 8}
+                  height={layout.absent - layout.top + 16}
+                  tabIndex={0}
+                  role="slider"
+                  aria-label={`Choose by ${dimension.label}`}
+                  aria-valuetext={chosen ? chosenWords(dimension, chosen) : "all"}
+                  aria-valuenow={0}
+                  onPointerDown={begin(dimension)}
+                  onPointerMove={move}
+                  onPointerUp={end(dimension)}
+                  onPointerCancel={() => setDrag(null)}
+                  onKeyDown={keys(dimension)}
                 />
               </g>
             );
@@ -175,7 +222,11 @@ function trace(context: CanvasRenderingContext2D, x: readonly number[], y: reado
 
 /** The line that passes nearest to (px, py) within reach, of those that are chosen. */
 export function nearestLine(
-  lines: readonly { number: number; y: readonly number[] }[], x: readonly number[], only: ReadonlySet<number> | null, px: number, py: number,
+  lines: readonly { number: number; y: readonly number[] }[],
+  x: readonly number[],
+  only: ReadonlySet<number> | null,
+  px: number,
+  py: number,
 ): number | null {
   const i = x.findIndex((at, k) => px >= at && px <= (x[k + 1] ?? -Infinity));
   if (i < 0) return null;
@@ -192,14 +243,22 @@ export function nearestLine(
 
 function marksOf(dimension: Dimension, { top, bottom }: Layout): { y: number; label: string }[] {
   const at = (position: number) => bottom - position * (bottom - top);
-  if (!dimension.range) return dimension.categories.map((label, i) => ({ y: at((i + 0.5) / dimension.categories.length), label }));
+  if (!dimension.range)
+    return dimension.categories.map((label, i) => ({ y: at((i + 0.5) / dimension.categories.length), label }));
   const { min, max, log } = dimension.range;
   const found = ticks(log ? "log" : "linear", min, max, { pixels: bottom - top, horizontal: false });
-  return found.at.flatMap((value, i) => (found.labels[i] ? [{ y: at(positionOf(dimension, value) ?? 0), label: found.labels[i]! }] : []));
+  return found.at.flatMap((value, i) =>
+    found.labels[i] ? [{ y: at(positionOf(dimension, value) ?? 0), label: found.labels[i] }] : [],
+  );
 }
 
 /** Where the brush of an axis is drawn. */
-function stretches(dimension: Dimension, chosen: Chosen | undefined, live: { from: number; to: number } | null, { top, bottom, absent }: Layout): { y: number; size: number }[] {
+function stretches(
+  dimension: Dimension,
+  chosen: Chosen | undefined,
+  live: { from: number; to: number } | null,
+  { top, bottom, absent }: Layout,
+): { y: number; size: number }[] {
   const at = (position: number) => bottom - Math.max(0, Math.min(1, position)) * (bottom - top);
   if (live) return [{ y: Math.min(at(live.from), at(live.to)), size: Math.abs(at(live.from) - at(live.to)) }];
   if (!chosen) return [];

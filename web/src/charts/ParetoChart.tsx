@@ -71,7 +71,10 @@ export function ParetoChart(props: ParetoChartProps) {
     const best = points.filter((one) => front.has(one.number));
     if (objectives.length === 2) {
       context.beginPath();
-      staircase(best.map((one) => [one.values[axes[0]]!, one.values[axes[1]]!]), [across.mode, up.mode]).forEach(([x, y], i) => {
+      staircase(
+        best.map((one) => [one.values[axes[0]]!, one.values[axes[1]]!]),
+        [across.mode, up.mode],
+      ).forEach(([x, y], i) => {
         const [px, py] = at(x, y);
         if (i === 0) context.moveTo(px, py);
         else context.lineTo(px, py);
@@ -95,7 +98,9 @@ export function ParetoChart(props: ParetoChartProps) {
     }
   });
 
-  const nearest = (event: PointerEvent<HTMLElement> | React.MouseEvent<HTMLElement>): { number: number; left: number; top: number } | null => {
+  const nearest = (
+    event: PointerEvent<HTMLElement> | React.MouseEvent<HTMLElement>,
+  ): { number: number; left: number; top: number } | null => {
     const box = canvas.current!.getBoundingClientRect();
     let best = REACH;
     let found: { number: number; left: number; top: number } | null = null;
@@ -120,17 +125,41 @@ export function ParetoChart(props: ParetoChartProps) {
       <svg width={width} height={height} aria-hidden>
         {xTicks.at.map((value, i) => {
           const [x] = at(value, plane.y.min);
-          return <g key={value}><line x1={x} x2={x} y1={TOP} y2={bottom} className={classes.grid} /><text className={classes.axisMark} x={x} y={bottom + 14} textAnchor="middle">{xTicks.labels[i]}</text></g>;
+          return (
+            <g key={value}>
+              <line x1={x} x2={x} y1={TOP} y2={bottom} className={classes.grid} />
+              <text className={classes.axisMark} x={x} y={bottom + 14} textAnchor="middle">
+                {xTicks.labels[i]}
+              </text>
+            </g>
+          );
         })}
         {yTicks.at.map((value, i) => {
           const [, y] = at(plane.x.min, value);
-          return <g key={value}><line x1={LEFT} x2={right} y1={y} y2={y} className={classes.grid} /><text className={classes.axisMark} x={LEFT - 6} y={y + 3.5} textAnchor="end">{yTicks.labels[i]}</text></g>;
+          return (
+            <g key={value}>
+              <line x1={LEFT} x2={right} y1={y} y2={y} className={classes.grid} />
+              <text className={classes.axisMark} x={LEFT - 6} y={y + 3.5} textAnchor="end">
+                {yTicks.labels[i]}
+              </text>
+            </g>
+          );
         })}
-        <text className={classes.axisTitle} x={(LEFT + right) / 2} y={height - 6} textAnchor="middle">{across.metric}, {wanted(across.mode)}</text>
-        <text className={classes.axisTitle} transform={`translate(13,${(TOP + bottom) / 2}) rotate(-90)`} textAnchor="middle">{up.metric}, {wanted(up.mode)}</text>
+        <text className={classes.axisTitle} x={(LEFT + right) / 2} y={height - 6} textAnchor="middle">
+          {across.metric}, {wanted(across.mode)}
+        </text>
+        <text
+          className={classes.axisTitle}
+          transform={`translate(13,${(TOP + bottom) / 2}) rotate(-90)`}
+          textAnchor="middle"
+        >
+          {up.metric}, {wanted(up.mode)}
+        </text>
       </svg>
       <canvas
-        ref={canvas} role="img" aria-label={`${up.metric} over ${across.metric} of ${points.length} trials, ${front.size} of them on the Pareto front; the table has the numbers`}
+        ref={canvas}
+        role="img"
+        aria-label={`${up.metric} over ${across.metric} of ${points.length} trials, ${front.size} of them on the Pareto front; the table has the numbers`}
         onPointerMove={(event) => {
           const hit = nearest(event);
           setTip(hit);
@@ -146,9 +175,18 @@ export function ParetoChart(props: ParetoChartProps) {
         }}
       />
       {tip && tipTrial && (
-        <div className={classes.tip} style={{ left: tip.left, top: tip.top }} data-side={tip.left > width / 2 ? "left" : "right"}>
-          <b>Trial {tip.number}</b>{front.has(tip.number) ? ", on the front" : ""}
-          {objectives.map(({ metric }) => <div key={metric}>{metric} <b>{written(tipTrial.last[metric])}</b></div>)}
+        <div
+          className={classes.tip}
+          style={{ left: tip.left, top: tip.top }}
+          data-side={tip.left > width / 2 ? "left" : "right"}
+        >
+          <b>Trial {tip.number}</b>
+          {front.has(tip.number) ? ", on the front" : ""}
+          {objectives.map(({ metric }) => (
+            <div key={metric}>
+              {metric} <b>{written(tipTrial.last[metric])}</b>
+            </div>
+          ))}
           <div className={classes.dimmed}>{config(tipTrial.params)}</div>
         </div>
       )}

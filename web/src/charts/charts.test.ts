@@ -1,28 +1,41 @@
 import { describe, expect, it } from "vitest";
 import type { Trial } from "../api/types";
-import { fold, nothing, random, story } from "../test/run";
+import { after, nothing, random, story } from "../test/run";
 import { ABSENT, choose, dimensionsOf, matches, objectiveId, positionOf, valueAt, valueOf } from "./dimensions";
 import { frontOf, pointsOf, staircase, type Point } from "./pareto";
 
-const TRIALS = fold(nothing(), story(40)).trials;
-const SPACE = { lr: { type: "loguniform", lower: 1e-3, upper: 10 }, width: { type: "choice", categories: [16, 32, 64] } };
+const TRIALS = after(nothing(), story(40)).trials;
+const SPACE = {
+  lr: { type: "loguniform", lower: 1e-3, upper: 10 },
+  width: { type: "choice", categories: [16, 32, 64] },
+};
 const EXPERIMENT = { metric: "accuracy", space: SPACE };
 
 function withBranch(): Trial[] {
-  return TRIALS.map((trial, i) => ({ ...trial, params: { ...trial.params, ...(i % 2 ? { "model/depth": i } : {}), fixed: 3 } }));
+  return TRIALS.map((trial, i) => ({
+    ...trial,
+    params: { ...trial.params, ...(i % 2 ? { "model/depth": i } : {}), fixed: 3 },
+  }));
 }
 
 describe("the axes of the parallel coordinates", () => {
   it("are logarithmic where the space is, have categories where it has, and end with the objective", () => {
     const found = dimensionsOf(TRIALS, EXPERIMENT);
     expect(found.map((one) => [one.id, one.range?.log ?? one.categories])).toEqual([
-      ["lr", true], ["width", ["16", "32", "64"]], [objectiveId("accuracy"), false],
+      ["lr", true],
+      ["width", ["16", "32", "64"]],
+      [objectiveId("accuracy"), false],
     ]);
     expect(found[0]!.range).toMatchObject({ min: 1e-3, max: 10 });
   });
 
   it("come in the order that is asked for, without constants", () => {
-    expect(dimensionsOf(withBranch(), EXPERIMENT, ["width", "gone"]).map((one) => one.id)).toEqual(["width", "lr", "model/depth", objectiveId("accuracy")]);
+    expect(dimensionsOf(withBranch(), EXPERIMENT, ["width", "gone"]).map((one) => one.id)).toEqual([
+      "width",
+      "lr",
+      "model/depth",
+      objectiveId("accuracy"),
+    ]);
   });
 
   it("have a place for what a trial does not have", () => {
@@ -66,29 +79,70 @@ describe("the axes of the parallel coordinates", () => {
 });
 
 describe("the Pareto front", () => {
-  const objectives = [{ metric: "accuracy", mode: "max" }, { metric: "latency", mode: "min" }] as const;
+  const objectives = [
+    { metric: "accuracy", mode: "max" },
+    { metric: "latency", mode: "min" },
+  ] as const;
 
   it("is what the definition says, for two and for three objectives", () => {
     const next = random(3);
     for (const list of [objectives, [...objectives, { metric: "size", mode: "min" } as const]]) {
-      const points: Point[] = Array.from({ length: 200 }, (_, number) => ({ number, values: list.map(() => Math.round(20 * next())) }));
+      const points: Point[] = Array.from({ length: 200 }, (_, number) => ({
+        number,
+        values: list.map(() => Math.round(20 * next())),
+      }));
       const better = (a: number, b: number, mode: string) => (mode === "max" ? a > b : a < b);
       const dominated = (one: Point) =>
-        points.some((other) =>
-          list.every(({ mode }, i) => !better(one.values[i]!, other.values[i]!, mode)) && list.some(({ mode }, i) => better(other.values[i]!, one.values[i]!, mode)));
-      expect([...frontOf(points, [...list])].sort((a, b) => a - b)).toEqual(points.filter((one) => !dominated(one)).map((one) => one.number));
+        points.some(
+          (other) =>
+            list.every(({ mode }, i) => !better(one.values[i]!, other.values[i]!, mode)) &&
+            list.some(({ mode }, i) => better(other.values[i]!, one.values[i]!, mode)),
+        );
+      expect([...frontOf(points, [...list])].sort((a, b) => a - b)).toEqual(
+        points.filter((one) => !dominated(one)).map((one) => one.number),
+      );
     }
   });
 
   it("leaves out trials that have not reported every objective", () => {
-    const trials = TRIALS.map((trial, i) => ({ ...trial, last: i < 3 ? { accuracy: 0.5, latency: i === 0 ? null : i } : { accuracy: 0.5 } })) as Trial[];
+    const trials = TRIALS.map((trial, i) => ({
+      ...trial,
+      last: i < 3 ? { accuracy: 0.5, latency: i === 0 ? null : i } : { accuracy: 0.5 },
+    })) as Trial[];
     expect(pointsOf(trials, [...objectives]).map((one) => one.number)).toEqual([1, 2]);
     expect([...frontOf(pointsOf(trials, [...objectives]), [...objectives])]).toEqual([1]);
   });
 
   it("is drawn as stairs that no point of it lies beyond", () => {
-    expect(staircase([[1, 5], [3, 2], [2, 3]], ["min", "min"])).toEqual([[1, 5], [2, 5], [2, 3], [3, 3], [3, 2]]);
-    expect(staircase([[1, 2], [3, 5]], ["max", "min"])).toEqual([[3, 5], [1, 5], [1, 2]]);
+    expect(
+      staircase(
+        [
+          [1, 5],
+          [3, 2],
+          [2, 3],
+        ],
+        ["min", "min"],
+      ),
+    ).toEqual([
+      [1, 5],
+      [2, 5],
+      [2, 3],
+      [3, 3],
+      [3, 2],
+    ]);
+    expect(
+      staircase(
+        [
+          [1, 2],
+          [3, 5],
+        ],
+        ["max", "min"],
+      ),
+    ).toEqual([
+      [3, 5],
+      [1, 5],
+      [1, 2],
+    ]);
     expect(staircase([[1, 5]], ["min", "min"])).toEqual([]);
   });
 });

@@ -25,7 +25,8 @@ export function objectiveId(metric: string): string {
 
 /** The value of a trial on an axis: a number, the name of a category, or ABSENT. */
 export function valueOf(trial: Trial, dimension: Dimension): number | string {
-  if (dimension.objective) return trial.best_value !== null && Number.isFinite(trial.best_value) ? trial.best_value : ABSENT;
+  if (dimension.objective)
+    return trial.best_value !== null && Number.isFinite(trial.best_value) ? trial.best_value : ABSENT;
   const value = trial.params[dimension.id];
   if (value === undefined) return ABSENT;
   if (dimension.range) return typeof value === "number" ? value : ABSENT;
@@ -66,7 +67,12 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
     const chosen = brushes[dimension.id];
     if (!chosen) continue;
     const value = valueOf(trial, dimension);
-    if ("of" in chosen ? !chosen.of.includes(String(value)) : typeof value !== "number" || value < chosen.from || value > chosen.to) return false;
+    if (
+      "of" in chosen
+        ? !chosen.of.includes(String(value))
+        : typeof value !== "number" || value < chosen.from || value > chosen.to
+    )
+      return false;
   }
   return true;
 }
@@ -79,7 +85,9 @@ export function chosenWords(dimension: Dimension, chosen: Chosen): string {
 
 /** `order`: parameters in the order that is wanted; those that it does not name come behind, as the space has them. */
 export function dimensionsOf(
-  trials: readonly Trial[], experiment: Pick<Experiment, "metric" | "space">, order: readonly string[] = [],
+  trials: readonly Trial[],
+  experiment: Pick<Experiment, "metric" | "space">,
+  order: readonly string[] = [],
 ): Dimension[] {
   const names = new Set<string>(order);
   const seen = new Map<string, unknown[]>();
@@ -98,10 +106,16 @@ export function dimensionsOf(
     const dimension = dimensionOf(name, values, domainOf(experiment.space, name), values.length < trials.length);
     if (dimension) found.push(dimension);
   }
-  const reached = trials.map((trial) => trial.best_value).filter((value): value is number => value !== null && Number.isFinite(value));
+  const reached = trials
+    .map((trial) => trial.best_value)
+    .filter((value): value is number => value !== null && Number.isFinite(value));
   if (reached.length > 0) {
     found.push({
-      id: objectiveId(experiment.metric), label: experiment.metric, objective: true, categories: [], optional: reached.length < trials.length,
+      id: objectiveId(experiment.metric),
+      label: experiment.metric,
+      objective: true,
+      categories: [],
+      optional: reached.length < trials.length,
       range: { ...ends(reached), log: false },
     });
   }
@@ -115,7 +129,11 @@ function dimensionOf(name: string, values: readonly unknown[], domain: Domain, o
     const range = ends([...numbers, ...domain.bounds]);
     // A constant says nothing.
     if (range.min === range.max) return null;
-    return { ...base, categories: [], range: { ...range, log: range.min > 0 && (domain.log ?? range.max / range.min >= 1000) } };
+    return {
+      ...base,
+      categories: [],
+      range: { ...range, log: range.min > 0 && (domain.log ?? range.max / range.min >= 1000) },
+    };
   }
   const written = [...new Set([...(domain.categories ?? []).map(param), ...values.map(param)])];
   if (written.length < 2 && !optional) return null;
@@ -123,7 +141,11 @@ function dimensionOf(name: string, values: readonly unknown[], domain: Domain, o
   const occurring = new Set(values.map(param));
   const categories = written.filter((one) => occurring.has(one) || written.length <= 12);
   const allNumbers = categories.every((one) => one !== "" && Number.isFinite(Number(one)));
-  return { ...base, range: null, categories: allNumbers ? categories.sort((a, b) => Number(a) - Number(b)) : categories };
+  return {
+    ...base,
+    range: null,
+    categories: allNumbers ? categories.sort((a, b) => Number(a) - Number(b)) : categories,
+  };
 }
 
 function ends(values: readonly number[]): { min: number; max: number } {

@@ -7,7 +7,13 @@ import { ancestry, lanesOf } from "./lanes";
 type Piece = Series["segments"][number];
 
 function member(number: number, ...segments: [Piece["cause"], number[], (number | null)[]][]): Series {
-  return { trial_id: `trl_${number}`, number, state: "completed", best_value: null, segments: segments.map(([cause, x, y], i) => ({ ordinal: i + 1, cause, x, y })) };
+  return {
+    trial_id: `trl_${number}`,
+    number,
+    state: "completed",
+    best_value: null,
+    segments: segments.map(([cause, x, y], i) => ({ ordinal: i + 1, cause, x, y })),
+  };
 }
 
 // 1 takes over from 0 after iteration 4, 2 from 1 after iteration 8.
@@ -17,9 +23,17 @@ const SERIES = [
   member(2, ["start", [1, 2, 3, 4, 5, 6, 7, 8], [0, 0, 0, 0, 0, 0, 0, 0.1]], ["exploit", [9, 10], [0.9, 0.95]]),
   member(3),
 ];
-const SOURCES: Record<string, Source> = { "1.2": { trial: 0, ordinal: 1, iteration: 4 }, "2.2": { trial: 1, ordinal: 2, iteration: 8 } };
+const SOURCES: Record<string, Source> = {
+  "1.2": { trial: 0, ordinal: 1, iteration: 4 },
+  "2.2": { trial: 1, ordinal: 2, iteration: 8 },
+};
 const source = (trial: number, ordinal: number) => SOURCES[`${trial}.${ordinal}`];
-const RANK = new Map([[2, 1], [1, 2], [0, 2], [3, 4]]);
+const RANK = new Map([
+  [2, 1],
+  [1, 2],
+  [0, 2],
+  [3, 4],
+]);
 
 describe("the lanes of a population", () => {
   const lanes = lanesOf({ series: SERIES }, source, RANK);

@@ -32,7 +32,11 @@ export interface Lanes {
 }
 
 /** From curves over steps, in the objective. */
-export function lanesOf({ series }: Pick<Curves, "series">, source: SourceOf, rank: ReadonlyMap<number, number>): Lanes {
+export function lanesOf(
+  { series }: Pick<Curves, "series">,
+  source: SourceOf,
+  rank: ReadonlyMap<number, number>,
+): Lanes {
   const pieces: Piece[] = [];
   const handovers: Handover[] = [];
   let end = 0;
@@ -41,11 +45,28 @@ export function lanesOf({ series }: Pick<Curves, "series">, source: SourceOf, ra
     for (const segment of segments) {
       const last = segment.x[segment.x.length - 1];
       if (last === undefined) continue;
-      const from = segment.cause === "exploit" || segment.cause === "retry" ? Math.max(0, segment.x[0]! - 1) : Math.min(before, segment.x[0]! - 1);
+      const from =
+        segment.cause === "exploit" || segment.cause === "retry"
+          ? Math.max(0, segment.x[0]! - 1)
+          : Math.min(before, segment.x[0]! - 1);
       const known = segment.y.filter((value) => value !== null);
-      pieces.push({ trial: number, ordinal: segment.ordinal, cause: segment.cause, from, to: last, score: known[known.length - 1] ?? null });
+      pieces.push({
+        trial: number,
+        ordinal: segment.ordinal,
+        cause: segment.cause,
+        from,
+        to: last,
+        score: known[known.length - 1] ?? null,
+      });
       const taken = segment.cause === "exploit" ? source(number, segment.ordinal) : undefined;
-      if (taken) handovers.push({ donor: taken.trial, donorAt: taken.iteration, recipient: number, at: from, ordinal: segment.ordinal });
+      if (taken)
+        handovers.push({
+          donor: taken.trial,
+          donorAt: taken.iteration,
+          recipient: number,
+          at: from,
+          ordinal: segment.ordinal,
+        });
       before = last;
       end = Math.max(end, last);
     }
@@ -61,7 +82,9 @@ export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, tr
   const found = new Set<string>();
   let [here, upTo]: [number, number] = [trial, Infinity];
   for (;;) {
-    const own = pieces.filter((piece) => piece.trial === here && piece.ordinal <= upTo).sort((a, b) => b.ordinal - a.ordinal);
+    const own = pieces
+      .filter((piece) => piece.trial === here && piece.ordinal <= upTo)
+      .sort((a, b) => b.ordinal - a.ordinal);
     let next: { trial: number; ordinal: number } | null = null;
     for (const piece of own) {
       const key = `${piece.trial}.${piece.ordinal}`;

@@ -15,7 +15,8 @@ export function pointsOf(trials: readonly Trial[], objectives: readonly Objectiv
   const found: Point[] = [];
   for (const trial of trials) {
     const values = objectives.map(({ metric }) => trial.last[metric]);
-    if (values.every((value) => typeof value === "number" && Number.isFinite(value))) found.push({ number: trial.number, values: values as number[] });
+    if (values.every((value) => typeof value === "number" && Number.isFinite(value)))
+      found.push({ number: trial.number, values: values as number[] });
   }
   return found;
 }
@@ -48,7 +49,10 @@ function dominates(a: readonly number[], b: readonly number[]): boolean {
 }
 
 /** The corners of the front of two objectives as a staircase, from one end to the other; empty for less than two points. */
-export function staircase(front: readonly (readonly [number, number])[], modes: readonly ["min" | "max", "min" | "max"]): [number, number][] {
+export function staircase(
+  front: readonly (readonly [number, number])[],
+  modes: readonly ["min" | "max", "min" | "max"],
+): [number, number][] {
   const sign = modes[0] === "max" ? -1 : 1;
   const sorted = [...front].sort((a, b) => sign * (a[0] - b[0]));
   const corners: [number, number][] = [];

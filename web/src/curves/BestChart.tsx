@@ -25,12 +25,18 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
     const colour = colourAt(1, theme);
     const font = `11px ${getComputedStyle(root.current!).fontFamily || "sans-serif"}`;
     const axis = {
-      stroke: dark ? "#9aa3b2" : "#5c6470", font, grid: { stroke: dark ? "rgba(255,255,255,0.07)" : "rgba(20,30,50,0.07)", width: 1 }, ticks: { show: false },
+      stroke: dark ? "#9aa3b2" : "#5c6470",
+      font,
+      grid: { stroke: dark ? "rgba(255,255,255,0.07)" : "rgba(20,30,50,0.07)", width: 1 },
+      ticks: { show: false },
     };
     const made = new uPlot(
       {
-        width: Math.max(160, root.current!.clientWidth), height, padding: [10, 18, 0, 0],
-        legend: { show: false }, cursor: { show: false },
+        width: Math.max(160, root.current!.clientWidth),
+        height,
+        padding: [10, 18, 0, 0],
+        legend: { show: false },
+        cursor: { show: false },
         scales: { x: { time: false } },
         series: [{}, { stroke: colour, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: false } }],
         axes: [
@@ -42,7 +48,9 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
       root.current!,
     );
     plot.current = made;
-    const observer = new ResizeObserver(([entry]) => made.setSize({ width: Math.floor(entry!.contentRect.width), height }));
+    const observer = new ResizeObserver(([entry]) =>
+      made.setSize({ width: Math.floor(entry!.contentRect.width), height }),
+    );
     observer.observe(root.current!);
     return () => {
       observer.disconnect();
@@ -57,5 +65,12 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
   }, [best, until, theme, height]);
 
   const value = best.y[best.y.length - 1];
-  return <div ref={root} style={{ height }} role="img" aria-label={`Best ${metric} so far over time, now ${written(value)}`} />;
+  return (
+    <div
+      ref={root}
+      style={{ height }}
+      role="img"
+      aria-label={`Best ${metric} so far over time, now ${written(value)}`}
+    />
+  );
 }

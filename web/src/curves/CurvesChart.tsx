@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
 import { config, duration, metric } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { palette } from "./colours";
 import classes from "./curves.module.css";
 import { pointAt, type Source } from "./geometry";
@@ -37,30 +37,66 @@ const NO_RUNGS: readonly number[] = [];
 
 /** One line per trial. Hovering marks the nearest, a click opens it; dragging zooms, a double click shows all again. */
 export function CurvesChart(props: CurvesChartProps) {
-  const { curves, only, objective, rank, trials, source, live, log, logX, trim, onTrim, zoom, onZoom, timeAttr, selected, onSelect, marked, height } = props;
+  const {
+    curves,
+    only,
+    objective,
+    rank,
+    trials,
+    source,
+    live,
+    log,
+    logX,
+    trim,
+    onTrim,
+    zoom,
+    onZoom,
+    timeAttr,
+    selected,
+    onSelect,
+    marked,
+    height,
+  } = props;
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
   const handlers = useRef({ onSelect, onZoom });
-  handlers.current = { onSelect, onZoom };
+  useLayoutEffect(() => {
+    handlers.current = { onSelect, onZoom };
+  });
   const theme = useComputedColorScheme("light");
-  const [hover, setHover] = useState<Hover | null>(null);
+  const [hover, setHover] = useState<(Hover & { colour: string }) | null>(null);
   const [outside, setOutside] = useState(0);
 
-  const series = useMemo(() => (only ? curves.series.filter((one) => only.has(one.number)) : curves.series), [curves.series, only]);
+  const series = useMemo(
+    () => (only ? curves.series.filter((one) => only.has(one.number)) : curves.series),
+    [curves.series, only],
+  );
   const xLabel = curves.x === "time" ? "time since the start" : timeAttr.replaceAll("_", " ");
   const rungs = curves.x === "step" ? props.rungs : NO_RUNGS;
-  const look = { mode: objective.mode, objective: curves.metric === objective.metric, x: curves.x, xLabel, log, logX, trim, theme, rungs };
+  const look = {
+    mode: objective.mode,
+    objective: curves.metric === objective.metric,
+    x: curves.x,
+    xLabel,
+    log,
+    logX,
+    trim,
+    theme,
+    rungs,
+  };
   const first = useRef(look);
 
   useLayoutEffect(() => {
     const made = new CurvesPlot(root.current!, first.current, {
-      onHover: setHover,
+      onHover: (next) => setHover(next && { ...next, colour: made.colourOf(next.number) }),
       onSelect: (chosen) => handlers.current.onSelect(chosen),
       onOutside: setOutside,
       onZoom: (part) => handlers.current.onZoom(part),
     });
     plot.current = made;
-    const observer = new ResizeObserver(([entry]) => made.resize(Math.floor(entry!.contentRect.width), Math.floor(entry!.contentRect.height)));
+    const observer = new ResizeObserver(([entry]) =>
+      made.resize(Math.floor(entry!.contentRect.width), Math.floor(entry!.contentRect.height)),
+    );
     observer.observe(root.current!);
     return () => {
       observer.disconnect();
@@ -103,24 +139,61 @@ export function CurvesChart(props: CurvesChartProps) {
         onKeyDown={onKeyDown}
         aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
-      {hover && <Tooltip hover={hover} curves={curves} objective={objective} trials={trials} rank={rank.get(hover.number)} colour={plot.current!.colourOf(hover.number)} source={source} timeAttr={timeAttr} />}
+      {hover && (
+        <Tooltip
+          hover={hover}
+          curves={curves}
+          objective={objective}
+          trials={trials}
+          rank={rank.get(hover.number)}
+          colour={hover.colour}
+          source={source}
+          timeAttr={timeAttr}
+        />
+      )}
       <div className={classes.legend}>
         <span className={classes.scale}>
           rank {rank.size}
-          <i style={{ background: `linear-gradient(to right, ${palette(theme).filter((_, i) => i % 9 === 0).join(",")})` }} aria-hidden />
+          <i
+            style={{
+              background: `linear-gradient(to right, ${palette(theme)
+                .filter((_, i) => i % 9 === 0)
+                .join(",")})`,
+            }}
+            aria-hidden
+          />
           1
         </span>
-        <span><i className={classes.dot} aria-hidden /> stopped</span>
-        <span><i className={classes.ring} aria-hidden /> paused</span>
-        <span><i className={classes.cross} aria-hidden>×</i> failed</span>
-        {exploits && <span><i className={classes.diamond} aria-hidden /> took over another trial's weights</span>}
+        <span>
+          <i className={classes.dot} aria-hidden /> stopped
+        </span>
+        <span>
+          <i className={classes.ring} aria-hidden /> paused
+        </span>
+        <span>
+          <i className={classes.cross} aria-hidden>
+            ×
+          </i>{" "}
+          failed
+        </span>
+        {exploits && (
+          <span>
+            <i className={classes.diamond} aria-hidden /> took over another trial's weights
+          </span>
+        )}
         <span className={classes.hint}>
           {zoom ? (
-            <button type="button" onClick={() => onZoom(null)}>Show everything</button>
+            <button type="button" onClick={() => onZoom(null)}>
+              Show everything
+            </button>
           ) : outside > 0 ? (
-            <button type="button" onClick={() => onTrim(false)}>{outside === 1 ? "1 far-off point is" : `${outside} far-off points are`} not shown: show</button>
+            <button type="button" onClick={() => onTrim(false)}>
+              {outside === 1 ? "1 far-off point is" : `${outside} far-off points are`} not shown: show
+            </button>
           ) : !trim ? (
-            <button type="button" onClick={() => onTrim(true)}>Leave out far-off points</button>
+            <button type="button" onClick={() => onTrim(true)}>
+              Leave out far-off points
+            </button>
           ) : (
             "drag to zoom, click a curve for its trial"
           )}
@@ -147,9 +220,16 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source, timeA
   if (!series || !point) return null;
   const trial = trials.get(hover.number);
   const donor = point.exploited ? source(hover.number, point.ordinal)?.trial : undefined;
-  const x = curves.x === "time" ? `at ${duration(point.x)}` : `${timeAttr === "training_iteration" ? "iteration" : timeAttr} ${point.x}`;
+  const x =
+    curves.x === "time"
+      ? `at ${duration(point.x)}`
+      : `${timeAttr === "training_iteration" ? "iteration" : timeAttr} ${point.x}`;
   return (
-    <div className={classes.tooltip} style={{ left: hover.left, top: hover.top }} data-side={hover.left > 320 ? "left" : "right"}>
+    <div
+      className={classes.tooltip}
+      style={{ left: hover.left, top: hover.top }}
+      data-side={hover.left > 320 ? "left" : "right"}
+    >
       <div className={classes.tooltipHead}>
         <i style={{ background: colour }} aria-hidden />
         <b>Trial {hover.number}</b> {series.state}
@@ -157,9 +237,12 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source, timeA
       </div>
       <div>
         {curves.metric} <b>{metric(point.y)}</b> {x}
-        {point.ordinal > 1 && `, segment ${point.ordinal}`}{point.exploited && (donor === undefined ? ", after an exploit" : `, with the weights of trial ${donor}`)}
+        {point.ordinal > 1 && `, segment ${point.ordinal}`}
+        {point.exploited && (donor === undefined ? ", after an exploit" : `, with the weights of trial ${donor}`)}
       </div>
-      <div>best {objective.metric} <b>{metric(series.best_value)}</b></div>
+      <div>
+        best {objective.metric} <b>{metric(series.best_value)}</b>
+      </div>
       {trial && <div className={classes.tooltipParams}>{config(trial.params)}</div>}
       {trial && hasEnded(trial.state) && trial.reason && <div>{trial.reason}</div>}
     </div>

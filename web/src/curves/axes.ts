@@ -12,8 +12,15 @@ export function asAsked(_: uPlot, min: number | null, max: number | null): [numb
 }
 
 /** Our ticks in the place of uPlot's. */
-export function ownTicks(scale: Scale, horizontal: boolean): Pick<uPlot.Axis, "incrs" | "space" | "splits" | "values" | "filter"> {
-  const found = (u: uPlot, min: number, max: number) => ticks(scale, min, max, { pixels: (horizontal ? u.over.clientWidth : u.over.clientHeight) || (horizontal ? u.width : u.height), horizontal });
+export function ownTicks(
+  scale: Scale,
+  horizontal: boolean,
+): Pick<uPlot.Axis, "incrs" | "space" | "splits" | "values" | "filter"> {
+  const found = (u: uPlot, min: number, max: number) =>
+    ticks(scale, min, max, {
+      pixels: (horizontal ? u.over.clientWidth : u.over.clientHeight) || (horizontal ? u.width : u.height),
+      horizontal,
+    });
   return {
     incrs: (_u, _axis, min, max) => [Math.max(5, max - min)], // any that fits, or uPlot shows no axis; the splits do not use it
     space: 1,

@@ -19,13 +19,15 @@ function lab(hex: string): [number, number, number] {
 
 /** WCAG's contrast of two colours. */
 function contrastOf(a: string, b: string): number {
-  const [high, low] = [a, b].map((hex) => {
-    const [red, green, blue] = [1, 3, 5].map((i) => {
-      const v = parseInt(hex.slice(i, i + 2), 16) / 255;
-      return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    }) as [number, number, number];
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
-  }).sort((x, y) => y - x) as [number, number];
+  const [high, low] = [a, b]
+    .map((hex) => {
+      const [red, green, blue] = [1, 3, 5].map((i) => {
+        const v = parseInt(hex.slice(i, i + 2), 16) / 255;
+        return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+      }) as [number, number, number];
+      return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+    })
+    .sort((x, y) => y - x) as [number, number];
   return high / low;
 }
 
@@ -38,7 +40,10 @@ describe("the scale of colours", () => {
     expect(contrast[SHADES - 1]).toBeGreaterThan(0.55);
   });
 
-  it.each([["light", "#ffffff"], ["dark", "#1a1c21"]] as const)("can be seen at its worst end too (%s)", (theme, background) => {
+  it.each([
+    ["light", "#ffffff"],
+    ["dark", "#1a1c21"],
+  ] as const)("can be seen at its worst end too (%s)", (theme, background) => {
     for (const hex of palette(theme)) expect(contrastOf(hex, background)).toBeGreaterThanOrEqual(3);
     expect(contrastOf(palette(theme)[SHADES - 1]!, background)).toBeGreaterThan(9);
   });
@@ -58,10 +63,22 @@ describe("the scale of colours", () => {
 });
 
 describe("ranks", () => {
-  const trials = [[0, 0.5], [1, 0.9], [2, null], [3, 0.5], [4, 0.1], [5, NaN]].map(([number, best_value]) => ({ number: number!, best_value: best_value ?? null }));
+  const trials = [
+    [0, 0.5],
+    [1, 0.9],
+    [2, null],
+    [3, 0.5],
+    [4, 0.1],
+    [5, NaN],
+  ].map(([number, best_value]) => ({ number: number!, best_value: best_value ?? null }));
 
   it("shares ranks between equal values and gives none to trials without a value", () => {
-    expect([...ranks(trials, "max")]).toEqual([[1, 1], [0, 2], [3, 2], [4, 4]]);
+    expect([...ranks(trials, "max")]).toEqual([
+      [1, 1],
+      [0, 2],
+      [3, 2],
+      [4, 4],
+    ]);
     expect(ranks(trials, "min").get(4)).toBe(1);
   });
 

@@ -90,7 +90,13 @@ function toHex(stop: Stop): string {
     chroma = Math.max(0, chroma - 0.005);
     rgb = toLinear({ ...stop, chroma });
   }
-  return `#${rgb.map((v) => Math.round(255 * encode(Math.min(1, Math.max(0, v)))).toString(16).padStart(2, "0")).join("")}`;
+  return `#${rgb
+    .map((v) =>
+      Math.round(255 * encode(Math.min(1, Math.max(0, v))))
+        .toString(16)
+        .padStart(2, "0"),
+    )
+    .join("")}`;
 }
 
 function toLinear({ lightness, chroma, hue }: Stop): [number, number, number] {

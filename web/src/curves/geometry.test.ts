@@ -1,13 +1,16 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
-import { fold, nothing, random, story } from "../test/run";
+import { after, nothing, random, story } from "../test/run";
 import { donorPoint, extent, holds, inView, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
 
 type Cause = Series["segments"][number]["cause"];
 
 function series(number: number, ...segments: [number[], (number | null)[], Cause?][]): Series {
   return {
-    trial_id: `trl_${number}`, number, state: "running", best_value: null,
+    trial_id: `trl_${number}`,
+    number,
+    state: "running",
+    best_value: null,
     segments: segments.map(([x, y, cause], i) => ({ ordinal: i + 1, cause: cause ?? (i ? "resume" : "start"), x, y })),
   };
 }
@@ -17,28 +20,70 @@ const Y: Axis = { range: { min: 0, max: 1 }, log: false, from: 100, to: 0 };
 
 describe("layOut", () => {
   it("lifts the pen at gaps and where a segment begins anew", () => {
-    const [line] = layOut([series(0, [[1, 2, 3], [0, null, 1]], [[3], [0.5], "retry"])], X, Y, "step");
+    const [line] = layOut(
+      [
+        series(
+          0,
+          [
+            [1, 2, 3],
+            [0, null, 1],
+          ],
+          [[3], [0.5], "retry"],
+        ),
+      ],
+      X,
+      Y,
+      "step",
+    );
     expect([...line!.points]).toEqual([10, 100, 20, NaN, 30, 0, NaN, NaN, 30, 50, NaN, NaN]);
   });
 
   it("goes on over a pause in steps, but not in time", () => {
-    const paused = [series(0, [[1, 2], [0, 1]], [[3], [0.5]])];
+    const paused = [
+      series(
+        0,
+        [
+          [1, 2],
+          [0, 1],
+        ],
+        [[3], [0.5]],
+      ),
+    ];
     expect([...layOut(paused, X, Y, "step")[0]!.points]).toEqual([10, 100, 20, 0, 30, 50, NaN, NaN]);
     expect([...layOut(paused, X, Y, "time")[0]!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, NaN, NaN]);
   });
 
   it.each(["step", "time"] as const)("breaks at an exploit, and marks where it goes on (%s)", (axis) => {
-    const bred = series(0, [[1, 2], [0, 1]], [[3, 4], [0.5, 0.5], "exploit"], [[5], [0.25], "exploit"]);
+    const bred = series(
+      0,
+      [
+        [1, 2],
+        [0, 1],
+      ],
+      [[3, 4], [0.5, 0.5], "exploit"],
+      [[5], [0.25], "exploit"],
+    );
     const [line] = layOut([bred], X, Y, axis);
     expect([...line!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, 40, 50, NaN, NaN, 50, 75, NaN, NaN]);
-    expect(line!.exploits).toEqual([{ at: 3, ordinal: 2 }, { at: 6, ordinal: 3 }]);
+    expect(line!.exploits).toEqual([
+      { at: 3, ordinal: 2 },
+      { at: 6, ordinal: 3 },
+    ]);
     expect(line!.exploits.map(({ at }) => pointAt(bred, at, axis)?.exploited)).toEqual([true, true]);
     expect(pointAt(bred, 4, axis)).toEqual({ x: 4, y: 0.5, ordinal: 2, exploited: false });
   });
 
   it("finds the donor's point that an exploit went on from", () => {
-    const donor = series(1, [[1, 2, 3, 4], [0.1, 0.2, null, 0.4]], [[5, 6], [0.5, 0.6], "exploit"]);
-    const at = (iteration: number, ordinal: number | null) => donorPoint(donor, { trial: 1, ordinal, iteration }, Infinity, "step");
+    const donor = series(
+      1,
+      [
+        [1, 2, 3, 4],
+        [0.1, 0.2, null, 0.4],
+      ],
+      [[5, 6], [0.5, 0.6], "exploit"],
+    );
+    const at = (iteration: number, ordinal: number | null) =>
+      donorPoint(donor, { trial: 1, ordinal, iteration }, Infinity, "step");
     expect(at(4, 1)).toBe(3);
     expect(at(3, 1)).toBe(1);
     expect(at(6, 1)).toBe(3);
@@ -55,7 +100,7 @@ describe("layOut", () => {
   });
 
   it("gives indexes that pointAt takes back to the reported point", () => {
-    const curves = fold(nothing(), story(20, 3)).byStep.series;
+    const curves = after(nothing(), story(20, 3)).byStep.series;
     layOut(curves, X, Y, "step").forEach((line, i) => {
       for (let at = 0; at < line.points.length / 2; at++) {
         const point = pointAt(curves[i]!, at, "step");
@@ -68,7 +113,29 @@ describe("layOut", () => {
 
 describe("inView", () => {
   it("sees a line that passes through, also with no point inside", () => {
-    const through = layOut([series(0, [[-5, 15], [0.5, 0.5]]), series(1, [[-5, 15], [1.5, 1.2]]), series(2, [[11, 12], [0, 1]]), series(3, [[-2, 5], [0.5, 1.5]])], X, Y, "step");
+    const through = layOut(
+      [
+        series(0, [
+          [-5, 15],
+          [0.5, 0.5],
+        ]),
+        series(1, [
+          [-5, 15],
+          [1.5, 1.2],
+        ]),
+        series(2, [
+          [11, 12],
+          [0, 1],
+        ]),
+        series(3, [
+          [-2, 5],
+          [0.5, 1.5],
+        ]),
+      ],
+      X,
+      Y,
+      "step",
+    );
     expect(through.map((line) => inView(line, 100, 100))).toEqual([true, false, false, true]);
     expect(inView(layOut([series(4, [[1], [null]])], X, Y, "step")[0]!, 100, 100)).toBe(false);
   });
@@ -85,7 +152,25 @@ describe("holds", () => {
 });
 
 describe("nearest", () => {
-  const lines = layOut([series(0, [[0, 10], [0, 0]]), series(1, [[0, 10], [0.5, 0.5]]), series(2, [[2, 8], [1, null]])], X, Y, "step");
+  const lines = layOut(
+    [
+      series(0, [
+        [0, 10],
+        [0, 0],
+      ]),
+      series(1, [
+        [0, 10],
+        [0.5, 0.5],
+      ]),
+      series(2, [
+        [2, 8],
+        [1, null],
+      ]),
+    ],
+    X,
+    Y,
+    "step",
+  );
 
   it("finds the line that passes closest, between its points too", () => {
     expect(nearest(lines, 48, 60, 24)).toMatchObject({ number: 1, at: 0 });
@@ -99,14 +184,39 @@ describe("nearest", () => {
   });
 
   it("prefers the line that is drawn on top", () => {
-    const same = layOut([series(3, [[0, 10], [0.5, 0.5]]), series(4, [[0, 10], [0.5, 0.5]])], X, Y, "step");
+    const same = layOut(
+      [
+        series(3, [
+          [0, 10],
+          [0.5, 0.5],
+        ]),
+        series(4, [
+          [0, 10],
+          [0.5, 0.5],
+        ]),
+      ],
+      X,
+      Y,
+      "step",
+    );
     expect(nearest(same, 50, 50, 24)?.number).toBe(4);
   });
 });
 
 describe("extent", () => {
-  const many = Array.from({ length: 30 }, (_, i) => series(i, [[1, 2], [0.6 + 0.001 * i, 0.7]]));
-  const diverged = [...many, series(99, [[1, 2], [0.5, 1e9]])];
+  const many = Array.from({ length: 30 }, (_, i) =>
+    series(i, [
+      [1, 2],
+      [0.6 + 0.001 * i, 0.7],
+    ]),
+  );
+  const diverged = [
+    ...many,
+    series(99, [
+      [1, 2],
+      [0.5, 1e9],
+    ]),
+  ];
 
   it("shows everything with a little room", () => {
     const view = extent(many, { log: false, logX: false, trim: null })!;
@@ -140,24 +250,45 @@ describe("extent", () => {
   });
 
   it("leaves out what lies at or before zero of a horizontal log axis", () => {
-    const view = extent([series(0, [[0, 1, 10], [5, 0.5, 0.6]])], { log: false, logX: true, trim: null })!;
+    const view = extent(
+      [
+        series(0, [
+          [0, 1, 10],
+          [5, 0.5, 0.6],
+        ]),
+      ],
+      { log: false, logX: true, trim: null },
+    )!;
     expect(view.points).toEqual({ x: { min: 1, max: 10 }, y: { min: 0.5, max: 0.6 } });
     expect(view.x.min).toBeGreaterThan(0.9);
   });
 
   it("is much the same where quartiles come from a sample", () => {
     const next = random(9);
-    const large = Array.from({ length: 60 }, (_, i) => series(i, [Array.from({ length: 500 }, (_, k) => k), Array.from({ length: 500 }, () => 0.5 + 0.3 * next())]));
+    const large = Array.from({ length: 60 }, (_, i) =>
+      series(i, [Array.from({ length: 500 }, (_, k) => k), Array.from({ length: 500 }, () => 0.5 + 0.3 * next())]),
+    );
     const view = extent([...large, series(99, [[1], [1e6]])], { log: false, logX: false, trim: "min" })!;
     expect(view.outside).toBe(1);
     expect(view.y.max).toBeLessThan(1);
   });
 
   it("is positive on a log axis, has some height for one value, and is nothing without points", () => {
-    const view = extent([series(0, [[1, 2, 3], [-1, 0, 0.5]])], { log: true, logX: false, trim: null })!;
+    const view = extent(
+      [
+        series(0, [
+          [1, 2, 3],
+          [-1, 0, 0.5],
+        ]),
+      ],
+      { log: true, logX: false, trim: null },
+    )!;
     expect(view.y.min).toBeGreaterThan(0);
     expect(view.y.max).toBeGreaterThan(view.y.min);
-    expect(extent([series(0, [[4], [0]])], { log: false, logX: false, trim: "max" })!.y).toEqual({ min: -0.5, max: 0.5 });
+    expect(extent([series(0, [[4], [0]])], { log: false, logX: false, trim: "max" })!.y).toEqual({
+      min: -0.5,
+      max: 0.5,
+    });
     expect(extent([series(0, [[1], [null]])], { log: false, logX: false, trim: "max" })).toBeNull();
   });
 });

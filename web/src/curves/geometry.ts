@@ -96,7 +96,10 @@ export function inView({ points }: Line, width: number, height: number): boolean
 /** Return whether the line from (x0, y0) to (x1, y1) passes through the box from (0, 0) to (width, height). */
 function crosses(x0: number, y0: number, x1: number, y1: number, width: number, height: number): boolean {
   let [from, to] = [0, 1];
-  for (const [start, delta, size] of [[x0, x1 - x0, width], [y0, y1 - y0, height]] as const) {
+  for (const [start, delta, size] of [
+    [x0, x1 - x0, width],
+    [y0, y1 - y0, height],
+  ] as const) {
     if (delta === 0) {
       if (start < 0 || start > size) return false;
       continue;
@@ -175,7 +178,12 @@ export function pointAt(series: Series, at: number, axis: XAxis): Point | null {
   let left = at;
   for (const [k, segment] of series.segments.entries()) {
     if (left < segment.x.length) {
-      return { x: segment.x[left]!, y: segment.y[left] ?? null, ordinal: segment.ordinal, exploited: left === 0 && segment.cause === "exploit" };
+      return {
+        x: segment.x[left]!,
+        y: segment.y[left] ?? null,
+        ordinal: segment.ordinal,
+        exploited: left === 0 && segment.cause === "exploit",
+      };
     }
     left -= segment.x.length + gap(series, k, axis);
     if (left < 0) return null;

@@ -2,22 +2,47 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Series } from "../api/types";
 import { CurvesPlot, type Look, type PlotData } from "./plot";
 
-const LOOK: Look = { mode: "max", objective: true, x: "step", xLabel: "iteration", log: false, logX: false, trim: true, theme: "light", rungs: [] };
+const LOOK: Look = {
+  mode: "max",
+  objective: true,
+  x: "step",
+  xLabel: "iteration",
+  log: false,
+  logX: false,
+  trim: true,
+  theme: "light",
+  rungs: [],
+};
 
 function curve(number: number, length: number, top = 0.5): Series {
   const x = Array.from({ length }, (_, i) => i + 1);
-  return { trial_id: `trl_${number}`, number, state: "running", best_value: top, segments: [{ ordinal: 1, cause: "start", x, y: x.map((i) => (top * i) / 100) }] };
+  return {
+    trial_id: `trl_${number}`,
+    number,
+    state: "running",
+    best_value: top,
+    segments: [{ ordinal: 1, cause: "start", x, y: x.map((i) => (top * i) / 100) }],
+  };
 }
 
 const NO_SOURCE = () => undefined;
 const RANK = new Map(Array.from({ length: 30 }, (_, i) => [i, i + 1]));
-const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotData => ({ series, rank: RANK, source: NO_SOURCE, live: true, ...fields });
+const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotData => ({
+  series,
+  rank: RANK,
+  source: NO_SOURCE,
+  live: true,
+  ...fields,
+});
 const handlers = { onHover: () => {}, onSelect: () => {}, onOutside: () => {}, onZoom: () => {} };
 
 /** A canvas that takes every call and draws nothing. */
 function context(): CanvasRenderingContext2D {
   const fields: Record<string | symbol, unknown> = { measureText: () => ({ width: 30 }) };
-  return new Proxy(fields, { get: (own, name) => own[name] ?? (() => undefined), set: (own, name, value) => ((own[name] = value), true) }) as unknown as CanvasRenderingContext2D;
+  return new Proxy(fields, {
+    get: (own, name) => own[name] ?? (() => undefined),
+    set: (own, name, value) => ((own[name] = value), true),
+  }) as unknown as CanvasRenderingContext2D;
 }
 
 let plot: CurvesPlot;
@@ -25,7 +50,15 @@ let plot: CurvesPlot;
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "requestAnimationFrame", "cancelAnimationFrame"] });
   vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockImplementation(context as never);
-  vi.stubGlobal("Path2D", class { moveTo() {} lineTo() {} rect() {} arc() {} });
+  vi.stubGlobal(
+    "Path2D",
+    class {
+      moveTo() {}
+      lineTo() {}
+      rect() {}
+      arc() {}
+    },
+  );
   const root = document.createElement("div");
   document.body.append(root);
   plot = new CurvesPlot(root, LOOK, handlers);

@@ -13,7 +13,19 @@ import type { Mode, Series, XAxis } from "../api/types";
 import { clear } from "../charts/canvas";
 import { asAsked, LOG, ownTicks } from "./axes";
 import { palette, shade, shareOfRank, type Theme } from "./colours";
-import { donorPoint, extent, holds, inView, layOutOne, nearest, type Axis, type Extent, type Line, type Range, type Source } from "./geometry";
+import {
+  donorPoint,
+  extent,
+  holds,
+  inView,
+  layOutOne,
+  nearest,
+  type Axis,
+  type Extent,
+  type Line,
+  type Range,
+  type Source,
+} from "./geometry";
 
 export interface Look {
   /** The objective's: far-off values on its worse side may be left out. */
@@ -71,8 +83,20 @@ const FRAME_POINTS = 20_000;
 const HEADROOM = 0.08;
 
 const INK: Record<Theme, { axis: string; grid: string; halo: string; failed: string; rung: string }> = {
-  light: { axis: "#5c6470", grid: "rgba(20, 30, 50, 0.07)", halo: "#ffffff", failed: "#c92a2a", rung: "rgba(60, 75, 110, 0.35)" },
-  dark: { axis: "#9aa3b2", grid: "rgba(255, 255, 255, 0.07)", halo: "#16181d", failed: "#ff8787", rung: "rgba(190, 205, 240, 0.35)" },
+  light: {
+    axis: "#5c6470",
+    grid: "rgba(20, 30, 50, 0.07)",
+    halo: "#ffffff",
+    failed: "#c92a2a",
+    rung: "rgba(60, 75, 110, 0.35)",
+  },
+  dark: {
+    axis: "#9aa3b2",
+    grid: "rgba(255, 255, 255, 0.07)",
+    halo: "#16181d",
+    failed: "#ff8787",
+    rung: "rgba(190, 205, 240, 0.35)",
+  },
 };
 
 export class CurvesPlot {
@@ -186,7 +210,13 @@ export class CurvesPlot {
   private build(): void {
     const ink = INK[this.look.theme];
     const font = `11px ${getComputedStyle(this.root).fontFamily || "sans-serif"}`;
-    const axis = { stroke: ink.axis, font, labelFont: font, grid: { stroke: ink.grid, width: 1 }, ticks: { show: false } };
+    const axis = {
+      stroke: ink.axis,
+      font,
+      labelFont: font,
+      grid: { stroke: ink.grid, width: 1 },
+      ticks: { show: false },
+    };
     const { x, log, logX } = this.look;
     this.plot = new uPlot(
       {
@@ -197,7 +227,15 @@ export class CurvesPlot {
         scales: { x: { time: false, range: asAsked, ...(logX && LOG) }, y: { range: asAsked, ...(log && LOG) } },
         series: [{}, { show: true, stroke: "transparent", points: { show: false } }],
         axes: [
-          { ...axis, size: 24, gap: 5, label: this.look.xLabel, labelSize: 16, labelGap: 0, ...ownTicks(logX ? "log" : x === "time" ? "time" : "count", true) },
+          {
+            ...axis,
+            size: 24,
+            gap: 5,
+            label: this.look.xLabel,
+            labelSize: 16,
+            labelGap: 0,
+            ...ownTicks(logX ? "log" : x === "time" ? "time" : "count", true),
+          },
           { ...axis, size: 58, gap: 6, ...ownTicks(log ? "log" : "linear", false) },
         ],
         cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: true, uni: 20, setScale: false } },
@@ -208,7 +246,10 @@ export class CurvesPlot {
           setSelect: [(u) => this.zoom(u)],
         },
       },
-      [[1, 2], [1, 1]],
+      [
+        [1, 2],
+        [1, 1],
+      ],
       this.root,
     );
   }
@@ -233,20 +274,37 @@ export class CurvesPlot {
     const { left, top, width, height } = u.select;
     if (width <= 0 && height <= 0) return;
     const [across, down] = [u.over.clientWidth, u.over.clientHeight];
-    const part = (from: number, size: number, whole: number): [number, number] => (size <= 0 || size >= whole ? [0, whole] : [from, from + size]);
+    const part = (from: number, size: number, whole: number): [number, number] =>
+      size <= 0 || size >= whole ? [0, whole] : [from, from + size];
     const [[x0, x1], [y0, y1]] = [part(left, width, across), part(top, height, down)];
     const value = (pixel: number, scale: "x" | "y") => u.posToVal(pixel, scale);
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    this.handlers.onZoom({ x: { min: value(x0, "x"), max: value(x1, "x") }, y: { min: value(y1, "y"), max: value(y0, "y") } });
+    this.handlers.onZoom({
+      x: { min: value(x0, "x"), max: value(x1, "x") },
+      y: { min: value(y1, "y"), max: value(y0, "y") },
+    });
   }
 
   /** Fit the axes to the curves where they do not already; says whether that has drawn everything. */
   private fit(): boolean {
     const { view, shown, data, look } = this;
     if (!view) return false;
-    if (data.live && shown && holds(shown.x, view.x, view.points.x, look.logX) && holds(shown.y, view.y, view.points.y, look.log)) return false;
+    if (
+      data.live &&
+      shown &&
+      holds(shown.x, view.x, view.points.x, look.logX) &&
+      holds(shown.y, view.y, view.points.y, look.log)
+    )
+      return false;
     const x = data.live ? { ...view.x, max: view.x.max + HEADROOM * (view.x.max - Math.max(0, view.x.min)) } : view.x;
-    if (shown && shown.x.min === x.min && shown.x.max === x.max && shown.y.min === view.y.min && shown.y.max === view.y.max) return false;
+    if (
+      shown &&
+      shown.x.min === x.min &&
+      shown.x.max === x.max &&
+      shown.y.min === view.y.min &&
+      shown.y.max === view.y.max
+    )
+      return false;
     this.scale({ x, y: view.y });
     return true;
   }
@@ -256,7 +314,13 @@ export class CurvesPlot {
     const { plot } = this;
     if (!plot) return;
     plot.batch(() => {
-      plot.setData([[shown.x.min, shown.x.max], [shown.y.max, shown.y.min]], false);
+      plot.setData(
+        [
+          [shown.x.min, shown.x.max],
+          [shown.y.max, shown.y.min],
+        ],
+        false,
+      );
       plot.setScale("x", shown.x);
       plot.setScale("y", shown.y);
     });
@@ -328,9 +392,12 @@ export class CurvesPlot {
     this.layOutAll(axes);
     if (changed.length > 0) {
       this.drawn.alone += changed.length;
-      const context = (this.lower.getContext("2d"))!;
+      const context = this.lower.getContext("2d")!;
       const numbers = new Set(changed.map((one) => one.number));
-      this.strokeLines(context, this.lines.filter((line) => numbers.has(line.number)));
+      this.strokeLines(
+        context,
+        this.lines.filter((line) => numbers.has(line.number)),
+      );
       this.drawUpper();
     }
     if (changed.length > 0 || colours) this.settling ??= setTimeout(() => this.draw(true), SETTLE_MS);
@@ -351,7 +418,8 @@ export class CurvesPlot {
     }
     this.strokeLines(context, piece);
     this.drawArrows(context);
-    for (const line of this.lines) if (this.bySeries.get(line.number)?.state === "failed") this.drawEnd(context, line, 1);
+    for (const line of this.lines)
+      if (this.bySeries.get(line.number)?.state === "failed") this.drawEnd(context, line, 1);
   }
 
   /** Lines come from the worst to the best, so those of one shade follow each other and are one stroke. */
@@ -384,7 +452,12 @@ export class CurvesPlot {
     context.setLineDash([4, 4]);
     let free = -Infinity;
     for (const level of rungs) {
-      const at = Math.round(logX ? x.to * (Math.log(level / x.range.min) / Math.log(x.range.max / x.range.min)) : (x.to * (level - x.range.min)) / (x.range.max - x.range.min)) + 0.5;
+      const at =
+        Math.round(
+          logX
+            ? x.to * (Math.log(level / x.range.min) / Math.log(x.range.max / x.range.min))
+            : (x.to * (level - x.range.min)) / (x.range.max - x.range.min),
+        ) + 0.5;
       if (!(at >= 0 && at <= x.to)) continue;
       context.beginPath();
       context.moveTo(at, 0);
@@ -418,14 +491,24 @@ export class CurvesPlot {
     const from = first === undefined ? null : donorPoint(donor.series, source, first, this.look.x);
     if (from === null) return;
     const { points } = donor.line;
-    arrow(context, points[2 * from]!, points[2 * from + 1]!, line.points[2 * at]!, line.points[2 * at + 1]!, this.colourOf(source.trial), width);
+    arrow(
+      context,
+      points[2 * from]!,
+      points[2 * from + 1]!,
+      line.points[2 * at]!,
+      line.points[2 * at + 1]!,
+      this.colourOf(source.trial),
+      width,
+    );
   }
 
   private drawUpper(): void {
     const axes = this.axes();
     if (!axes) return;
     const context = clear(this.upper, axes.x.to, axes.y.from);
-    const marked = [this.selected, this.marked].filter((number, i, all) => number !== null && all.indexOf(number) === i);
+    const marked = [this.selected, this.marked].filter(
+      (number, i, all) => number !== null && all.indexOf(number) === i,
+    );
     // One that lies outside of what is zoomed to must not fade what is seen.
     const lines = marked
       .map((number) => this.lines.find((line) => line.number === number))
@@ -433,7 +516,10 @@ export class CurvesPlot {
     this.lower.style.opacity = lines.length ? FADED : "1";
     context.lineJoin = context.lineCap = "round";
     for (const line of lines) {
-      for (const [width, colour] of [[6, INK[this.look.theme].halo], [2.5, this.colourOf(line.number)]] as const) {
+      for (const [width, colour] of [
+        [6, INK[this.look.theme].halo],
+        [2.5, this.colourOf(line.number)],
+      ] as const) {
         context.beginPath();
         trace(context, line.points);
         context.lineWidth = width;
@@ -545,7 +631,15 @@ function trace(context: CanvasRenderingContext2D, points: Float64Array): void {
 }
 
 /** A dotted line with a head at its end. */
-function arrow(context: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number, colour: string, width: number): void {
+function arrow(
+  context: CanvasRenderingContext2D,
+  x0: number,
+  y0: number,
+  x1: number,
+  y1: number,
+  colour: string,
+  width: number,
+): void {
   if ([x0, y0, x1, y1].some(Number.isNaN)) return;
   const length = Math.hypot(x1 - x0, y1 - y0);
   context.save();
@@ -578,7 +672,10 @@ function markExploits(context: CanvasRenderingContext2D, { points, exploits }: L
   for (const { at } of exploits) {
     const [x, y] = [points[2 * at]!, points[2 * at + 1]!];
     if (Number.isNaN(y)) continue;
-    for (const [r, colour] of [[5 * size, halo], [3.6 * size, fill]] as const) {
+    for (const [r, colour] of [
+      [5 * size, halo],
+      [3.6 * size, fill],
+    ] as const) {
       context.beginPath();
       context.moveTo(x - r, y);
       context.lineTo(x, y - r);

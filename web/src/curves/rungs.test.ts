@@ -2,12 +2,19 @@ import { describe, expect, it } from "vitest";
 import { rungLevels } from "./rungs";
 
 const of = (scheduler: Record<string, unknown>, max_t: number | null = null, time_attr = "training_iteration") =>
-  rungLevels({ scheduler: { type: "auto" }, resolved: { scheduler, search: null, constraints: {}, budget: null }, max_t, time_attr });
+  rungLevels({
+    scheduler: { type: "auto" },
+    resolved: { scheduler, search: null, constraints: {}, budget: null },
+    max_t,
+    time_attr,
+  });
 
 describe("rungs", () => {
   it("lie at the grace period times powers of the reduction factor, below the longest trial", () => {
     expect(of({ type: "asha", max_t: 27, grace_period: 1, reduction_factor: 3 })).toEqual([1, 3, 9]);
-    expect(of({ type: "asha_promotion", max_t: null, grace_period: 2, reduction_factor: 4 }, 200)).toEqual([2, 8, 32, 128]);
+    expect(of({ type: "asha_promotion", max_t: null, grace_period: 2, reduction_factor: 4 }, 200)).toEqual([
+      2, 8, 32, 128,
+    ]);
     expect(of({ type: "hyperband", max_t: 81, reduction_factor: 3 })).toEqual([1, 3, 9, 27]);
   });
 
@@ -18,6 +25,13 @@ describe("rungs", () => {
   });
 
   it("come from what was asked for where an older version has not said what it means", () => {
-    expect(rungLevels({ scheduler: { type: "asha", max_t: 9, grace_period: 1, reduction_factor: 3 }, resolved: null, max_t: null, time_attr: "training_iteration" })).toEqual([1, 3]);
+    expect(
+      rungLevels({
+        scheduler: { type: "asha", max_t: 9, grace_period: 1, reduction_factor: 3 },
+        resolved: null,
+        max_t: null,
+        time_attr: "training_iteration",
+      }),
+    ).toEqual([1, 3]);
   });
 });

@@ -9,7 +9,12 @@ const MOST = 40;
  * Return the levels of all brackets up to the longest trial, in rising order. Empty for other schedulers, and where the
  * rungs are not counted in reports, which the step axis is.
  */
-export function rungLevels({ resolved, scheduler, max_t, time_attr }: Pick<Experiment, "resolved" | "scheduler" | "max_t" | "time_attr">): number[] {
+export function rungLevels({
+  resolved,
+  scheduler,
+  max_t,
+  time_attr,
+}: Pick<Experiment, "resolved" | "scheduler" | "max_t" | "time_attr">): number[] {
   const options = resolved?.scheduler ?? scheduler;
   if (!HALVING.has(options["type"]) || time_attr !== "training_iteration") return [];
   const grace = positive(options["grace_period"]) ?? 1;

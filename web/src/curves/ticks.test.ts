@@ -3,28 +3,47 @@ import { random } from "../test/run";
 import { labelSize, ticks, timeTick, type Room, type Scale } from "./ticks";
 
 const ROOMS: Room[] = [
-  { pixels: 320, horizontal: false }, { pixels: 90, horizontal: false }, { pixels: 900, horizontal: true }, { pixels: 250, horizontal: true },
+  { pixels: 320, horizontal: false },
+  { pixels: 90, horizontal: false },
+  { pixels: 900, horizontal: true },
+  { pixels: 250, horizontal: true },
 ];
 
 function pixelOf(scale: Scale, value: number, min: number, max: number, pixels: number): number {
-  return scale === "log" ? (Math.log(value / min) / Math.log(max / min)) * pixels : ((value - min) / (max - min)) * pixels;
+  return scale === "log"
+    ? (Math.log(value / min) / Math.log(max / min)) * pixels
+    : ((value - min) / (max - min)) * pixels;
 }
 
 /** What must hold for every axis: it ends, rises, stays inside, and no two labels touch or say the same. */
 function check(scale: Scale, min: number, max: number, room: Room): void {
   const { at, labels } = ticks(scale, min, max, room);
   const must = (holds: boolean, what: string) => {
-    if (!holds) throw new Error(`${what}: ${scale} ${min} to ${max} on ${room.pixels} px gives ${at.join(" ")} with ${labels.join(" ")}`);
+    if (!holds)
+      throw new Error(
+        `${what}: ${scale} ${min} to ${max} on ${room.pixels} px gives ${at.join(" ")} with ${labels.join(" ")}`,
+      );
   };
   must(at.length <= 250 && labels.length === at.length, "too many ticks");
-  must(at.every((value, i) => i === 0 || value > at[i - 1]!), "not in rising order");
+  must(
+    at.every((value, i) => i === 0 || value > at[i - 1]!),
+    "not in rising order",
+  );
   const slack = (max - min) * 1e-6;
-  must(at.every((value) => value >= min - slack && value <= max + slack), "outside of the axis");
-  const said = labels.flatMap((label, i) => (label ? [{ label, pixel: pixelOf(scale, at[i]!, min, max, room.pixels) }] : []));
+  must(
+    at.every((value) => value >= min - slack && value <= max + slack),
+    "outside of the axis",
+  );
+  const said = labels.flatMap((label, i) =>
+    label ? [{ label, pixel: pixelOf(scale, at[i]!, min, max, room.pixels) }] : [],
+  );
   must(said.length > 0, "no label");
   must(new Set(said.map((one) => one.label)).size === said.length, "the same label twice");
   const need = (i: number) => (labelSize(said[i]!.label, room) + labelSize(said[i - 1]!.label, room)) / 2;
-  must(said.every((one, i) => i === 0 || one.pixel - said[i - 1]!.pixel >= need(i) - 1e-6), "labels touch");
+  must(
+    said.every((one, i) => i === 0 || one.pixel - said[i - 1]!.pixel >= need(i) - 1e-6),
+    "labels touch",
+  );
 }
 
 describe("ticks", () => {
@@ -39,32 +58,77 @@ describe("ticks", () => {
     }
   });
 
-  it.each(["linear", "log", "count", "time"] as const)("are few, in order, inside, and never touch, on any %s axis", (scale) => {
-    const next = random(11);
-    for (let i = 0; i < 4000; i++) {
-      const positive = scale !== "linear";
-      const from = (positive ? 1 : next() < 0.5 ? -1 : 1) * 10 ** (scale === "time" || scale === "count" ? 7 * next() : 24 * next() - 12);
-      const low = scale === "count" || scale === "time" ? (next() < 0.4 ? 0 : Math.floor(from)) : from;
-      // From a sliver of the value itself to many times of it.
-      const span = Math.max(Math.abs(low) * 10 ** (12 * next() - 8), scale === "count" ? 2 : scale === "time" ? 0.05 : 0);
-      check(scale, low, low + span, ROOMS[i % ROOMS.length]!);
-    }
-  });
+  it.each(["linear", "log", "count", "time"] as const)(
+    "are few, in order, inside, and never touch, on any %s axis",
+    (scale) => {
+      const next = random(11);
+      for (let i = 0; i < 4000; i++) {
+        const positive = scale !== "linear";
+        const from =
+          (positive ? 1 : next() < 0.5 ? -1 : 1) *
+          10 ** (scale === "time" || scale === "count" ? 7 * next() : 24 * next() - 12);
+        const low = scale === "count" || scale === "time" ? (next() < 0.4 ? 0 : Math.floor(from)) : from;
+        // From a sliver of the value itself to many times of it.
+        const span = Math.max(
+          Math.abs(low) * 10 ** (12 * next() - 8),
+          scale === "count" ? 2 : scale === "time" ? 0.05 : 0,
+        );
+        check(scale, low, low + span, ROOMS[i % ROOMS.length]!);
+      }
+    },
+  );
 
   it("give one tick where there is one value, and none where there is no range", () => {
     expect(ticks("linear", 3, 3, ROOMS[0]!)).toEqual({ at: [3], labels: ["3"] });
     expect(ticks("log", 0.5, 0.5, ROOMS[0]!).at).toHaveLength(1);
-    for (const [min, max] of [[NaN, 1], [0, Infinity], [2, 1]] as const) expect(ticks("linear", min, max, ROOMS[0]!).at).toEqual([]);
+    for (const [min, max] of [
+      [NaN, 1],
+      [0, Infinity],
+      [2, 1],
+    ] as const)
+      expect(ticks("linear", min, max, ROOMS[0]!).at).toEqual([]);
   });
 
   it("stand at round numbers", () => {
-    expect(ticks("linear", 0.08, 1.01, ROOMS[0]!).labels).toEqual(["0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1.0"]);
+    expect(ticks("linear", 0.08, 1.01, ROOMS[0]!).labels).toEqual([
+      "0.1",
+      "0.2",
+      "0.3",
+      "0.4",
+      "0.5",
+      "0.6",
+      "0.7",
+      "0.8",
+      "0.9",
+      "1.0",
+    ]);
     expect(ticks("count", 0, 27, ROOMS[3]!).labels).toEqual(["0", "5", "10", "15", "20", "25"]);
     expect(ticks("log", 0.9, 30, ROOMS[2]!).labels.filter(Boolean)).toContain("10");
-    expect(ticks("time", 0, 620, ROOMS[2]!).labels).toEqual(["0", "1 min", "2 min", "3 min", "4 min", "5 min", "6 min", "7 min", "8 min", "9 min", "10 min"]);
+    expect(ticks("time", 0, 620, ROOMS[2]!).labels).toEqual([
+      "0",
+      "1 min",
+      "2 min",
+      "3 min",
+      "4 min",
+      "5 min",
+      "6 min",
+      "7 min",
+      "8 min",
+      "9 min",
+      "10 min",
+    ]);
   });
 
   it("label times shortly", () => {
-    expect([0, 0.5, 10, 60, 90, 3600, 5400, 86_400].map(timeTick)).toEqual(["0", "0.5 s", "10 s", "1 min", "1 min 30 s", "1 h", "1 h 30 min", "1 d"]);
+    expect([0, 0.5, 10, 60, 90, 3600, 5400, 86_400].map(timeTick)).toEqual([
+      "0",
+      "0.5 s",
+      "10 s",
+      "1 min",
+      "1 min 30 s",
+      "1 h",
+      "1 h 30 min",
+      "1 d",
+    ]);
   });
 });

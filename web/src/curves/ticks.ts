@@ -30,8 +30,20 @@ const [MINUTE, HOUR, DAY] = [60, 3600, 86_400];
 
 /** Distances between ticks that people can count in, in seconds. */
 const TIME_STEPS = [
-  0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30,
-  ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR),
+  0.01,
+  0.02,
+  0.05,
+  0.1,
+  0.2,
+  0.5,
+  1,
+  2,
+  5,
+  10,
+  15,
+  30,
+  ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE),
+  ...[1, 2, 3, 6, 12].map((n) => n * HOUR),
   ...[1, 2, 7, 14, 30, 60, 120, 365, 730, 3650].map((n) => n * DAY),
 ];
 
@@ -44,7 +56,9 @@ export function ticks(scale: Scale, min: number, max: number, room: Room): Ticks
 
 export function timeTick(seconds: number): string {
   if (seconds === 0) return "0";
-  return seconds < 10 ? `${Number(seconds.toPrecision(3))} s` : duration(seconds).replace(" 0 min", "").replace(" 0 h", "");
+  return seconds < 10
+    ? `${Number(seconds.toPrecision(3))} s`
+    : duration(seconds).replace(" 0 min", "").replace(" 0 h", "");
 }
 
 /** Pixels that a label takes along the axis, with the room to its neighbour. */
@@ -53,7 +67,13 @@ export function labelSize(label: string, { horizontal }: Room): number {
 }
 
 /** Ticks at the multiples of the smallest step whose labels do not touch. */
-function stepTicks(min: number, max: number, room: Room, steps: Iterable<number>, say: ((value: number) => string) | null): Ticks {
+function stepTicks(
+  min: number,
+  max: number,
+  room: Room,
+  steps: Iterable<number>,
+  say: ((value: number) => string) | null,
+): Ticks {
   if (max - min <= 4 * Number.EPSILON * Math.max(Math.abs(min), Math.abs(max))) return single(min, say);
   for (const step of steps) {
     if ((max - min) / step > MAX_TICKS) continue;
@@ -105,7 +125,11 @@ function decimalLabel(step: number): (value: number) => string {
     if (value === 0) return "0";
     if (size >= 1e6 || decimals > 5) {
       const digits = Math.min(15, Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9)));
-      return value.toExponential(digits).replace("e+", "e").replace(/(\.\d*?)0+e/, "$1e").replace(".e", "e");
+      return value
+        .toExponential(digits)
+        .replace("e+", "e")
+        .replace(/(\.\d*?)0+e/, "$1e")
+        .replace(".e", "e");
     }
     return value.toFixed(Math.min(decimals, 20));
   };
@@ -123,14 +147,21 @@ function logTicks(min: number, max: number, room: Room): Ticks {
     if (decades > 20 && (power - low) % stride !== 0) continue;
     for (let digit = 1; digit <= (decades > 8 ? 1 : 9); digit++) {
       const value = Number(`${digit}e${power}`);
-      if (value >= min && value <= max && Number.isFinite(value) && value > 0) at.push({ value, weight: digit === 1 ? 0 : digit === 2 || digit === 5 ? 1 : 2 });
+      if (value >= min && value <= max && Number.isFinite(value) && value > 0)
+        at.push({ value, weight: digit === 1 ? 0 : digit === 2 || digit === 5 ? 1 : 2 });
     }
   }
   return thinned(at, min, max, room);
 }
 
 function linearValues(min: number, max: number): { value: number; weight: number }[] {
-  const { at } = stepTicks(min, max, { pixels: 10 * LINE, horizontal: false }, decimalSteps((max - min) / MAX_TICKS, false), null);
+  const { at } = stepTicks(
+    min,
+    max,
+    { pixels: 10 * LINE, horizontal: false },
+    decimalSteps((max - min) / MAX_TICKS, false),
+    null,
+  );
   return at.filter((value) => value > 0).map((value) => ({ value, weight: 0 }));
 }
 
@@ -154,5 +185,8 @@ function thinned(at: { value: number; weight: number }[], min: number, max: numb
 
 function logLabel(value: number): string {
   if (value >= 1e-3 && value < 1e6) return String(Number(value.toPrecision(12)));
-  return value.toExponential().replace("e+", "e").replace(/^(-?\d(?:\.\d{1,11})?)\d*e/, "$1e");
+  return value
+    .toExponential()
+    .replace("e+", "e")
+    .replace(/^(-?\d(?:\.\d{1,11})?)\d*e/, "$1e");
 }

@@ -1,31 +1,29 @@
 /**
- * One EventSource for one experiment. Events are handed over in batches, at most four times a second; the connection is closed
- * while nobody looks at the tab (HTTP/1.1 allows six per host) and taken up again where it was.
+ * One EventSource for one experiment. Changes are handed over in batches, at most four times a second. The connection is closed
+ * while nobody looks at the tab (HTTP/1.1 allows six for one host) and taken up again where it was.
  */
 
-import { EVENT_TYPES, type LiveEvent } from "./events";
+import type { Changes } from "../api/types";
 
 export type StreamState = "connecting" | "live" | "reconnecting" | "hidden";
 
 export interface StreamHandlers {
-  /** Events in the order of their seq. */
-  onEvents: (events: LiveEvent[]) => void;
+  /** Changes in their order; none of them is a reset. */
+  onChanges: (changes: Changes[]) => void;
+  /** So much has changed that the service asks for everything to be read again. What changes after that comes with `onChanges`. */
+  onReset: () => void;
   onState: (state: StreamState) => void;
-  /** The tab was hidden for so long that reading everything again is cheaper; answer with the seq of that read. */
-  onAway: () => Promise<number>;
 }
 
 const BATCH_MS = 250;
-const AWAY_MS = 60_000;
 const RETRY_MS = [1000, 2000, 5000, 10_000];
 
 export class Stream {
   private source: EventSource | null = null;
-  private batch: LiveEvent[] = [];
+  private batch: Changes[] = [];
   private batchTimer: ReturnType<typeof setTimeout> | undefined;
   private retryTimer: ReturnType<typeof setTimeout> | undefined;
   private retries = 0;
-  private hiddenSince: number | null = null;
   private closed = false;
   private readonly url: (after: number) => string;
   private readonly handlers: StreamHandlers;
@@ -36,8 +34,7 @@ export class Stream {
     this.after = after;
     this.handlers = handlers;
     document.addEventListener("visibilitychange", this.onVisibility);
-    if (document.hidden) this.onVisibility();
-    else this.open();
+    this.onVisibility();
   }
 
   close(): void {
@@ -62,7 +59,7 @@ export class Stream {
       this.handlers.onState("reconnecting");
       if (source.readyState === EventSource.CLOSED) this.retry();
     };
-    for (const type of EVENT_TYPES) source.addEventListener(type, this.onMessage);
+    source.addEventListener("changes", this.onMessage);
   }
 
   private disconnect(): void {
@@ -79,35 +76,27 @@ export class Stream {
   }
 
   private readonly onMessage = (message: MessageEvent<string>): void => {
-    const event = { ...(JSON.parse(message.data) as object), type: message.type } as LiveEvent;
-    if (message.lastEventId) this.after = Math.max(this.after, Number(message.lastEventId));
-    this.batch.push(event);
+    const changes = JSON.parse(message.data) as Changes;
+    this.after = Math.max(this.after, changes.seq);
+    if (changes.reset) {
+      this.batch = [];
+      this.handlers.onReset();
+      return;
+    }
+    this.batch.push(changes);
     this.batchTimer ??= setTimeout(this.flush, BATCH_MS);
   };
 
   private readonly flush = (): void => {
     this.batchTimer = undefined;
-    const events = this.batch;
+    const batch = this.batch;
     this.batch = [];
-    if (events.length && !this.closed) this.handlers.onEvents(events);
+    if (batch.length > 0 && !this.closed) this.handlers.onChanges(batch);
   };
 
   private readonly onVisibility = (): void => {
-    if (document.hidden) {
-      this.hiddenSince = Date.now();
-      this.disconnect();
-      this.handlers.onState("hidden");
-      return;
-    }
-    const away = this.hiddenSince === null ? 0 : Date.now() - this.hiddenSince;
-    this.hiddenSince = null;
-    if (away < AWAY_MS) return this.open();
-    this.handlers.onAway().then(
-      (seq) => {
-        this.after = Math.max(this.after, seq);
-        this.open();
-      },
-      () => this.open(),
-    );
+    if (!document.hidden) return this.open();
+    this.disconnect();
+    this.handlers.onState("hidden");
   };
 }

@@ -1,11 +1,19 @@
 /** Everything that is shown of one experiment, read once and then kept up to date by its event stream. */
 
-import { keepPreviousData, useQuery, useQueryClient, type QueryClient, type UseQueryResult } from "@tanstack/react-query";
+import {
+  keepPreviousData,
+  useQuery,
+  useQueryClient,
+  type QueryClient,
+  type QueryFilters,
+  type UseQueryResult,
+} from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
-import type { Curves, Decision, Experiment, ExperimentState, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
-import type { Source } from "../curves/geometry";
-import { foldCurves, foldDecisions, foldTrial, foldTrials, type Frame, type LiveEvent } from "./events";
+import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
+import type { Range, Source } from "../curves/geometry";
+import { withCurves, withDecisions, withSegments, withTrials } from "./changes";
+import { experimentEnded } from "./states";
 import { Stream, type StreamState } from "./stream";
 
 export const keys = {
@@ -22,28 +30,28 @@ export const keys = {
   trialCurves: (id: string, x: XAxis) => ["trial", id, "curves", x] as const,
 };
 
-const ENDED: ReadonlySet<ExperimentState> = new Set(["completed", "failed", "cancelled"]);
-
-export function experimentEnded(state: ExperimentState): boolean {
-  return ENDED.has(state);
-}
-
-/** Events of the last while, so that an answer which was read before some of them is brought up to date when it arrives. */
+/** Changes of the last while, so that an answer that was read before some of them is brought up to date when it arrives. */
 class Recent {
-  private events: LiveEvent[] = [];
-  private readonly limit = 20_000;
+  readonly id: string;
+  private changes: Changes[] = [];
+  private readonly limit = 2000;
 
-  get mark(): number {
-    return this.events[this.events.length - 1]?.seq ?? -1;
+  /** How many there have been. */
+  mark = 0;
+
+  constructor(id: string) {
+    this.id = id;
   }
 
-  add(events: LiveEvent[]): void {
-    this.events.push(...events);
-    if (this.events.length > this.limit) this.events.splice(0, this.events.length - this.limit);
+  add(changes: Changes[]): void {
+    this.changes.push(...changes);
+    this.mark += changes.length;
+    if (this.changes.length > this.limit) this.changes.splice(0, this.changes.length - this.limit);
   }
 
-  since(mark: number): LiveEvent[] {
-    return this.events.filter((event) => event.seq > mark);
+  since(mark: number): Changes[] {
+    const count = this.mark - mark;
+    return count === 0 ? [] : this.changes.slice(-count);
   }
 }
 
@@ -54,7 +62,8 @@ export interface Decisions {
 }
 
 const DECISIONS_AT_ONCE = 200;
-const TRIALS_MS = 5000;
+const REFRESH_MS = 10_000;
+const ZOOM_KEPT_MS = 30_000;
 
 /** Adds the next older page to the decisions that are shown. */
 export async function readOlderDecisions(client: QueryClient, id: string): Promise<void> {
@@ -64,7 +73,10 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
   client.setQueryData<Decisions>(keys.decisions(id), (old) => {
     if (!old || old.older !== token) return old;
     const have = new Set(old.items.map((decision) => decision.seq));
-    return { items: [...old.items, ...page.items.filter((decision) => !have.has(decision.seq))], older: page.next_page_token };
+    return {
+      items: [...old.items, ...page.items.filter((decision) => !have.has(decision.seq))],
+      older: page.next_page_token,
+    };
   });
 }
 
@@ -72,19 +84,37 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
 export type SourceOf = (trial: number, ordinal: number) => Source | undefined;
 
 /** Read where exploits took their weights from; asks the service only if `wanted`, that is where there are exploits. */
-export function useSources(live: LiveExperiment, wanted: boolean): { segments: readonly SegmentItem[]; source: SourceOf } {
+export function useSources(
+  live: LiveExperiment,
+  wanted: boolean,
+): { segments: readonly SegmentItem[]; source: SourceOf } {
   const id = live.experiment.data?.id ?? "";
   const query = useQuery({
-    queryKey: keys.segments(id), queryFn: ({ signal }) => api.segments(id, signal), enabled: wanted && id !== "", placeholderData: keepPreviousData,
+    queryKey: keys.segments(id),
+    queryFn: async ({ signal }): Promise<readonly SegmentItem[]> => {
+      const mark = live.recent.mark;
+      const read: readonly SegmentItem[] = await api.segments(id, signal);
+      return live.recent.since(mark).reduce(withSegments, read);
+    },
+    enabled: wanted && id !== "",
+    structuralSharing: false,
+    placeholderData: keepPreviousData,
   });
   const segments = query.data;
   return useMemo(() => {
     const found = new Map<string, Source>();
     for (const one of segments ?? NO_SEGMENTS) {
       if (one.cause !== "exploit" || one.source_trial_number === null) continue;
-      found.set(`${one.trial_number}.${one.ordinal}`, { trial: one.source_trial_number, ordinal: one.source_ordinal, iteration: one.start_iteration });
+      found.set(`${one.trial_number}.${one.ordinal}`, {
+        trial: one.source_trial_number,
+        ordinal: one.source_ordinal,
+        iteration: one.start_iteration,
+      });
     }
-    return { segments: segments ?? NO_SEGMENTS, source: (trial: number, ordinal: number) => found.get(`${trial}.${ordinal}`) };
+    return {
+      segments: segments ?? NO_SEGMENTS,
+      source: (trial: number, ordinal: number) => found.get(`${trial}.${ordinal}`),
+    };
   }, [segments]);
 }
 
@@ -100,25 +130,27 @@ export interface LiveExperiment {
 
 export function useExperiment(id: string): LiveExperiment {
   const client = useQueryClient();
-  const recent = useMemo(() => new Recent(), [id]);
+  const [recent, setRecent] = useState(() => new Recent(id));
+  if (recent.id !== id) setRecent(new Recent(id));
   const [stream, setStream] = useState<StreamState>("connecting");
 
   const experiment = useQuery({
-    queryKey: keys.experiment(id), queryFn: ({ signal }) => api.experiment(id, signal), refetchOnMount: "always",
-    // Events ask for it sooner; this is for what comes without one, and for a stream that is down.
-    refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : 5000),
+    queryKey: keys.experiment(id),
+    queryFn: ({ signal }) => api.experiment(id, signal),
+    refetchOnMount: "always",
+    // The stream brings it sooner; this is for what time alone changes, such as a script that is gone, and for a stream that is down.
+    refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
   });
   // The rest is read after the experiment, whose last_event_seq is where the stream begins, so that nothing falls in between.
   const ready = experiment.data !== undefined;
-  const frame = experiment.data;
   const live = ready && !experimentEnded(experiment.data.state);
 
   const trials = useQuery({
     queryKey: keys.trials(id),
     queryFn: async ({ signal }): Promise<readonly Trial[]> => {
       const mark = recent.mark;
-      const read = await api.trials(id, signal);
-      return foldTrials(read, recent.since(mark), frame!);
+      const read: readonly Trial[] = await api.trials(id, signal);
+      return recent.since(mark).reduce(withTrials, read);
     },
     enabled: ready,
     refetchOnMount: "always",
@@ -129,7 +161,7 @@ export function useExperiment(id: string): LiveExperiment {
     queryFn: async ({ signal }): Promise<Decisions> => {
       const mark = recent.mark;
       const page = await api.decisions(id, { page_size: DECISIONS_AT_ONCE }, signal);
-      return { items: foldDecisions(page.items, recent.since(mark)), older: page.next_page_token };
+      return recent.since(mark).reduce(decided, { items: page.items, older: page.next_page_token });
     },
     enabled: ready,
     refetchOnMount: "always",
@@ -139,44 +171,23 @@ export function useExperiment(id: string): LiveExperiment {
   useEffect(() => {
     if (!live) return;
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
-    const reread = throttle(() => void client.invalidateQueries({ queryKey: keys.experiment(id), exact: true }), 1000);
-    const rereadSegments = throttle(() => void client.invalidateQueries({ queryKey: keys.segments(id) }), 2000);
-    const connection = new Stream((after) => api.eventsUrl(id, after), start.last_event_seq, {
-      onEvents: (events) => {
-        recent.add(events);
-        apply(client, id, events);
-        if (events.some((event) => event.type !== "checkpoint_saved" && event.type !== "model_fitted")) reread();
-        if (events.some((event) => event.type === "segment_started" && event.segment > 1)) rereadSegments();
+    const connection = new Stream((after) => api.changesUrl(id, after), start.last_event_seq, {
+      onChanges: (changes) => {
+        recent.add(changes);
+        apply(client, id, changes);
       },
+      onReset: () => void readAgain(client, id),
       onState: setStream,
-      onAway: async () => {
-        await client.refetchQueries({ queryKey: keys.experiment(id), exact: true });
-        const seq = client.getQueryData<Experiment>(keys.experiment(id))?.last_event_seq ?? 0;
-        void client.invalidateQueries({ queryKey: keys.experiment(id), predicate: (query) => query.queryKey.length > 2 });
-        return seq;
-      },
     });
-    // States, values and reasons come with the events; what is measured on the way (time spent, checkpoints) with these reads.
-    // Not by refetchInterval, which begins anew with every event.
-    let read = Date.now();
-    const timer = setInterval(() => {
-      const size = client.getQueryData<readonly Trial[]>(keys.trials(id))?.length ?? 0;
-      if (document.hidden || Date.now() - read < Math.max(TRIALS_MS, 10 * size)) return;
-      read = Date.now();
-      void client.invalidateQueries({ queryKey: keys.trials(id) });
-    }, 1000);
     return () => {
-      clearInterval(timer);
-      reread.cancel();
-      rereadSegments.cancel();
       connection.close();
-      // What the last seconds brought may have come between two events: read once more how it ended.
+      // The last changes may have come after the connection was closed: read once more how it ended.
       void client.invalidateQueries({ queryKey: keys.experiment(id), refetchType: "active" });
     };
   }, [client, id, live, recent]);
 
   // Points on the time axis count from the start, which is only known after it: those that came in before are read again.
-  const startedAt = frame?.started_at ?? null;
+  const startedAt = experiment.data?.started_at ?? null;
   const wasPending = useRef(false);
   useEffect(() => {
     if (wasPending.current && startedAt !== null) void client.invalidateQueries({ queryKey: keys.allCurves(id) });
@@ -187,56 +198,85 @@ export function useExperiment(id: string): LiveExperiment {
 }
 
 export function useCurves(live: LiveExperiment, metric: string, x: XAxis): UseQueryResult<Curves> {
-  const frame = live.experiment.data;
+  const id = live.experiment.data?.id ?? "";
   return useQuery({
-    queryKey: keys.curves(frame?.id ?? "", metric, x),
-    queryFn: async ({ signal }) => {
+    queryKey: keys.curves(id, metric, x),
+    queryFn: async ({ signal }): Promise<Curves> => {
       const mark = live.recent.mark;
-      const read = await api.curves(frame!.id, metric, x, signal);
-      return foldCurves(read, live.recent.since(mark), frame!);
+      const read = await api.curves(id, { metric, x }, signal);
+      return live.recent.since(mark).reduce(withCurves, read);
     },
-    enabled: frame !== undefined && metric !== "",
+    enabled: id !== "" && metric !== "",
     refetchOnMount: "always",
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
 }
 
-/** Folds events into every view of the experiment that is in the cache. */
-function apply(client: QueryClient, id: string, events: LiveEvent[]): void {
-  const frame: Frame | undefined = client.getQueryData<Experiment>(keys.experiment(id));
-  if (!frame) return;
-  client.setQueryData<readonly Trial[]>(keys.trials(id), (old) => old && foldTrials(old, events, frame));
-  client.setQueryData<Decisions>(keys.decisions(id), (old) => old && { ...old, items: foldDecisions(old.items, events) });
-  client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && foldCurves(old, events, frame));
-  const trials = client.getQueriesData<TrialWithSegments>({ queryKey: ["trial"], predicate: (query) => query.queryKey.length === 2 });
-  for (const [key, trial] of trials) {
-    if (trial?.experiment_id !== id) continue;
-    const own = events.filter((event) => event.trial_number === trial.number);
-    if (own.length === 0) continue;
-    client.setQueryData(key, own.reduce((old, event) => foldTrial(old, event, frame), trial));
-    // Segments and checkpoints are not told whole by events.
-    if (own.some((event) => event.type !== "reported")) void client.invalidateQueries({ queryKey: key });
+/** The part of the curves that is zoomed to, with more of its points; undefined if all of them are there already. */
+export function useFinerCurves(
+  live: LiveExperiment,
+  whole: Curves | undefined,
+  part: Range | null,
+): Curves | undefined {
+  const id = live.experiment.data?.id ?? "";
+  const wanted = whole !== undefined && whole.width > 1 && part !== null;
+  const query = useQuery({
+    queryKey: [...keys.curves(id, whole?.metric ?? "", whole?.x ?? "step"), part?.min, part?.max],
+    queryFn: async ({ signal }): Promise<Curves> => {
+      const mark = live.recent.mark;
+      const { metric, x } = whole!;
+      const read = await api.curves(id, { metric, x, from: part!.min, to: part!.max }, signal);
+      return live.recent.since(mark).reduce(withCurves, read);
+    },
+    enabled: wanted,
+    structuralSharing: false,
+    gcTime: ZOOM_KEPT_MS,
+  });
+  return wanted ? query.data : undefined;
+}
+
+function decided({ items, older }: Decisions, changes: Changes): Decisions {
+  return { items: withDecisions(items, changes, older === null), older };
+}
+
+/** Put changes into every view of the experiment that is in the cache. */
+function apply(client: QueryClient, id: string, changes: readonly Changes[]): void {
+  const experiment = changes.findLast((one) => one.experiment !== null)?.experiment;
+  if (experiment) client.setQueryData<Experiment>(keys.experiment(id), experiment);
+  client.setQueryData<readonly Trial[]>(keys.trials(id), (old) => old && changes.reduce(withTrials, old));
+  client.setQueryData<Decisions>(keys.decisions(id), (old) => old && changes.reduce(decided, old));
+  client.setQueryData<readonly SegmentItem[]>(keys.segments(id), (old) => old && changes.reduce(withSegments, old));
+  client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && changes.reduce(withCurves, old));
+  const rows = new Map(changes.flatMap((one) => one.trials).map((trial) => [trial.id, trial]));
+  for (const [trial, row] of rows) {
+    if (client.getQueryState(keys.trial(trial)) === undefined) continue;
+    client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
+    // Where a segment runs, only the trial's own answer tells.
+    const restarted = changes.some((one) => one.segments.some((segment) => segment.trial_number === row.number));
+    const own = [keys.trial(trial), keys.trialDecisions(trial)];
+    if (restarted || changes.some((one) => one.decisions.some((decision) => decision.trial_id === trial))) {
+      for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
+    }
   }
 }
 
-/** Calls at once, then at most every `ms`; a call in between is made up for at the end. */
-function throttle(call: () => void, ms: number): (() => void) & { cancel: () => void } {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  let again = false;
-  const run = () => {
-    if (timer !== undefined) {
-      again = true;
-      return;
-    }
-    call();
-    timer = setTimeout(() => {
-      timer = undefined;
-      if (again) {
-        again = false;
-        run();
-      }
-    }, ms);
+/** Read everything about an experiment again. Answers that are on their way may be too old, so they are not waited for. */
+async function readAgain(client: QueryClient, id: string): Promise<void> {
+  const filter: QueryFilters = {
+    predicate: ({ queryKey }) =>
+      (queryKey[0] === "experiment" && queryKey[1] === id) || ofTrialIn(client, id, queryKey),
   };
-  return Object.assign(run, { cancel: () => clearTimeout(timer) });
+  await client.cancelQueries(filter);
+  await client.invalidateQueries(filter);
+}
+
+/** Whether these are the keys of a trial of this experiment. */
+function ofTrialIn(client: QueryClient, id: string, key: readonly unknown[]): boolean {
+  const [what, trial] = key;
+  return (
+    what === "trial" &&
+    typeof trial === "string" &&
+    client.getQueryData<TrialWithSegments>(keys.trial(trial))?.experiment_id === id
+  );
 }

@@ -8,7 +8,8 @@ import { chosenWords, dimensionsOf, matches, type Dimension } from "../charts/di
 import { frontOf, pointsOf } from "../charts/pareto";
 import { ranks } from "../curves/colours";
 import { duration, elapsed, metric, moment, readable } from "../format";
-import { experimentEnded, readOlderDecisions, useExperiment, type LiveExperiment } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { readOlderDecisions, useExperiment, type LiveExperiment } from "../live/useExperiment";
 import { Actions } from "../parts/Actions";
 import { BestPanel } from "../parts/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/CurvesPanel";
@@ -55,7 +56,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const found = live.trials.data ?? NO_TRIALS;
   const { labels } = experiment;
   const trials = useMemo(
-    () => (Object.keys(labels).length === 0 ? found : found.map((trial) => ({ ...trial, params: readable(trial.params, labels) }))),
+    () =>
+      Object.keys(labels).length === 0
+        ? found
+        : found.map((trial) => ({ ...trial, params: readable(trial.params, labels) })),
     [found, labels],
   );
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
@@ -70,21 +74,32 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const several = experiment.objectives.length > 1;
   const bred = isBred(experiment);
   const tabs = [
-    ...(several ? [["pareto", "Pareto front"]] : []), ["curves", "Curves"], ["parameters", "Parameters"], ...(bred ? [["lineage", "Lineage"]] : []),
-    ["decisions", "Decisions"], ["setup", "Set-up"],
+    ...(several ? [["pareto", "Pareto front"]] : []),
+    ["curves", "Curves"],
+    ["parameters", "Parameters"],
+    ...(bred ? [["lineage", "Lineage"]] : []),
+    ["decisions", "Decisions"],
+    ["setup", "Set-up"],
   ] as const;
   const asked = address.get("tab");
-  const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0]![0]!;
+  const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
   // Not for every report where nobody looks at them.
   const wanted = tab === "parameters" || brushText !== null;
-  const dimensions = useMemo(() => (wanted ? dimensionsOf(trials, experiment) : NO_DIMENSIONS), [wanted, trials, experiment.metric, experiment.space]);
+  const { metric: objective, space } = experiment;
+  const dimensions = useMemo(
+    () => (wanted ? dimensionsOf(trials, { metric: objective, space }) : NO_DIMENSIONS),
+    [wanted, trials, objective, space],
+  );
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;
   const filtered = state !== null || dimensions.some((dimension) => brushes[dimension.id]);
   const shown = useMemo(
-    () => (filtered ? trials.filter((trial) => (state === null || trial.state === state) && matches(trial, dimensions, brushes)) : trials),
+    () =>
+      filtered
+        ? trials.filter((trial) => (state === null || trial.state === state) && matches(trial, dimensions, brushes))
+        : trials,
     [filtered, trials, state, dimensions, brushes],
   );
   const only = useMemo(() => (filtered ? new Set(shown.map((trial) => trial.number)) : null), [filtered, shown]);
@@ -97,15 +112,34 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     const brush = brushes[dimension.id];
     if (!brush) return [];
     const { [dimension.id]: _, ...others } = brushes;
-    return [{ label: `${dimension.label}: ${chosenWords(dimension, brush)}`, clear: () => set({ brush: formatBrushes(others) }) }];
+    return [
+      {
+        label: `${dimension.label}: ${chosenWords(dimension, brush)}`,
+        clear: () => set({ brush: formatBrushes(others) }),
+      },
+    ];
   });
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address };
   const table = (
     <>
-      {live.trials.isError && !live.trials.data && <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />}
+      {live.trials.isError && !live.trials.data && (
+        <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
+      )}
       <TrialTable
-        experiment={experiment} trials={trials} loading={live.trials.isLoading} shown={shown} rank={rank} theme={theme} selected={selected} onSelect={select} onPoint={setPointed}
-        state={state} onState={(next) => set({ state: next })} sort={sort} onSort={(next) => set({ sort: formatSort(next, best) })} chips={chips}
+        experiment={experiment}
+        trials={trials}
+        loading={live.trials.isLoading}
+        shown={shown}
+        rank={rank}
+        theme={theme}
+        selected={selected}
+        onSelect={select}
+        onPoint={setPointed}
+        state={state}
+        onState={(next) => set({ state: next })}
+        sort={sort}
+        onSort={(next) => set({ sort: formatSort(next, best) })}
+        chips={chips}
       />
     </>
   );
@@ -113,37 +147,94 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   return (
     <div className={classes.page} data-drawer={open}>
       <Header experiment={experiment} live={live} trials={trials} onSelect={select} address={address} />
-      <Tabs value={tab} onChange={(next) => set({ tab: next === tabs[0]![0] ? null : next })} keepMounted={false} classNames={{ list: classes.tabs! }}>
+      <Tabs
+        value={tab}
+        onChange={(next) => set({ tab: next === tabs[0][0] ? null : next })}
+        keepMounted={false}
+        classNames={{ list: classes.tabs! }}
+      >
         <Tabs.List aria-label="Views of this experiment">
-          {tabs.map(([id, label]) => <Tabs.Tab key={id} value={id}>{label}</Tabs.Tab>)}
+          {tabs.map(([id, label]) => (
+            <Tabs.Tab key={id} value={id}>
+              {label}
+            </Tabs.Tab>
+          ))}
         </Tabs.List>
-        <Tabs.Panel value={tab} className={classes.panel!}>
+        <Tabs.Panel value={tab} className={classes.panel}>
           <Suspense fallback={<Skeleton height={420} />}>
             {tab === "curves" && (
               <>
                 <div className={classes.top}>
-                  <CurvesPanel experiment={experiment} live={live} trials={byNumber} rank={rank} only={only} selected={selected} pointed={pointed} onSelect={select} address={address} />
+                  <CurvesPanel
+                    experiment={experiment}
+                    live={live}
+                    trials={byNumber}
+                    rank={rank}
+                    only={only}
+                    selected={selected}
+                    pointed={pointed}
+                    onSelect={select}
+                    address={address}
+                  />
                   <div className={classes.side}>
-                    <BestPanel experiment={experiment} live={live} x={axesOf(experiment, trials, address).x} onSelect={select} />
-                    <LatestDecisions experiment={experiment} live={live} onSelect={select} onAll={() => set({ tab: "decisions" })} />
+                    <BestPanel
+                      experiment={experiment}
+                      live={live}
+                      x={axesOf(experiment, trials, address).x}
+                      onSelect={select}
+                    />
+                    <LatestDecisions
+                      experiment={experiment}
+                      live={live}
+                      onSelect={select}
+                      onAll={() => set({ tab: "decisions" })}
+                    />
                   </div>
                 </div>
                 {table}
               </>
             )}
-            {tab === "pareto" && <><ParetoTab experiment={experiment} trials={trials} byNumber={byNumber} {...views} />{table}</>}
-            {tab === "parameters" && (
-              <><ParametersTab experiment={experiment} trials={trials} dimensions={dimensions} rank={rank} brushes={brushes} {...views} />{table}</>
+            {tab === "pareto" && (
+              <>
+                <ParetoTab experiment={experiment} trials={trials} byNumber={byNumber} {...views} />
+                {table}
+              </>
             )}
-            {tab === "lineage" && <><LineageTab experiment={experiment} live={live} rank={rank} selected={selected} onSelect={select} />{table}</>}
+            {tab === "parameters" && (
+              <>
+                <ParametersTab
+                  experiment={experiment}
+                  trials={trials}
+                  dimensions={dimensions}
+                  rank={rank}
+                  brushes={brushes}
+                  {...views}
+                />
+                {table}
+              </>
+            )}
+            {tab === "lineage" && (
+              <>
+                <LineageTab experiment={experiment} live={live} rank={rank} selected={selected} onSelect={select} />
+                {table}
+              </>
+            )}
             {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
-            {tab === "setup" && <Panel title="Set-up"><Setup experiment={experiment} /></Panel>}
+            {tab === "setup" && (
+              <Panel title="Set-up">
+                <Setup experiment={experiment} />
+              </Panel>
+            )}
           </Suspense>
         </Tabs.Panel>
       </Tabs>
       <TrialDrawer
-        experiment={experiment} trial={selected === null ? undefined : byNumber.get(selected)} rank={rank}
-        onSelect={select} onClose={() => set({ trial: null, view: null, segment: null, logrank: null })} address={address}
+        experiment={experiment}
+        trial={selected === null ? undefined : byNumber.get(selected)}
+        rank={rank}
+        onSelect={select}
+        onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
+        address={address}
       />
     </div>
   );
@@ -174,7 +265,10 @@ function Header({ experiment, live, trials, onSelect, address }: HeaderProps) {
   const now = useNow(!experimentEnded(experiment.state));
   const saved = useMemo(() => savedTraining(trials, experiment), [trials, experiment]);
   const { objectives } = experiment;
-  const front = useMemo(() => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0), [trials, objectives]);
+  const front = useMemo(
+    () => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0),
+    [trials, objectives],
+  );
   return (
     <header className={classes.header}>
       <div className={classes.title}>
@@ -186,22 +280,44 @@ function Header({ experiment, live, trials, onSelect, address }: HeaderProps) {
         </div>
       </div>
       <div className={classes.figures}>
-        {objectives.length > 1
-          ? <Figure label="Pareto front" value={`${front} ${front === 1 ? "trial" : "trials"}`} title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")} />
-          : <Figure label={`Best ${experiment.metric}`} value={metric(experiment.best?.value)} />}
-        <Figure label="Time" value={duration(elapsed(experiment.started_at, experiment.ended_at, now))} title={`started ${moment(experiment.started_at)}`} />
+        {objectives.length > 1 ? (
+          <Figure
+            label="Pareto front"
+            value={`${front} ${front === 1 ? "trial" : "trials"}`}
+            title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
+          />
+        ) : (
+          <Figure label={`Best ${experiment.metric}`} value={metric(experiment.best?.value)} />
+        )}
+        <Figure
+          label="Time"
+          value={duration(elapsed(experiment.started_at, experiment.ended_at, now))}
+          title={`started ${moment(experiment.started_at)}`}
+        />
         {saved && (
           <Figure
-            label="Training saved" value={savedShare(saved)}
+            label="Training saved"
+            value={savedShare(saved)}
             title={`${saved.done} of ${saved.full} iterations were trained: what running every trial to the end would have taken. Failed and cancelled trials are not counted.`}
           />
         )}
         <Figure label="Method" value={experiment.method} />
       </div>
-      <div className={classes.progress}><Progress experiment={experiment} words /></div>
+      <div className={classes.progress}>
+        <Progress experiment={experiment} words />
+      </div>
       <Actions experiment={experiment} />
-      {experiment.how_to_go_on && <p className={classes.notice} role="status">{experiment.how_to_go_on}</p>}
-      <FailureNotice experiment={experiment} trials={trials} onSelect={onSelect} onShowFailed={() => address.set({ tab: null, state: "failed" })} />
+      {experiment.how_to_go_on && (
+        <p className={classes.notice} role="status">
+          {experiment.how_to_go_on}
+        </p>
+      )}
+      <FailureNotice
+        experiment={experiment}
+        trials={trials}
+        onSelect={onSelect}
+        onShowFailed={() => address.set({ tab: null, state: "failed" })}
+      />
     </header>
   );
 }
@@ -226,8 +342,22 @@ function LatestDecisions({ experiment, live, onSelect, onAll }: LatestDecisionsP
   const client = useQueryClient();
   const { data } = live.decisions;
   return (
-    <Panel title="Latest decisions" flush fill aside={<button type="button" className={classes.link} onClick={onAll}>all, with filters</button>}>
-      <DecisionLog decisions={data?.items} onSelect={onSelect} narrow {...(data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})} />
+    <Panel
+      title="Latest decisions"
+      flush
+      fill
+      aside={
+        <button type="button" className={classes.link} onClick={onAll}>
+          all, with filters
+        </button>
+      }
+    >
+      <DecisionLog
+        decisions={data?.items}
+        onSelect={onSelect}
+        narrow
+        {...(data?.older ? { onOlder: () => readOlderDecisions(client, experiment.id) } : {})}
+      />
     </Panel>
   );
 }

@@ -5,7 +5,8 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { ago, config, duration, elapsed, metric, moment, readable } from "../format";
-import { experimentEnded, keys } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { keys } from "../live/useExperiment";
 import { FirstExperiment } from "../parts/FirstExperiment";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
@@ -20,21 +21,33 @@ const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", 
 export default function ExperimentsPage() {
   useTitle("Experiments");
   const [search, setSearch] = useSearchParams();
-  const state = search.get("state") ?? "";
+  const asked = search.get("state");
+  const state = STATES.find((one) => one === asked) ?? "";
   const name = search.get("name") ?? "";
   const filter = (key: string, value: string) =>
-    setSearch((old) => {
-      const next = new URLSearchParams(old);
-      if (value) next.set(key, value);
-      else next.delete(key);
-      return next;
-    }, { replace: true });
+    setSearch(
+      (old) => {
+        const next = new URLSearchParams(old);
+        if (value) next.set(key, value);
+        else next.delete(key);
+        return next;
+      },
+      { replace: true },
+    );
   const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
 
   const query = useInfiniteQuery({
     queryKey: [...keys.experiments, state, name],
     queryFn: ({ pageParam, signal }) =>
-      api.experiments({ page_size: 50, ...(state ? { state } : {}), ...(name ? { name } : {}), ...(pageParam ? { page_token: pageParam } : {}) }, signal),
+      api.experiments(
+        {
+          page_size: 50,
+          ...(state ? { state } : {}),
+          ...(name ? { name } : {}),
+          ...(pageParam ? { page_token: pageParam } : {}),
+        },
+        signal,
+      ),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,
     refetchInterval: 2000,
@@ -50,16 +63,38 @@ export default function ExperimentsPage() {
       <div className={classes.titleRow}>
         <h1>Experiments</h1>
         <div className={classes.filters}>
-          <TextInput size="xs" placeholder="Filter by name" aria-label="Filter by name" defaultValue={name} onChange={(e) => filterName(e.currentTarget.value)} />
+          <TextInput
+            size="xs"
+            placeholder="Filter by name"
+            aria-label="Filter by name"
+            data-search
+            defaultValue={name}
+            onChange={(e) => filterName(e.currentTarget.value)}
+          />
           <Select
-            size="xs" placeholder="Any state" aria-label="Filter by state" clearable data={STATES} value={state || null}
-            onChange={(value) => filter("state", value ?? "")} w={130}
+            size="xs"
+            placeholder="Any state"
+            aria-label="Filter by state"
+            clearable
+            data={STATES}
+            value={state || null}
+            onChange={(value) => filter("state", value ?? "")}
+            w={130}
           />
         </div>
       </div>
-      {query.isError && !query.data && <ProblemBox error={query.error} what="list of experiments" retry={() => void query.refetch()} />}
+      {query.isError && !query.data && (
+        <ProblemBox error={query.error} what="list of experiments" retry={() => void query.refetch()} />
+      )}
       {query.isLoading && <Skeleton height={240} />}
-      {empty && <Panel>No experiment matches. <Anchor component="button" size="sm" onClick={() => setSearch({})}>Show all</Anchor></Panel>}
+      {empty && (
+        <Panel>
+          No experiment matches.{" "}
+          <Anchor component="button" size="sm" onClick={() => setSearch({})}>
+            Show all
+          </Anchor>
+        </Panel>
+      )}
       {experiments.length > 0 && (
         <Panel flush>
           <div className={classes.scroll}>
@@ -68,23 +103,43 @@ export default function ExperimentsPage() {
                 <tr>
                   <th scope="col">State</th>
                   <th scope="col">Name</th>
-                  <th scope="col" style={{ minWidth: 130 }}>Trials</th>
+                  <th scope="col" style={{ minWidth: 130 }}>
+                    Trials
+                  </th>
                   <th scope="col">Best</th>
-                  <th scope="col" className={classes.wide}>Best configuration</th>
-                  <th scope="col" className={classes.wide}>Method</th>
-                  <th scope="col" className={classes.right}>Started</th>
-                  <th scope="col" className={classes.right}>Duration</th>
+                  <th scope="col" className={classes.wide}>
+                    Best configuration
+                  </th>
+                  <th scope="col" className={classes.wide}>
+                    Method
+                  </th>
+                  <th scope="col" className={classes.right}>
+                    Started
+                  </th>
+                  <th scope="col" className={classes.right}>
+                    Duration
+                  </th>
                 </tr>
               </thead>
               <tbody>
-                {experiments.map((one) => <Row key={one.id} experiment={one} now={now} />)}
+                {experiments.map((one) => (
+                  <Row key={one.id} experiment={one} now={now} />
+                ))}
               </tbody>
             </table>
           </div>
         </Panel>
       )}
       {query.hasNextPage && (
-        <Button mt="sm" size="xs" variant="default" loading={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>Older experiments</Button>
+        <Button
+          mt="sm"
+          size="xs"
+          variant="default"
+          loading={query.isFetchingNextPage}
+          onClick={() => void query.fetchNextPage()}
+        >
+          Older experiments
+        </Button>
       )}
     </>
   );
@@ -95,14 +150,34 @@ function Row({ experiment, now }: { experiment: Experiment; now: number }) {
   const to = `/experiments/${experiment.id}`;
   const { best } = experiment;
   return (
-    <tr className={classes.clickable} onClick={(event) => !(event.target as Element).closest("a") && navigate(to)}>
-      <td><StateBadge state={experiment.state} /></td>
-      <td className={classes.name}><Anchor component={Link} to={to} size="sm" fw={600}>{experiment.name}</Anchor></td>
-      <td><Progress experiment={experiment} /></td>
-      <td><b>{metric(best?.value)}</b> <span className={classes.dimmed}>{experiment.mode} {experiment.metric}</span></td>
-      <td className={`${classes.wide} ${classes.clip}`} title={best ? config(readable(best.params, experiment.labels)) : undefined}>{best ? config(readable(best.params, experiment.labels)) : "–"}</td>
+    <tr className={classes.clickable} onClick={(event) => !(event.target as Element).closest("a") && void navigate(to)}>
+      <td>
+        <StateBadge state={experiment.state} />
+      </td>
+      <td className={classes.name}>
+        <Anchor component={Link} to={to} size="sm" fw={600}>
+          {experiment.name}
+        </Anchor>
+      </td>
+      <td>
+        <Progress experiment={experiment} />
+      </td>
+      <td>
+        <b>{metric(best?.value)}</b>{" "}
+        <span className={classes.dimmed}>
+          {experiment.mode} {experiment.metric}
+        </span>
+      </td>
+      <td
+        className={`${classes.wide} ${classes.clip}`}
+        title={best ? config(readable(best.params, experiment.labels)) : undefined}
+      >
+        {best ? config(readable(best.params, experiment.labels)) : "–"}
+      </td>
       <td className={classes.wide}>{experiment.method}</td>
-      <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>{ago(experiment.started_at ?? experiment.created_at, now)}</td>
+      <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>
+        {ago(experiment.started_at ?? experiment.created_at, now)}
+      </td>
       <td className={classes.right}>{duration(elapsed(experiment.started_at, experiment.ended_at, now))}</td>
     </tr>
   );

@@ -10,8 +10,14 @@ export function NotFoundPage() {
   return (
     <section style={{ maxWidth: 640, margin: "48px auto", padding: "0 16px" }}>
       <h1 style={{ fontSize: 20 }}>{broken ? "This page broke" : "There is no such page"}</h1>
-      {broken && <pre style={{ whiteSpace: "pre-wrap" }}>{error instanceof Error ? error.message : String(error)}</pre>}
-      <p><Anchor component={Link} to="/experiments">All experiments</Anchor></p>
+      {broken && (
+        <pre style={{ whiteSpace: "pre-wrap" }}>{error instanceof Error ? error.message : JSON.stringify(error)}</pre>
+      )}
+      <p>
+        <Anchor component={Link} to="/experiments">
+          All experiments
+        </Anchor>
+      </p>
     </section>
   );
 }

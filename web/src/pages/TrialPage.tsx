@@ -29,8 +29,12 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
   const address = useAddress();
   const experiment = live.experiment.data;
   const trials = live.trials.data;
-  const rank = useMemo(() => (trials && experiment ? ranks(trials, experiment.mode) : new Map<number, number>()), [trials, experiment]);
-  if (live.experiment.isError) return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
+  const rank = useMemo(
+    () => (trials && experiment ? ranks(trials, experiment.mode) : new Map<number, number>()),
+    [trials, experiment],
+  );
+  if (live.experiment.isError)
+    return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {
     const other = trials?.find((one) => one.number === number);
@@ -39,14 +43,29 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
   const to = `/experiments/${experiment.id}`;
   return (
     <div style={{ maxWidth: 860, margin: "0 auto" }}>
-      <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: experiment.name, to }, { label: `trial ${trial.number}` }]} />
+      <Crumbs
+        items={[
+          { label: "Experiments", to: "/experiments" },
+          { label: experiment.name, to },
+          { label: `trial ${trial.number}` },
+        ]}
+      />
       <div style={{ display: "flex", justifyContent: "space-between", alignItems: "center", margin: "4px 0 12px" }}>
-        <h1 style={{ margin: 0, fontSize: 20 }}><TrialTitle trial={trial} /></h1>
-        <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">Among the others</Anchor>
+        <h1 style={{ margin: 0, fontSize: 20 }}>
+          <TrialTitle trial={trial} />
+        </h1>
+        <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">
+          Among the others
+        </Anchor>
       </div>
       <Panel>
         <TrialDetails
-          id={trial.id} experiment={experiment} rank={rank.get(trial.number)} of={rank.size} onSelect={open} address={address}
+          id={trial.id}
+          experiment={experiment}
+          rank={rank.get(trial.number)}
+          of={rank.size}
+          onSelect={open}
+          address={address}
         />
       </Panel>
     </div>

@@ -20,9 +20,12 @@ describe("a zoom in the address", () => {
     }
   });
 
-  it.each([null, "", "1,2", "1,2,3,x", "2,1,0,1", "1,2,0,Infinity", "1,2,3,3", ",,,"])("is none where it says %s", (text) => {
-    expect(parseZoom(text)).toBeNull();
-  });
+  it.each([null, "", "1,2", "1,2,3,x", "2,1,0,1", "1,2,0,Infinity", "1,2,3,3", ",,,"])(
+    "is none where it says %s",
+    (text) => {
+      expect(parseZoom(text)).toBeNull();
+    },
+  );
 });
 
 describe("a sort in the address", () => {
@@ -33,7 +36,11 @@ describe("a sort in the address", () => {
     expect(parseSort("-", best)).toBe(best);
   });
 
-  it.each([{ column: "param:optimizer/lr", descending: false }, { column: "number", descending: true }, { column: "best", descending: false }])("comes back: %o", (sort) => {
+  it.each([
+    { column: "param:optimizer/lr", descending: false },
+    { column: "number", descending: true },
+    { column: "best", descending: false },
+  ])("comes back: %o", (sort) => {
     expect(parseSort(formatSort(sort, best), best)).toEqual(sort);
   });
 });
@@ -45,7 +52,10 @@ describe("brushes in the address", () => {
     expect(formatBrushes({})).toBeNull();
   });
 
-  it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": []}', '{"a": [1]}', '{"a": [1, "x"]}'])("are none where it says %s", (text) => {
-    expect(parseBrushes(text)).toEqual({});
-  });
+  it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": []}', '{"a": [1]}', '{"a": [1, "x"]}'])(
+    "are none where it says %s",
+    (text) => {
+      expect(parseBrushes(text)).toEqual({});
+    },
+  );
 });

@@ -8,14 +8,18 @@ import type { Sort } from "../parts/trialColumns";
 export function parseZoom(text: string | null): Zoom | null {
   const parts = (text ?? "").split(",");
   const [x0, x1, y0, y1] = parts.map(Number) as [number, number, number, number];
-  if (parts.length !== 4 || parts.includes("") || ![x0, x1, y0, y1].every(Number.isFinite) || x1 <= x0 || y1 <= y0) return null;
+  if (parts.length !== 4 || parts.includes("") || ![x0, x1, y0, y1].every(Number.isFinite) || x1 <= x0 || y1 <= y0)
+    return null;
   return { x: { min: x0, max: x1 }, y: { min: y0, max: y1 } };
 }
 
 /** With as many digits as tell the two ends apart on any screen. */
 export function formatZoom({ x, y }: Zoom): string {
   const ends = ({ min, max }: Range) => {
-    const digits = Math.min(15, Math.max(4, 4 + Math.ceil(Math.log10(Math.max(Math.abs(min), Math.abs(max)) / (max - min)))));
+    const digits = Math.min(
+      15,
+      Math.max(4, 4 + Math.ceil(Math.log10(Math.max(Math.abs(min), Math.abs(max)) / (max - min)))),
+    );
     return [min, max].map((value) => Number(value.toPrecision(digits)));
   };
   return [...ends(x), ...ends(y)].join(",");
@@ -49,8 +53,9 @@ export function parseBrushes(text: string | null): Brushes {
   for (const [name, value] of Object.entries(data)) {
     if (!Array.isArray(value) || value.length === 0) continue;
     const [from, to] = value as unknown[];
-    if (value.length === 2 && typeof from === "number" && typeof to === "number") found[name] = { from: Math.min(from, to), to: Math.max(from, to) };
-    else if (value.every((one) => typeof one === "string")) found[name] = { of: value as string[] };
+    if (value.length === 2 && typeof from === "number" && typeof to === "number")
+      found[name] = { from: Math.min(from, to), to: Math.max(from, to) };
+    else if (value.every((one) => typeof one === "string")) found[name] = { of: value };
   }
   return found;
 }
@@ -59,6 +64,9 @@ export function formatBrushes(brushes: Brushes): string | null {
   const entries = Object.entries(brushes);
   if (entries.length === 0) return null;
   const short = (value: number) => Number(value.toPrecision(5));
-  return JSON.stringify(Object.fromEntries(entries.map(([name, chosen]) => [name, "of" in chosen ? chosen.of : [short(chosen.from), short(chosen.to)]])));
+  return JSON.stringify(
+    Object.fromEntries(
+      entries.map(([name, chosen]) => [name, "of" in chosen ? chosen.of : [short(chosen.from), short(chosen.to)]]),
+    ),
+  );
 }
-

@@ -12,14 +12,17 @@ export function useAddress(): Address {
   const [search, setSearch] = useSearchParams();
   const set = useCallback(
     (changes: Readonly<Record<string, string | null>>) =>
-      setSearch((old) => {
-        const next = new URLSearchParams(old);
-        for (const [key, value] of Object.entries(changes)) {
-          if (value === null || value === "") next.delete(key);
-          else next.set(key, value);
-        }
-        return next;
-      }, { replace: true, preventScrollReset: true }),
+      setSearch(
+        (old) => {
+          const next = new URLSearchParams(old);
+          for (const [key, value] of Object.entries(changes)) {
+            if (value === null || value === "") next.delete(key);
+            else next.set(key, value);
+          }
+          return next;
+        },
+        { replace: true, preventScrollReset: true },
+      ),
     [setSearch],
   );
   return { get: (key) => search.get(key), set };

@@ -2,32 +2,37 @@ import { Button, Group, Modal, Text } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, type Action } from "../api/client";
-import type { Experiment, ExperimentState, Trial } from "../api/types";
-import { hasEnded } from "../live/events";
+import type { Experiment, Trial } from "../api/types";
+import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
-
-const OFFERED: Record<ExperimentState, Action[]> = {
-  pending: ["pause", "cancel"], running: ["pause", "cancel"], pausing: ["resume", "cancel"], paused: ["resume", "cancel"],
-  cancelling: [], cancelled: [], completed: [], failed: [],
-};
-
-/** Of an experiment whose script is gone: it has no driver that could pause it. */
-const ABANDONED: Action[] = ["resume", "cancel"];
 
 const WORDS: Record<Action, { verb: string; question: string; effect: string; keep: string }> = {
   pause: {
-    verb: "Pause", question: "Pause this experiment?", keep: "Keep it running",
-    effect: "Every running trial leaves at its next report, keeps its newest checkpoint and gives its resources back. You can resume it at any time.",
+    verb: "Pause",
+    question: "Pause this experiment?",
+    keep: "Keep it running",
+    effect:
+      "Every running trial leaves at its next report, keeps its newest checkpoint and gives its resources back. You can resume it at any time.",
   },
   resume: {
-    verb: "Resume", question: "Resume this experiment?", keep: "Leave it paused",
+    verb: "Resume",
+    question: "Resume this experiment?",
+    keep: "Leave it paused",
     effect: "Its trials go on from their newest checkpoints as resources allow.",
   },
   cancel: {
-    verb: "Cancel", question: "Cancel this experiment for good?", keep: "Keep it",
-    effect: "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
+    verb: "Cancel",
+    question: "Cancel this experiment for good?",
+    keep: "Keep it",
+    effect:
+      "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
   },
 };
+
+/** Whether it is about an experiment; trials are stopped one by one. */
+function isShown(action: Experiment["actions"][number]): action is Action {
+  return action in WORDS;
+}
 
 interface Question {
   question: string;
@@ -51,11 +56,27 @@ function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
     <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
       {asked && (
         <>
-          <Text size="sm" mb="md"><b>{asked.subject}</b>: {asked.effect}</Text>
-          {error && <Text size="sm" c="red" mb="sm" role="alert">{error.message}</Text>}
+          <Text size="sm" mb="md">
+            <b>{asked.subject}</b>: {asked.effect}
+          </Text>
+          {error && (
+            <Text size="sm" c="red" mb="sm" role="alert">
+              {error.message}
+            </Text>
+          )}
           <Group justify="flex-end" gap="xs">
-            <Button size="sm" variant="default" onClick={onClose}>{asked.keep}</Button>
-            <Button size="sm" {...(asked.final ? { color: "red" } : {})} loading={pending} onClick={onConfirm} data-autofocus>{asked.verb}</Button>
+            <Button size="sm" variant="default" onClick={onClose}>
+              {asked.keep}
+            </Button>
+            <Button
+              size="sm"
+              {...(asked.final ? { color: "red" } : {})}
+              loading={pending}
+              onClick={onConfirm}
+              data-autofocus
+            >
+              {asked.verb}
+            </Button>
           </Group>
         </>
       )}
@@ -64,7 +85,7 @@ function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
 }
 
 /** Pause, resume and cancel, each after a question. */
-export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "state"> & { abandoned?: boolean } }) {
+export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "name" | "actions"> }) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<Action | null>(null);
   const act = useMutation({
@@ -80,21 +101,33 @@ export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "n
   };
   return (
     <Group gap={6}>
-      {(experiment.abandoned ? ABANDONED : OFFERED[experiment.state]).map((action) => (
-        <Button key={action} size="compact-sm" variant="default" {...(action === "cancel" ? { c: "red" } : {})} onClick={() => setAsked(action)}>
+      {experiment.actions.filter(isShown).map((action) => (
+        <Button
+          key={action}
+          size="compact-sm"
+          variant="default"
+          {...(action === "cancel" ? { c: "red" } : {})}
+          onClick={() => setAsked(action)}
+        >
           {WORDS[action].verb}
         </Button>
       ))}
       <Confirm
         asked={asked && { ...WORDS[asked], subject: experiment.name, final: asked === "cancel" }}
-        pending={act.isPending} error={act.error} onConfirm={() => asked && act.mutate(asked)} onClose={close}
+        pending={act.isPending}
+        error={act.error}
+        onConfirm={() => asked && act.mutate(asked)}
+        onClose={close}
       />
     </Group>
   );
 }
 
 const STOP = {
-  question: "Stop this trial?", verb: "Stop the trial", keep: "Let it run", final: true,
+  question: "Stop this trial?",
+  verb: "Stop the trial",
+  keep: "Let it run",
+  final: true,
   effect: "It ends at its next report and keeps its results and checkpoints; the experiment goes on without it.",
 };
 
@@ -105,10 +138,15 @@ export function StopTrial({ trial }: { trial: Pick<Trial, "id" | "number" | "sta
   if (hasEnded(trial.state)) return null;
   return (
     <>
-      <Button size="compact-xs" variant="default" disabled={stop.isSuccess} onClick={() => setAsked(true)}>{stop.isSuccess ? "Stopping…" : "Stop"}</Button>
+      <Button size="compact-xs" variant="default" disabled={stop.isSuccess} onClick={() => setAsked(true)}>
+        {stop.isSuccess ? "Stopping…" : "Stop"}
+      </Button>
       <Confirm
-        asked={asked ? { ...STOP, subject: `Trial ${trial.number}` } : null} pending={stop.isPending} error={stop.error}
-        onConfirm={() => stop.mutate()} onClose={() => setAsked(false)}
+        asked={asked ? { ...STOP, subject: `Trial ${trial.number}` } : null}
+        pending={stop.isPending}
+        error={stop.error}
+        onConfirm={() => stop.mutate()}
+        onClose={() => setAsked(false)}
       />
     </>
   );

@@ -1,7 +1,8 @@
 import type { Experiment, XAxis } from "../api/types";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
-import { experimentEnded, useCurves, type LiveExperiment } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { useCurves, type LiveExperiment } from "../live/useExperiment";
 import { Facts, Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { useNow } from "./useNow";
@@ -25,17 +26,38 @@ export function BestPanel({ experiment, live, x, onSelect }: BestPanelProps) {
   return (
     <>
       <Panel title={`Best ${experiment.metric} so far`}>
-        {soFar && soFar.x.length > 0
-          ? <BestChart best={soFar} metric={experiment.metric} until={until} height={118} />
-          : <div className={classes.empty} style={{ height: 118 }}>{!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}</div>}
+        {soFar && soFar.x.length > 0 ? (
+          <BestChart best={soFar} metric={experiment.metric} until={until} height={118} />
+        ) : (
+          <div className={classes.empty} style={{ height: 118 }}>
+            {!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}
+          </div>
+        )}
       </Panel>
       <Panel
         title="Best configuration"
-        aside={best && <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>trial {best.trial_number}, iteration {best.iteration}</button>}
+        aside={
+          best && (
+            <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
+              trial {best.trial_number}, iteration {best.iteration}
+            </button>
+          )
+        }
       >
-        {best
-          ? <Facts scroll items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
-          : <span className={classes.dimmed}>{experiment.no_best ?? (ended ? "There is none, as no trial reported a value." : "Known with the first report.")}</span>}
+        {best ? (
+          <Facts
+            scroll
+            items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
+              name,
+              <span title={JSON.stringify(value)}>{param(value)}</span>,
+            ])}
+          />
+        ) : (
+          <span className={classes.dimmed}>
+            {experiment.no_best ??
+              (ended ? "There is none, as no trial reported a value." : "Known with the first report.")}
+          </span>
+        )}
         {best && <Finished experiment={experiment} onSelect={onSelect} />}
       </Panel>
     </>
@@ -49,7 +71,10 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
     return (
       <p className={classes.dimmed}>
         Best finished: <b>{metric(finished.value)}</b> by{" "}
-        <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>trial {finished.trial_number}</button>, trained to iteration {finished.iteration}
+        <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
+          trial {finished.trial_number}
+        </button>
+        , trained to iteration {finished.iteration}
       </p>
     );
   }

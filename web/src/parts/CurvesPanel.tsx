@@ -4,12 +4,15 @@ import { useCallback, useMemo } from "react";
 import type { Experiment, Trial, XAxis } from "../api/types";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
-import { experimentEnded, useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { useCurves, useFinerCurves, useSources, type LiveExperiment } from "../live/useExperiment";
 import { formatZoom, parseZoom } from "../pages/address";
 import type { Address } from "../pages/useAddress";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
+import { useKeys } from "./useKeys";
+import { useSame } from "./useSame";
 
 interface CurvesPanelProps {
   experiment: Experiment;
@@ -23,11 +26,21 @@ interface CurvesPanelProps {
   address: Address;
 }
 
-const STEP_OR_TIME = [{ value: "step", label: "step" }, { value: "time", label: "time" }];
-const LINEAR_OR_LOG = [{ value: "linear", label: "linear" }, { value: "log", label: "log" }];
+const STEP_OR_TIME = [
+  { value: "step", label: "step" },
+  { value: "time", label: "time" },
+];
+const LINEAR_OR_LOG = [
+  { value: "linear", label: "linear" },
+  { value: "log", label: "log" },
+];
 
 /** What is drawn by default: steps, on a log axis where rungs lie at multiples; time where no trial reports twice. */
-export function axesOf(experiment: Experiment, trials: Iterable<Trial>, address: Pick<Address, "get">): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
+export function axesOf(
+  experiment: Experiment,
+  trials: Iterable<Trial>,
+  address: Pick<Address, "get">,
+): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
   const rungs = rungLevels(experiment);
   let single = experimentEnded(experiment.state);
   for (const trial of trials) {
@@ -37,24 +50,46 @@ export function axesOf(experiment: Experiment, trials: Iterable<Trial>, address:
   const asked = address.get("x");
   const x: XAxis = asked === "time" || asked === "step" ? asked : single ? "time" : "step";
   const scale = address.get("xs");
-  return { x, logX: scale === null ? x === "step" && rungs.length > 2 : scale === "log", log: address.get("y") === "log", rungs };
+  return {
+    x,
+    logX: scale === null ? x === "step" && rungs.length > 2 : scale === "log",
+    log: address.get("y") === "log",
+    rungs,
+  };
 }
 
-export function CurvesPanel({ experiment, live, trials, rank, only, selected, pointed, onSelect, address }: CurvesPanelProps) {
+export function CurvesPanel({
+  experiment,
+  live,
+  trials,
+  rank,
+  only,
+  selected,
+  pointed,
+  onSelect,
+  address,
+}: CurvesPanelProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const metrics = [...new Set([experiment.metric, ...experiment.metrics])];
   const asked = address.get("metric");
   const metric = asked !== null && metrics.includes(asked) ? asked : experiment.metric;
   const { x, logX, log, rungs } = axesOf(experiment, trials.values(), address);
-  const sameRungs = useMemo(() => rungs, [rungs.join()]);
+  const sameRungs = useSame(rungs, rungs.join());
   const trim = address.get("all") === null;
   const zoomText = address.get("zoom");
   const zoom = useMemo(() => parseZoom(zoomText), [zoomText]);
   const query = useCurves(live, metric, x);
-  const exploits = query.data?.series.some((series) => series.segments.some((segment) => segment.cause === "exploit")) ?? false;
+  const finer = useFinerCurves(live, query.data, zoom?.x ?? null);
+  const curves = finer ?? query.data;
+  const exploits =
+    query.data?.series.some((series) => series.segments.some((segment) => segment.cause === "exploit")) ?? false;
   const { source } = useSources(live, exploits);
   const { set } = address;
-  const onZoom = useCallback((part: Parameters<typeof formatZoom>[0] | null) => set({ zoom: part && formatZoom(part) }), [set]);
+  useKeys({ l: () => set({ y: log ? null : "log", zoom: null }) });
+  const onZoom = useCallback(
+    (part: Parameters<typeof formatZoom>[0] | null) => set({ zoom: part && formatZoom(part) }),
+    [set],
+  );
   const reported = query.data?.series.some((series) => series.segments.length > 0);
   const height = phone ? 280 : 392;
   return (
@@ -62,30 +97,77 @@ export function CurvesPanel({ experiment, live, trials, rank, only, selected, po
       title={
         metrics.length > 1 ? (
           <Select
-            size="xs" w={170} aria-label="Metric" allowDeselect={false} data={metrics} value={metric}
+            size="xs"
+            w={170}
+            aria-label="Metric"
+            allowDeselect={false}
+            data={metrics}
+            value={metric}
             onChange={(value) => set({ metric: value === experiment.metric ? null : value, zoom: null })}
           />
-        ) : metric
+        ) : (
+          metric
+        )
       }
       aside={
         <div className={classes.controls}>
           <span aria-hidden>x</span>
-          <SegmentedControl size="xs" aria-label="Horizontal axis" value={x} onChange={(value) => set({ x: value, xs: null, zoom: null })} data={STEP_OR_TIME} />
-          <SegmentedControl size="xs" aria-label="Horizontal scale" value={logX ? "log" : "linear"} onChange={(value) => set({ xs: value, zoom: null })} data={LINEAR_OR_LOG} />
+          <SegmentedControl
+            size="xs"
+            aria-label="Horizontal axis"
+            value={x}
+            onChange={(value) => set({ x: value, xs: null, zoom: null })}
+            data={STEP_OR_TIME}
+          />
+          <SegmentedControl
+            size="xs"
+            aria-label="Horizontal scale"
+            value={logX ? "log" : "linear"}
+            onChange={(value) => set({ xs: value, zoom: null })}
+            data={LINEAR_OR_LOG}
+          />
           <span aria-hidden>y</span>
-          <SegmentedControl size="xs" aria-label="Vertical axis" value={log ? "log" : "linear"} onChange={(value) => set({ y: value === "log" ? value : null, zoom: null })} data={LINEAR_OR_LOG} />
+          <SegmentedControl
+            size="xs"
+            aria-label="Vertical axis"
+            value={log ? "log" : "linear"}
+            onChange={(value) => set({ y: value === "log" ? value : null, zoom: null })}
+            data={LINEAR_OR_LOG}
+          />
         </div>
       }
     >
-      {query.isError && !query.data && <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />}
-      {query.data && reported ? (
+      {query.isError && !query.data && (
+        <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />
+      )}
+      {curves && reported ? (
         <CurvesChart
-          curves={query.data} only={only} objective={experiment} rank={rank} trials={trials} source={source} live={!experimentEnded(experiment.state)}
-          log={log} logX={logX} rungs={sameRungs} trim={trim} onTrim={(on) => set({ all: on ? null : "1", zoom: null })}
-          zoom={zoom} onZoom={onZoom} timeAttr={experiment.time_attr} selected={selected} marked={pointed} onSelect={onSelect} height={height}
+          curves={curves}
+          only={only}
+          objective={experiment}
+          rank={rank}
+          trials={trials}
+          source={source}
+          live={!experimentEnded(experiment.state)}
+          log={log}
+          logX={logX}
+          rungs={sameRungs}
+          trim={trim}
+          onTrim={(on) => set({ all: on ? null : "1", zoom: null })}
+          zoom={zoom}
+          onZoom={onZoom}
+          timeAttr={experiment.time_attr}
+          selected={selected}
+          marked={pointed}
+          onSelect={onSelect}
+          height={height}
         />
       ) : (
-        !query.isError && <div className={classes.empty} style={{ height }}>{query.data ? waitingWords(experiment) : "Reading the curves…"}</div>
+        !query.isError && (
+          <div className={classes.empty} style={{ height }}>
+            {query.data ? waitingWords(experiment) : "Reading the curves…"}
+          </div>
+        )
       )}
     </Panel>
   );

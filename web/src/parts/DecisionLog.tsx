@@ -24,35 +24,70 @@ interface DecisionLogProps {
 const NO_DECISIONS: readonly Decision[] = [];
 
 /** What was decided, newest first, each with its reason. */
-export function DecisionLog({ decisions: read, onSelect, height, tall = false, narrow = false, details = false, onOlder }: DecisionLogProps) {
+export function DecisionLog({
+  decisions: read,
+  onSelect,
+  height,
+  tall = false,
+  narrow = false,
+  details = false,
+  onOlder,
+}: DecisionLogProps) {
   const decisions = read ?? NO_DECISIONS;
   const scroll = useRef<HTMLDivElement>(null);
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
   const virtual = useVirtualizer({
-    count: decisions.length, getScrollElement: () => scroll.current, estimateSize: () => (narrow ? 48 : 30), overscan: 10,
+    count: decisions.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => (narrow ? 48 : 30),
+    overscan: 10,
     getItemKey: (index) => decisions[index]!.seq,
   });
-  if (decisions.length === 0) return <p className={classes.none}>{read ? "Nothing has been decided yet." : "Reading the decisions…"}</p>;
+  if (decisions.length === 0)
+    return <p className={classes.none}>{read ? "Nothing has been decided yet." : "Reading the decisions…"}</p>;
   const toggle = (seq: number) =>
     setOpen((old) => {
       const next = new Set(old);
       if (!next.delete(seq)) next.add(seq);
       return next;
     });
-  const size: CSSProperties = tall ? { maxHeight: "max(360px, calc(100dvh - 290px))" } : height === undefined ? { height: "100%" } : { maxHeight: height };
+  const size: CSSProperties = tall
+    ? { maxHeight: "max(360px, calc(100dvh - 290px))" }
+    : height === undefined
+      ? { height: "100%" }
+      : { maxHeight: height };
   return (
-    <div ref={scroll} className={classes.scroll} data-narrow={narrow} style={size} tabIndex={0} role="region" aria-label="Decisions, newest first">
+    <div
+      ref={scroll}
+      className={classes.scroll}
+      data-narrow={narrow}
+      style={size}
+      tabIndex={0}
+      role="region"
+      aria-label="Decisions, newest first"
+    >
       <ol style={{ height: virtual.getTotalSize() }}>
         {virtual.getVirtualItems().map((item) => {
           const decision = decisions[item.index]!;
           const facts = details ? factsOf(decision) : [];
           return (
-            <li key={item.key} ref={virtual.measureElement} data-index={item.index} style={{ transform: `translateY(${item.start}px)` }}>
-              <time dateTime={decision.time} title={moment(decision.time)}>{clock(decision.time)}</time>
-              <span className={classes.kind} data-kind={decision.kind}>{decision.kind}</span>
+            <li
+              key={item.key}
+              ref={virtual.measureElement}
+              data-index={item.index}
+              style={{ transform: `translateY(${item.start}px)` }}
+            >
+              <time dateTime={decision.time} title={moment(decision.time)}>
+                {clock(decision.time)}
+              </time>
+              <span className={classes.kind} data-kind={decision.kind}>
+                {decision.kind}
+              </span>
               <span className={classes.trial}>
                 {decision.trial_number !== null && (
-                  <Anchor component="button" type="button" size="xs" onClick={() => onSelect(decision.trial_number!)}>trial {decision.trial_number}</Anchor>
+                  <Anchor component="button" type="button" size="xs" onClick={() => onSelect(decision.trial_number!)}>
+                    trial {decision.trial_number}
+                  </Anchor>
                 )}
               </span>
               <span className={classes.reason}>
@@ -60,13 +95,23 @@ export function DecisionLog({ decisions: read, onSelect, height, tall = false, n
                 {decision.state === "pending" && <em> – not carried out yet</em>}
                 {decision.state === "superseded" && <em> – another decision took its place</em>}
                 {facts.length > 0 && (
-                  <button type="button" className={classes.more} aria-expanded={open.has(decision.seq)} onClick={() => toggle(decision.seq)}>
+                  <button
+                    type="button"
+                    className={classes.more}
+                    aria-expanded={open.has(decision.seq)}
+                    onClick={() => toggle(decision.seq)}
+                  >
                     {open.has(decision.seq) ? "less" : "details"}
                   </button>
                 )}
                 {open.has(decision.seq) && (
                   <dl className={classes.facts}>
-                    {facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+                    {facts.map(([name, value]) => (
+                      <div key={name}>
+                        <dt>{name}</dt>
+                        <dd>{value}</dd>
+                      </div>
+                    ))}
                   </dl>
                 )}
               </span>
@@ -74,7 +119,11 @@ export function DecisionLog({ decisions: read, onSelect, height, tall = false, n
           );
         })}
       </ol>
-      {onOlder && <Button m="xs" size="compact-xs" variant="default" onClick={() => void onOlder()}>Older decisions</Button>}
+      {onOlder && (
+        <Button m="xs" size="compact-xs" variant="default" onClick={() => void onOlder()}>
+          Older decisions
+        </Button>
+      )}
     </div>
   );
 }

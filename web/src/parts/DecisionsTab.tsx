@@ -4,14 +4,27 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../api/client";
 import type { DecisionKind, Experiment } from "../api/types";
-import { experimentEnded, keys } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
 import { DecisionLog } from "./DecisionLog";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
 
-export const KINDS = ["start", "resume", "pause", "stop", "complete", "exploit", "retry", "fail", "cancel", "note", "finish"] as const satisfies readonly DecisionKind[];
+export const KINDS = [
+  "start",
+  "resume",
+  "pause",
+  "stop",
+  "complete",
+  "exploit",
+  "retry",
+  "fail",
+  "cancel",
+  "note",
+  "finish",
+] as const satisfies readonly DecisionKind[];
 const REFRESH_MS = 3000;
 
 export function parseKinds(text: string | null): DecisionKind[] {
@@ -20,7 +33,15 @@ export function parseKinds(text: string | null): DecisionKind[] {
 }
 
 /** Every decision with its reason and its numbers, filtered by the service. */
-export default function DecisionsTab({ experiment, address, onSelect }: { experiment: Experiment; address: Address; onSelect: (number: number) => void }) {
+export default function DecisionsTab({
+  experiment,
+  address,
+  onSelect,
+}: {
+  experiment: Experiment;
+  address: Address;
+  onSelect: (number: number) => void;
+}) {
   const kinds = parseKinds(address.get("kind"));
   const text = address.get("q") ?? "";
   const of = address.get("of");
@@ -32,7 +53,13 @@ export default function DecisionsTab({ experiment, address, onSelect }: { experi
     queryFn: ({ pageParam, signal }) =>
       api.decisions(
         experiment.id,
-        { page_size: 200, kind: kinds, ...(text && { text }), ...(trial !== undefined && { trial }), ...(pageParam && { page_token: pageParam }) },
+        {
+          page_size: 200,
+          kind: kinds,
+          ...(text && { text }),
+          ...(trial !== undefined && { trial }),
+          ...(pageParam && { page_token: pageParam }),
+        },
         signal,
       ),
     initialPageParam: "",
@@ -58,15 +85,27 @@ export default function DecisionsTab({ experiment, address, onSelect }: { experi
         <div className={classes.filterRow}>
           <div className={classes.chips} role="group" aria-label="Filter by kind">
             {KINDS.map((kind) => (
-              <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>{kind}</button>
+              <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>
+                {kind}
+              </button>
             ))}
           </div>
           <TextInput
-            size="xs" w={92} inputMode="numeric" placeholder="Trial" aria-label="Filter by trial" value={trial ?? ""}
+            size="xs"
+            w={92}
+            inputMode="numeric"
+            placeholder="Trial"
+            aria-label="Filter by trial"
+            value={trial ?? ""}
             onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
           />
           <TextInput
-            size="xs" w={190} placeholder="Search the reasons" aria-label="Search the reasons" value={typed}
+            size="xs"
+            w={190}
+            placeholder="Search the reasons"
+            aria-label="Search the reasons"
+            data-search
+            value={typed}
             onChange={(event) => {
               setTyped(event.currentTarget.value);
               find(event.currentTarget.value);
@@ -75,15 +114,25 @@ export default function DecisionsTab({ experiment, address, onSelect }: { experi
         </div>
       }
     >
-      {query.isError && !query.data && <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />}
+      {query.isError && !query.data && (
+        <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />
+      )}
       {query.isLoading && <Skeleton height={240} />}
       {query.data && (decisions.length > 0 || !filtered) && (
-        <DecisionLog decisions={decisions} onSelect={onSelect} tall details {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })} />
+        <DecisionLog
+          decisions={decisions}
+          onSelect={onSelect}
+          tall
+          details
+          {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })}
+        />
       )}
       {query.data && decisions.length === 0 && filtered && (
         <p className={classes.none}>
           No decision matches.{" "}
-          <Button size="compact-xs" variant="default" onClick={showAll}>Show all</Button>
+          <Button size="compact-xs" variant="default" onClick={showAll}>
+            Show all
+          </Button>
         </p>
       )}
     </Panel>

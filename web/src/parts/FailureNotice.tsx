@@ -16,13 +16,21 @@ export function FailureNotice({ experiment, trials, onSelect, onShowFailed }: Fa
   const first = trials.find((trial) => trial.state === "failed");
   const links = (
     <>
-      {first && <Anchor component="button" type="button" size="sm" onClick={() => onSelect(first.number)}>Show trial {first.number}</Anchor>}
-      {failed > 1 && <Anchor component="button" type="button" size="sm" onClick={onShowFailed}>Show all {failed} that failed</Anchor>}
+      {first && (
+        <Anchor component="button" type="button" size="sm" onClick={() => onSelect(first.number)}>
+          Show trial {first.number}
+        </Anchor>
+      )}
+      {failed > 1 && (
+        <Anchor component="button" type="button" size="sm" onClick={onShowFailed}>
+          Show all {failed} that failed
+        </Anchor>
+      )}
     </>
   );
   if (experiment.state === "failed") {
     return (
-      <Alert className={classes.wholeRow!} color="red" variant="light" role="alert" title="The experiment failed">
+      <Alert className={classes.wholeRow} color="red" variant="light" role="alert" title="The experiment failed">
         <p className={classes.noticeText}>{experiment.error || experiment.reason || "No reason was recorded."}</p>
         <span className={classes.noticeLinks}>{links}</span>
       </Alert>
@@ -34,8 +42,11 @@ export function FailureNotice({ experiment, trials, onSelect, onShowFailed }: Fa
       {experiment.reason && <span>{experiment.reason}</span>}
       {failed > 0 && (
         <span data-tone="bad">
-          <b>{failed} of {experiment.trials} {experiment.trials === 1 ? "trial" : "trials"} failed{first ? ":" : ""}</b>{" "}
-          {first && <span className={classes.firstLine}>{firstLine(first)}</span>} <span className={classes.noticeLinks}>{links}</span>
+          <b>
+            {failed} of {experiment.trials} {experiment.trials === 1 ? "trial" : "trials"} failed{first ? ":" : ""}
+          </b>{" "}
+          {first && <span className={classes.firstLine}>{firstLine(first)}</span>}{" "}
+          <span className={classes.noticeLinks}>{links}</span>
         </span>
       )}
       {failed === 0 && experiment.error && <span data-tone="bad">{experiment.error}</span>}

@@ -2,7 +2,8 @@ import { Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { Experiment, Importances } from "../api/types";
-import { experimentEnded, keys } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
+import { keys } from "../live/useExperiment";
 import { ProblemBox } from "./Problem";
 import classes from "./parts.module.css";
 
@@ -17,13 +18,17 @@ export function Importance({ experiment }: { experiment: Experiment }) {
     queryFn: ({ signal }) => api.importance(experiment.id, signal),
     refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
   });
-  if (query.isError && !query.data) return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={60} />;
   return <Shares found={query.data} caution={cautionOf(query.data, experiment)} />;
 }
 
 /** What keeps the shares from being more than a hint; null where nothing does. */
-export function cautionOf({ items, trials }: Importances, experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">): string | null {
+export function cautionOf(
+  { items, trials }: Importances,
+  experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">,
+): string | null {
   const { completed, stopped } = experiment.counts;
   if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
     return "PBT changed values on the way, and the newest ones are held to account for all of the training: see the lineage of the best trial.";
@@ -37,9 +42,21 @@ export function cautionOf({ items, trials }: Importances, experiment: Pick<Exper
   return null;
 }
 
-export function Shares({ found: { items, metric, needed, trials }, caution }: { found: Importances; caution: string | null }) {
+export function Shares({
+  found: { items, metric, needed, trials },
+  caution,
+}: {
+  found: Importances;
+  caution: string | null;
+}) {
   if (items.length === 0) {
-    return <p className={classes.noShares}>{trials < needed ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.` : "Nothing can be told apart."}</p>;
+    return (
+      <p className={classes.noShares}>
+        {trials < needed
+          ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
+          : "Nothing can be told apart."}
+      </p>
+    );
   }
   const most = Math.max(...items.map((item) => item.share));
   return (
@@ -49,13 +66,19 @@ export function Shares({ found: { items, metric, needed, trials }, caution }: { 
           <div key={parameter}>
             <dt title={parameter}>{parameter}</dt>
             <dd>
-              <div><i style={{ width: `${most > 0 ? (100 * share) / most : 0}%` }} aria-hidden /></div>
+              <div>
+                <i style={{ width: `${most > 0 ? (100 * share) / most : 0}%` }} aria-hidden />
+              </div>
               <span>{share > 0 && share < 0.005 ? "< 1" : Math.round(100 * share)} %</span>
             </dd>
           </div>
         ))}
       </dl>
-      {caution && <p className={classes.caution}><b>Take it as a hint.</b> {caution}</p>}
+      {caution && (
+        <p className={classes.caution}>
+          <b>Take it as a hint.</b> {caution}
+        </p>
+      )}
       <p className={classes.noShares}>PED-ANOVA over {trials} trials that have ended with a result</p>
     </>
   );

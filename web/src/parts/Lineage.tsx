@@ -9,8 +9,12 @@ import classes from "./TrialDetails.module.css";
 
 /** Where a trial's weights come from: segments of this and of other trials, oldest first, and what to train anew with. */
 export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
-  const query = useQuery({ queryKey: ["trial", trial.id, "lineage"], queryFn: ({ signal }) => api.lineage(trial.id, signal) });
-  if (query.isError && !query.data) return <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />;
+  const query = useQuery({
+    queryKey: ["trial", trial.id, "lineage"],
+    queryFn: ({ signal }) => api.lineage(trial.id, signal),
+  });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={120} />;
   return <LineageOf found={query.data} onSelect={onSelect} />;
 }
@@ -21,14 +25,22 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
   others.delete(found.trial_number);
   return (
     <div className={classes.overview}>
-      <h3>{others.size === 0 ? "All its own" : `Through ${others.size === 1 ? "one other trial" : `${others.size} other trials`}`}</h3>
+      <h3>
+        {others.size === 0
+          ? "All its own"
+          : `Through ${others.size === 1 ? "one other trial" : `${others.size} other trials`}`}
+      </h3>
       <ol className={classes.segments} aria-label="Lineage, oldest first">
         {found.items.map((item, i) => (
           <li key={item.id} data-cause={item.cause}>
             <p>
-              {item.trial_number === found.trial_number
-                ? <b>Trial {item.trial_number}</b>
-                : <Anchor component="button" type="button" size="sm" fw={600} onClick={() => onSelect(item.trial_number)}>Trial {item.trial_number}</Anchor>}
+              {item.trial_number === found.trial_number ? (
+                <b>Trial {item.trial_number}</b>
+              ) : (
+                <Anchor component="button" type="button" size="sm" fw={600} onClick={() => onSelect(item.trial_number)}>
+                  Trial {item.trial_number}
+                </Anchor>
+              )}
               , {span(item)} <span>· {WORDS[item.cause](item.trial_number, found.items[i - 1]?.trial_number)}</span>
             </p>
             <p>{i === 0 ? config(item.params) : changes(item)}</p>
@@ -38,8 +50,15 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
       {found.schedule.length > 1 && (
         <>
           <h3>Schedule to train anew with</h3>
-          <Facts items={found.schedule.map((entry) => [entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`, config(entry.params)])} />
-          <p className={classes.dimmed}><code>tuner schedule {found.trial_id}</code> prints it as JSON.</p>
+          <Facts
+            items={found.schedule.map((entry) => [
+              entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,
+              config(entry.params),
+            ])}
+          />
+          <p className={classes.dimmed}>
+            <code>tuner schedule {found.trial_id}</code> prints it as JSON.
+          </p>
         </>
       )}
     </div>
@@ -47,15 +66,26 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
 }
 
 const WORDS: Record<LineageSegment["cause"], (own: number, before: number | undefined) => string> = {
-  start: () => "started", retry: () => "run again", resume: () => "resumed",
-  exploit: (own, before) => (before === undefined || before === own ? "took over weights" : `took over from trial ${before}`),
+  start: () => "started",
+  retry: () => "run again",
+  resume: () => "resumed",
+  exploit: (own, before) =>
+    before === undefined || before === own ? "took over weights" : `took over from trial ${before}`,
 };
 
 function span({ start_iteration: start, end_iteration: end }: LineageSegment): string {
-  return end > start + 1 ? `iterations ${start + 1} to ${end}` : end > start ? `iteration ${end}` : `at iteration ${start}`;
+  return end > start + 1
+    ? `iterations ${start + 1} to ${end}`
+    : end > start
+      ? `iteration ${end}`
+      : `at iteration ${start}`;
 }
 
 /** "lr 0.1 → 0.12", of what has changed against the segment before. */
 function changes({ changes }: LineageSegment): string {
-  return Object.entries(changes).map(([name, { before, after }]) => `${name} ${param(before)} → ${param(after)}`).join(", ") || "same configuration";
+  return (
+    Object.entries(changes)
+      .map(([name, { before, after }]) => `${name} ${param(before)} → ${param(after)}`)
+      .join(", ") || "same configuration"
+  );
 }

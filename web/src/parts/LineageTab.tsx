@@ -23,11 +23,26 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect 
   const lanes = useMemo(() => curves.data && lanesOf(curves.data, source, rank), [curves.data, source, rank]);
   return (
     <Panel title="Lineage of the population">
-      {curves.isError && !curves.data && <ProblemBox error={curves.error} what="curves" retry={() => void curves.refetch()} />}
+      {curves.isError && !curves.data && (
+        <ProblemBox error={curves.error} what="curves" retry={() => void curves.refetch()} />
+      )}
       {curves.isLoading && <Skeleton height={240} />}
-      {lanes && (lanes.order.length > 0
-        ? <LaneChart lanes={lanes} source={source} metric={experiment.metric} mode={experiment.mode} timeAttr={experiment.time_attr} selected={selected} onSelect={onSelect} />
-        : <div className={classes.empty} style={{ height: 160 }}>No member has reported yet.</div>)}
+      {lanes &&
+        (lanes.order.length > 0 ? (
+          <LaneChart
+            lanes={lanes}
+            source={source}
+            metric={experiment.metric}
+            mode={experiment.mode}
+            timeAttr={experiment.time_attr}
+            selected={selected}
+            onSelect={onSelect}
+          />
+        ) : (
+          <div className={classes.empty} style={{ height: 160 }}>
+            No member has reported yet.
+          </div>
+        ))}
     </Panel>
   );
 }

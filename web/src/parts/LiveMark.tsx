@@ -11,5 +11,9 @@ const WORDS: Record<StreamState, [string, string]> = {
 /** Whether what is shown is being kept up to date. */
 export function LiveMark({ state }: { state: StreamState }) {
   const [word, tone] = WORDS[state];
-  return <span className={classes.state} data-tone={tone} role="status" style={{ fontSize: 12 }}>{word}</span>;
+  return (
+    <span className={classes.state} data-tone={tone} role="status" style={{ fontSize: 12 }}>
+      {word}
+    </span>
+  );
 }

@@ -3,7 +3,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useLayoutEffect, useRef } from "react";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
@@ -19,7 +19,17 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
   const search = (address.get("logq") ?? "").slice(0, 1000);
   const query = useQuery({
     queryKey: ["trial", trial.id, "logs", segment, rank, search],
-    queryFn: ({ signal }) => api.logs(trial.id, { tail: TAIL, ...(segment ? { segment } : {}), ...(rank ? { rank: Number(rank) } : {}), ...(search ? { search } : {}) }, signal),
+    queryFn: ({ signal }) =>
+      api.logs(
+        trial.id,
+        {
+          tail: TAIL,
+          ...(segment ? { segment } : {}),
+          ...(rank ? { rank: Number(rank) } : {}),
+          ...(search ? { search } : {}),
+        },
+        signal,
+      ),
     placeholderData: keepPreviousData,
     refetchInterval: hasEnded(trial.state) ? false : 2000,
   });
@@ -33,26 +43,53 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
     <>
       <Group gap="xs" mb="xs">
         <Select
-          size="xs" w={140} aria-label="Segment" allowDeselect={false} value={String(segment ?? "")}
+          size="xs"
+          w={140}
+          aria-label="Segment"
+          allowDeselect={false}
+          value={String(segment ?? "")}
           data={trial.segments.map(({ ordinal }) => ({ value: String(ordinal), label: `segment ${ordinal}` }))}
           onChange={(value) => address.set({ segment: value })}
         />
         <Select
-          size="xs" w={120} aria-label="Rank" allowDeselect={false} value={rank} onChange={(value) => address.set({ logrank: value })}
-          data={[{ value: "", label: "all ranks" }, ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` }))]}
+          size="xs"
+          w={120}
+          aria-label="Rank"
+          allowDeselect={false}
+          value={rank}
+          onChange={(value) => address.set({ logrank: value })}
+          data={[
+            { value: "", label: "all ranks" },
+            ...ranksOf(query.data?.items ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` })),
+          ]}
         />
         <TextInput
-          size="xs" w={220} aria-label="Search the log" placeholder="lines that contain…" value={search}
+          size="xs"
+          w={220}
+          aria-label="Search the log"
+          placeholder="lines that contain…"
+          value={search}
           onChange={(event) => address.set({ logq: event.currentTarget.value || null })}
         />
       </Group>
       {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
       {query.isLoading && <Skeleton height={120} />}
-      {query.isSuccess && parts.length === 0 && <p className={classes.none}>{search ? "No line contains this" : "Nothing has been written"}{rank && ` by rank ${rank}`}.</p>}
+      {query.isSuccess && parts.length === 0 && (
+        <p className={classes.none}>
+          {search ? "No line contains this" : "Nothing has been written"}
+          {rank && ` by rank ${rank}`}.
+        </p>
+      )}
       {parts.length > 0 && (
         <pre
-          ref={pre} className={classes.pre} tabIndex={0} aria-label="Log lines" style={{ maxHeight: 520 }}
-          onScroll={({ currentTarget: box }) => (atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 30)}
+          ref={pre}
+          className={classes.pre}
+          tabIndex={0}
+          aria-label="Log lines"
+          style={{ maxHeight: 520 }}
+          onScroll={({ currentTarget: box }) =>
+            (atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 30)
+          }
         >
           {parts.map((part) => `── rank ${part.rank} · ${part.stream}\n${part.text.replace(/\n?$/, "\n")}`).join("")}
         </pre>

@@ -26,26 +26,55 @@ interface ParametersTabProps {
 }
 
 /** What the parameters have to do with the result: all trials on parallel axes, and how much each parameter mattered. */
-export default function ParametersTab({ experiment, trials, dimensions, brushes, address, ...rest }: ParametersTabProps) {
+export default function ParametersTab({
+  experiment,
+  trials,
+  dimensions,
+  brushes,
+  address,
+  ...rest
+}: ParametersTabProps) {
   // The same answer as that of the panel below; the most important parameters come first.
-  const importance = useQuery({ queryKey: keys.importance(experiment.id), queryFn: ({ signal }) => api.importance(experiment.id, signal) });
-  const place = new Map(importance.data?.items.map(({ parameter }, i) => [parameter, i]));
-  const ordered = useMemo(
-    () => [...dimensions].sort((a, b) => Number(a.objective) - Number(b.objective) || (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0),
-    [dimensions, importance.data],
-  );
+  const importance = useQuery({
+    queryKey: keys.importance(experiment.id),
+    queryFn: ({ signal }) => api.importance(experiment.id, signal),
+  });
+  const items = importance.data?.items;
+  const ordered = useMemo(() => {
+    const place = new Map(items?.map(({ parameter }, i) => [parameter, i]));
+    const placeOf = ({ id }: Dimension) => place.get(id) ?? Infinity;
+    return [...dimensions].sort((a, b) => Number(a.objective) - Number(b.objective) || placeOf(a) - placeOf(b) || 0);
+  }, [dimensions, items]);
   const onBrush = (id: string, chosen: Chosen | null) => {
     const { [id]: _, ...others } = brushes;
     address.set({ brush: formatBrushes(chosen ? { ...others, [id]: chosen } : others) });
   };
   return (
     <>
-      <Panel title="Parallel coordinates" aside={<span className={classes.dimmed}>drag along an axis to choose trials, click it to take the choice back</span>}>
-        {ordered.length > 1
-          ? <ParallelChart trials={trials} dimensions={ordered} brushes={brushes} onBrush={onBrush} height={340} {...rest} />
-          : <div className={classes.empty} style={{ height: 160 }}>{trials.length ? "There is one parameter with one value." : "No trial has been started yet."}</div>}
+      <Panel
+        title="Parallel coordinates"
+        aside={
+          <span className={classes.dimmed}>drag along an axis to choose trials, click it to take the choice back</span>
+        }
+      >
+        {ordered.length > 1 ? (
+          <ParallelChart
+            trials={trials}
+            dimensions={ordered}
+            brushes={brushes}
+            onBrush={onBrush}
+            height={340}
+            {...rest}
+          />
+        ) : (
+          <div className={classes.empty} style={{ height: 160 }}>
+            {trials.length ? "There is one parameter with one value." : "No trial has been started yet."}
+          </div>
+        )}
       </Panel>
-      <Panel title="Importance of parameters"><Importance experiment={experiment} /></Panel>
+      <Panel title="Importance of parameters">
+        <Importance experiment={experiment} />
+      </Panel>
     </>
   );
 }

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { frontOf, pointsOf } from "../charts/pareto";
 import { ParetoChart } from "../charts/ParetoChart";
-import { experimentEnded } from "../live/useExperiment";
+import { experimentEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
@@ -26,24 +26,59 @@ export default function ParetoTab({ experiment, trials, byNumber, address, ...re
   const points = useMemo(() => pointsOf(trials, objectives), [trials, objectives]);
   const front = useMemo(() => frontOf(points, objectives), [points, objectives]);
   const names = objectives.map(({ metric }) => metric);
-  const index = (name: string | null, other: number) => (name !== null && names.includes(name) ? names.indexOf(name) : other);
+  const index = (name: string | null, other: number) =>
+    name !== null && names.includes(name) ? names.indexOf(name) : other;
   const x = index(address.get("fx"), 0);
   const y = index(address.get("fy"), x === 1 ? 0 : 1);
   const axes = useMemo(() => [x, y] as const, [x, y]);
   return (
     <Panel
       title={`Pareto front · ${front.size} of ${points.length} trials`}
-      aside={names.length > 2 && (
-        <div className={classes.controls}>
-          <Select size="xs" w={150} aria-label="Horizontal objective" allowDeselect={false} data={names} value={names[x]!} onChange={(value) => address.set({ fx: value })} />
-          <Select size="xs" w={150} aria-label="Vertical objective" allowDeselect={false} data={names} value={names[y]!} onChange={(value) => address.set({ fy: value })} />
+      aside={
+        names.length > 2 && (
+          <div className={classes.controls}>
+            <Select
+              size="xs"
+              w={150}
+              aria-label="Horizontal objective"
+              allowDeselect={false}
+              data={names}
+              value={names[x]!}
+              onChange={(value) => address.set({ fx: value })}
+            />
+            <Select
+              size="xs"
+              w={150}
+              aria-label="Vertical objective"
+              allowDeselect={false}
+              data={names}
+              value={names[y]!}
+              onChange={(value) => address.set({ fy: value })}
+            />
+          </div>
+        )
+      }
+    >
+      {points.length > 0 ? (
+        <ParetoChart
+          points={points}
+          front={front}
+          objectives={objectives}
+          axes={axes}
+          trials={byNumber}
+          height={420}
+          {...rest}
+        />
+      ) : (
+        <div className={classes.empty} style={{ height: 240 }}>
+          {experimentEnded(experiment.state)
+            ? `No trial reported all of ${names.join(", ")}.`
+            : `A trial appears here once it has reported ${names.join(" and ")}.`}
         </div>
       )}
-    >
-      {points.length > 0
-        ? <ParetoChart points={points} front={front} objectives={objectives} axes={axes} trials={byNumber} height={420} {...rest} />
-        : <div className={classes.empty} style={{ height: 240 }}>{experimentEnded(experiment.state) ? `No trial reported all of ${names.join(", ")}.` : `A trial appears here once it has reported ${names.join(" and ")}.`}</div>}
-      {names.length > 2 && <p className={classes.noShares}>The front is that of all {names.length} objectives; two of them are drawn.</p>}
+      {names.length > 2 && (
+        <p className={classes.noShares}>The front is that of all {names.length} objectives; two of them are drawn.</p>
+      )}
     </Panel>
   );
 }

@@ -2,11 +2,23 @@ import type { Experiment, TrialState } from "../api/types";
 import classes from "./parts.module.css";
 
 const ORDER: [TrialState, string][] = [
-  ["completed", "good"], ["stopped", "calm"], ["failed", "bad"], ["cancelled", "quiet"], ["running", "active"], ["paused", "held"], ["pending", "wait"],
+  ["completed", "good"],
+  ["stopped", "calm"],
+  ["failed", "bad"],
+  ["cancelled", "quiet"],
+  ["running", "active"],
+  ["paused", "held"],
+  ["pending", "wait"],
 ];
 
 /** Trials by state as one bar; the rest of it is what has not been started. */
-export function Progress({ experiment, words }: { experiment: Pick<Experiment, "counts" | "trials" | "num_samples">; words?: boolean }) {
+export function Progress({
+  experiment,
+  words,
+}: {
+  experiment: Pick<Experiment, "counts" | "trials" | "num_samples">;
+  words?: boolean;
+}) {
   const { counts, trials, num_samples } = experiment;
   const total = Math.max(num_samples ?? trials, trials, 1);
   const parts = ORDER.filter(([state]) => counts[state] > 0);
@@ -15,17 +27,27 @@ export function Progress({ experiment, words }: { experiment: Pick<Experiment, "
   return (
     <div className={classes.progress} title={said}>
       <div className={classes.bar} role="img" aria-label={`${ended} of ${num_samples ?? trials} trials ended: ${said}`}>
-        {parts.map(([state, tone]) => <i key={state} data-tone={tone} style={{ width: `${(100 * counts[state]) / total}%` }} />)}
+        {parts.map(([state, tone]) => (
+          <i key={state} data-tone={tone} style={{ width: `${(100 * counts[state]) / total}%` }} />
+        ))}
       </div>
       {words ? (
         <span className={classes.progressWords}>
-          {parts.length === 0 ? "no trials yet" : parts.map(([state, tone]) => (
-            <span key={state}><i data-tone={tone} aria-hidden /> {counts[state]} {state}</span>
-          ))}
-          {num_samples !== null && num_samples > trials && <span className={classes.dimmed}>{num_samples - trials} to come</span>}
+          {parts.length === 0
+            ? "no trials yet"
+            : parts.map(([state, tone]) => (
+                <span key={state}>
+                  <i data-tone={tone} aria-hidden /> {counts[state]} {state}
+                </span>
+              ))}
+          {num_samples !== null && num_samples > trials && (
+            <span className={classes.dimmed}>{num_samples - trials} to come</span>
+          )}
         </span>
       ) : (
-        <span className={classes.progressCount}>{ended}/{num_samples ?? trials}</span>
+        <span className={classes.progressCount}>
+          {ended}/{num_samples ?? trials}
+        </span>
       )}
     </div>
   );

@@ -10,8 +10,10 @@ export function Setup({ experiment }: { experiment: Experiment }) {
   const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
   const longest = experiment.max_t ?? scheduler["max_t"] ?? null;
   const sections: [string, Record<string, unknown>][] = [
-    ["Search", search], [experiment.scheduler["type"] === "auto" ? "Scheduler (auto)" : "Scheduler", scheduler],
-    ["Scaling", experiment.scaling], ["Limits", experiment.limits],
+    ["Search", search],
+    [experiment.scheduler["type"] === "auto" ? "Scheduler (auto)" : "Scheduler", scheduler],
+    ["Scaling", experiment.scaling],
+    ["Limits", experiment.limits],
   ];
   return (
     <div className={classes.setup}>
@@ -32,12 +34,18 @@ export function Setup({ experiment }: { experiment: Experiment }) {
       </section>
       <section>
         <h3>Space</h3>
-        <Facts items={Object.entries(experiment.space).map(([name, domain]) => [name, <code>{domainWords(domain)}</code>])} />
+        <Facts
+          items={Object.entries(experiment.space).map(([name, domain]) => [name, <code>{domainWords(domain)}</code>])}
+        />
       </section>
       {sections.map(([title, section]) => (
         <section key={title}>
           <h3>{title}</h3>
-          <Facts items={Object.entries(section).filter(([, value]) => value !== null).map(([name, value]) => [name, param(value)])} />
+          <Facts
+            items={Object.entries(section)
+              .filter(([, value]) => value !== null)
+              .map(([name, value]) => [name, param(value)])}
+          />
         </section>
       ))}
     </div>
@@ -46,7 +54,11 @@ export function Setup({ experiment }: { experiment: Experiment }) {
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */
 export function domainWords(domain: unknown): string {
-  if (domain === null || typeof domain !== "object" || !("type" in domain) || typeof domain.type !== "string") return param(domain);
+  if (domain === null || typeof domain !== "object" || !("type" in domain) || typeof domain.type !== "string")
+    return param(domain);
   const { type, ...rest } = domain;
-  return `${type}(${Object.values(rest).filter((value) => value !== null).map(param).join(", ")})`;
+  return `${type}(${Object.values(rest)
+    .filter((value) => value !== null)
+    .map(param)
+    .join(", ")})`;
 }

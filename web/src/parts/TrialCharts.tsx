@@ -6,7 +6,7 @@ import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { pointAt } from "../curves/geometry";
 import { CurvesPlot, type Hover } from "../curves/plot";
 import { metric as written } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
@@ -26,15 +26,19 @@ interface TrialChartsProps {
 /** A small chart for each metric that the trial has reported. */
 export function TrialCharts({ trial, metric, timeAttr, rank, of }: TrialChartsProps) {
   const query = useQuery({
-    queryKey: keys.trialCurves(trial.id, "step"), queryFn: ({ signal }) => api.trialCurves(trial.id, "step", signal),
+    queryKey: keys.trialCurves(trial.id, "step"),
+    queryFn: ({ signal }) => api.trialCurves(trial.id, "step", signal),
     refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
   });
-  if (query.isError && !query.data) return <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />;
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={HEIGHT} mb="sm" />;
   const items = [...query.data.items].sort((a, b) => Number(b.metric === metric) - Number(a.metric === metric));
   return (
     <div className={classes.charts}>
-      {items.map((item) => <MetricChart key={item.metric} item={item} trial={trial} timeAttr={timeAttr} rank={rank} of={of} />)}
+      {items.map((item) => (
+        <MetricChart key={item.metric} item={item} trial={trial} timeAttr={timeAttr} rank={rank} of={of} />
+      ))}
     </div>
   );
 }
@@ -50,12 +54,36 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
   const [hover, setHover] = useState<Hover | null>(null);
   const [log, setLog] = useState(false);
   const xLabel = timeAttr.replaceAll("_", " ");
-  const look = { mode: "max" as const, objective: false, x: "step" as const, xLabel, log, logX: false, trim: false, theme, rungs: [] };
+  const look = {
+    mode: "max" as const,
+    objective: false,
+    x: "step" as const,
+    xLabel,
+    log,
+    logX: false,
+    trim: false,
+    theme,
+    rungs: [],
+  };
   const first = useRef(look);
-  const series = useMemo((): Series => ({ trial_id: trial.id, number: trial.number, state: trial.state, best_value: null, segments: item.segments }), [trial.id, trial.number, trial.state, item]);
+  const series = useMemo(
+    (): Series => ({
+      trial_id: trial.id,
+      number: trial.number,
+      state: trial.state,
+      best_value: null,
+      segments: item.segments,
+    }),
+    [trial.id, trial.number, trial.state, item],
+  );
 
   useLayoutEffect(() => {
-    const made = new CurvesPlot(root.current!, first.current, { onHover: setHover, onSelect: () => {}, onOutside: () => {}, onZoom: (zoom) => made.setZoom(zoom) });
+    const made = new CurvesPlot(root.current!, first.current, {
+      onHover: setHover,
+      onSelect: () => {},
+      onOutside: () => {},
+      onZoom: (zoom) => made.setZoom(zoom),
+    });
     plot.current = made;
     const observer = new ResizeObserver(([entry]) => made.resize(Math.floor(entry!.contentRect.width), HEIGHT));
     observer.observe(root.current!);
@@ -76,16 +104,40 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
   }, [series, rank, of, trial.number, trial.state]);
 
   const point = hover && pointAt(series, hover.at, "step");
-  const last = [...item.segments].reverse().flatMap((segment) => [...segment.y].reverse()).find((value) => value !== null);
+  const last = [...item.segments]
+    .reverse()
+    .flatMap((segment) => [...segment.y].reverse())
+    .find((value) => value !== null);
   const positive = item.segments.some((segment) => segment.y.some((value) => value !== null && value > 0));
   return (
     <figure className={classes.metric}>
       <figcaption>
         <b>{item.metric}</b>
-        <span>{point ? <>{written(point.y)} <i>at {point.x}{point.ordinal > 1 && `, segment ${point.ordinal}`}</i></> : <>{written(last)} <i>last</i></>}</span>
-        <button type="button" aria-pressed={log} disabled={!positive} onClick={() => setLog(!log)}>log</button>
+        <span>
+          {point ? (
+            <>
+              {written(point.y)}{" "}
+              <i>
+                at {point.x}
+                {point.ordinal > 1 && `, segment ${point.ordinal}`}
+              </i>
+            </>
+          ) : (
+            <>
+              {written(last)} <i>last</i>
+            </>
+          )}
+        </span>
+        <button type="button" aria-pressed={log} disabled={!positive} onClick={() => setLog(!log)}>
+          log
+        </button>
       </figcaption>
-      <div ref={root} style={{ height: HEIGHT }} role="img" aria-label={`${item.metric} of trial ${trial.number} over ${xLabel}, last ${written(last)}`} />
+      <div
+        ref={root}
+        style={{ height: HEIGHT }}
+        role="img"
+        aria-label={`${item.metric} of trial ${trial.number} over ${xLabel}, last ${written(last)}`}
+      />
     </figure>
   );
 }

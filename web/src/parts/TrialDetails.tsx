@@ -5,7 +5,7 @@ import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, TrialWithSegments } from "../api/types";
 import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
 import { StopTrial } from "./Actions";
@@ -17,6 +17,7 @@ import { ProblemBox } from "./Problem";
 import { StateBadge } from "./StateBadge";
 import { TrialCharts } from "./TrialCharts";
 import { Usage } from "./Usage";
+import { useNow } from "./useNow";
 import classes from "./TrialDetails.module.css";
 
 interface TrialDetailsProps {
@@ -35,8 +36,10 @@ const VIEWS = ["overview", "segments", "lineage", "decisions", "logs", "usage"];
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
   const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
-  const setTab = (next: string | null) => address.set({ view: next === "overview" ? null : next, segment: null, logrank: null });
-  if (query.isError && !query.data) return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
+  const setTab = (next: string | null) =>
+    address.set({ view: next === "overview" ? null : next, segment: null, logrank: null });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={300} />;
   const trial = query.data;
   return (
@@ -51,10 +54,16 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
         </Tabs.List>
-        <Tabs.Panel value="overview"><Overview trial={trial} experiment={experiment} rank={rank} of={of} /></Tabs.Panel>
-        <Tabs.Panel value="segments"><Segments trial={trial} onSelect={onSelect} /></Tabs.Panel>
+        <Tabs.Panel value="overview">
+          <Overview trial={trial} experiment={experiment} rank={rank} of={of} />
+        </Tabs.Panel>
+        <Tabs.Panel value="segments">
+          <Segments trial={trial} onSelect={onSelect} />
+        </Tabs.Panel>
         <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
-        <Tabs.Panel value="decisions">{tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}</Tabs.Panel>
+        <Tabs.Panel value="decisions">
+          {tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}
+        </Tabs.Panel>
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
         <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
       </Tabs>
@@ -67,7 +76,8 @@ function OwnDecisions({ trial, onSelect }: { trial: TrialWithSegments; onSelect:
     queryKey: keys.trialDecisions(trial.id),
     queryFn: ({ signal }) => api.decisions(trial.experiment_id, { trial: trial.number, page_size: 500 }, signal),
   });
-  if (query.isError && !query.data) return <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />;
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={120} />;
   return <DecisionLog decisions={query.data.items} onSelect={onSelect} height={460} />;
 }
@@ -75,25 +85,43 @@ function OwnDecisions({ trial, onSelect }: { trial: TrialWithSegments; onSelect:
 function Outcome({ trial }: { trial: TrialWithSegments }) {
   return (
     <>
-      {trial.reason && !(trial.state === "failed" && trial.error) && <p className={classes.reason}><b>Why {trial.state}:</b> {trial.reason}</p>}
-      {trial.waiting && !hasEnded(trial.state) && <p className={classes.waiting}><b>Waiting:</b> {trial.waiting}</p>}
+      {trial.reason && !(trial.state === "failed" && trial.error) && (
+        <p className={classes.reason}>
+          <b>Why {trial.state}:</b> {trial.reason}
+        </p>
+      )}
+      {trial.waiting && !hasEnded(trial.state) && (
+        <p className={classes.waiting}>
+          <b>Waiting:</b> {trial.waiting}
+        </p>
+      )}
       {trial.error && <FailureBox failure={trial.error} over={trial.state !== "failed"} />}
     </>
   );
 }
 
 function FailureBox({ failure, over }: { failure: Failure; over: boolean }) {
-  const where = [failure.rank !== null && `rank ${failure.rank}`, failure.node && `on ${failure.node}`].filter(Boolean).join(" ");
+  const where = [failure.rank !== null && `rank ${failure.rank}`, failure.node && `on ${failure.node}`]
+    .filter(Boolean)
+    .join(" ");
   const stacks = Object.entries(failure.stacks ?? {});
   return (
     <section className={classes.failure} aria-label="Failure" data-over={over}>
       <p>
-        <b>{over ? "An earlier failure" : "Failure"}{where && `, ${where}`}</b> <span>{failure.cause.replaceAll("_", " ")} · {failure.kind}</span>
+        <b>
+          {over ? "An earlier failure" : "Failure"}
+          {where && `, ${where}`}
+        </b>{" "}
+        <span>
+          {failure.cause.replaceAll("_", " ")} · {failure.kind}
+        </span>
       </p>
       <p>{failure.message}</p>
       {failure.traceback && <Fold title="Traceback" text={failure.traceback} open />}
       {failure.log_tail && <Fold title="Last log lines" text={failure.log_tail} />}
-      {stacks.map(([rank, stack]) => <Fold key={rank} title={`Stack of rank ${rank}`} text={stack} />)}
+      {stacks.map(([rank, stack]) => (
+        <Fold key={rank} title={`Stack of rank ${rank}`} text={stack} />
+      ))}
     </section>
   );
 }
@@ -102,7 +130,9 @@ function Fold({ title, text, open = false }: { title: string; text: string; open
   return (
     <details open={open}>
       <summary>{title}</summary>
-      <pre className={classes.pre} tabIndex={0}>{text}</pre>
+      <pre className={classes.pre} tabIndex={0}>
+        {text}
+      </pre>
     </details>
   );
 }
@@ -117,22 +147,46 @@ interface OverviewProps {
 function Overview({ trial, experiment, rank, of }: OverviewProps) {
   return (
     <div className={classes.overview}>
-      {trial.iteration > 0 && <TrialCharts trial={trial} metric={experiment.metric} timeAttr={experiment.time_attr} rank={rank} of={of} />}
+      {trial.iteration > 0 && (
+        <TrialCharts trial={trial} metric={experiment.metric} timeAttr={experiment.time_attr} rank={rank} of={of} />
+      )}
       <h3>Parameters</h3>
-      <Facts items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [name, <span title={JSON.stringify(value)}>{param(value)}</span>])} />
+      <Facts
+        items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [
+          name,
+          <span title={JSON.stringify(value)}>{param(value)}</span>,
+        ])}
+      />
       <h3>Result</h3>
       <Facts
         items={[
-          [`Best ${experiment.metric}`, <><b>{metric(trial.best_value)}</b>{trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}{rank !== undefined && `, rank ${rank} of ${of}`}</>],
+          [
+            `Best ${experiment.metric}`,
+            <>
+              <b>{metric(trial.best_value)}</b>
+              {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
+              {rank !== undefined && `, rank ${rank} of ${of}`}
+            </>,
+          ],
           ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
-          ...(trial.feasible === null ? [] : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
+          ...(trial.feasible === null
+            ? []
+            : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
           ["Iteration", String(trial.iteration)],
           ["Trained for", duration(trial.running_s)],
           ["Started", moment(trial.started_at)],
           ["Ended", moment(trial.ended_at)],
           ...(trial.failures ? [["Failures", String(trial.failures)] as [string, string]] : []),
           ...(trial.checkpoint
-            ? [["Checkpoint", <><code>{trial.checkpoint.uri}</code> (iteration {trial.checkpoint.step}, {bytes(trial.checkpoint.bytes)})</>] as [string, ReactNode]]
+            ? [
+                [
+                  "Checkpoint",
+                  <>
+                    <code>{trial.checkpoint.uri}</code> (iteration {trial.checkpoint.step},{" "}
+                    {bytes(trial.checkpoint.bytes)})
+                  </>,
+                ] as [string, ReactNode],
+              ]
             : []),
           ["Id", <code>{trial.id}</code>],
         ]}
@@ -142,29 +196,49 @@ function Overview({ trial, experiment, rank, of }: OverviewProps) {
 }
 
 const CAUSE: Record<Segment["cause"], string> = {
-  start: "Started", retry: "Run again after a failure", resume: "Resumed", exploit: "Took over",
+  start: "Started",
+  retry: "Run again after a failure",
+  resume: "Resumed",
+  exploit: "Took over",
 };
 
 /** Each uninterrupted execution of this trial, oldest first. */
 function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+  const now = useNow(!hasEnded(trial.state));
   if (trial.segments.length === 0) return <p className={classes.none}>It has not run yet.</p>;
   return (
     <ol className={classes.segments}>
       {trial.segments.map((segment, i) => {
         const before = trial.segments[i - 1];
-        const changed = before ? Object.entries(segment.params).filter(([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value)) : [];
+        const changed = before
+          ? Object.entries(segment.params).filter(
+              ([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value),
+            )
+          : [];
         const donor = segment.source_trial_number;
         return (
           <li key={segment.id} data-cause={segment.cause}>
             <p>
               <b>{CAUSE[segment.cause]}</b>
-              {donor !== null && donor !== trial.number && <> the weights of <Anchor component="button" type="button" size="sm" onClick={() => onSelect(donor)}>trial {donor}</Anchor></>}
-              {segment.start_iteration > 0 ? ` at iteration ${segment.start_iteration}` : segment.cause === "start" ? "" : " from the beginning"}
+              {donor !== null && donor !== trial.number && (
+                <>
+                  {" "}
+                  the weights of{" "}
+                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(donor)}>
+                    trial {donor}
+                  </Anchor>
+                </>
+              )}
+              {segment.start_iteration > 0
+                ? ` at iteration ${segment.start_iteration}`
+                : segment.cause === "start"
+                  ? ""
+                  : " from the beginning"}
               {segment.outcome && <span> · {segment.outcome}</span>}
             </p>
             {changed.length > 0 && <p>now {config(Object.fromEntries(changed))}</p>}
             <p className={classes.dimmed}>
-              {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, Date.now()))}
+              {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, now))}
               {places(segment)}
               {segment.startup_s !== null && ` · up in ${duration(segment.startup_s)}${segment.warm ? ", warm" : ""}`}
             </p>
@@ -188,7 +262,9 @@ export function places(segment: Pick<Segment, "placement">): string {
 export function TrialTitle({ trial }: { trial: Pick<TrialWithSegments, "number" | "state" | "id"> }) {
   return (
     <span className={classes.title}>
-      <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">Trial {trial.number}</Anchor>
+      <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">
+        Trial {trial.number}
+      </Anchor>
       <StateBadge state={trial.state} size="lg" />
       <StopTrial key={trial.id} trial={trial} />
     </span>

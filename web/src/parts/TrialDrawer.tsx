@@ -19,12 +19,29 @@ export function TrialDrawer({ experiment, trial, rank, onSelect, onClose, addres
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   return (
     <Drawer
-      opened={trial !== undefined} onClose={onClose} position="right" size={phone ? "100%" : 480} withOverlay={phone} lockScroll={phone} trapFocus={phone}
-      classNames={{ inner: classes.drawer! }} closeOnClickOutside={false} transitionProps={{ duration: 120 }} title={trial && <TrialTitle trial={trial} />}
+      opened={trial !== undefined}
+      onClose={onClose}
+      position="right"
+      size={phone ? "100%" : 480}
+      withOverlay={phone}
+      lockScroll={phone}
+      trapFocus={phone}
+      classNames={{ inner: classes.drawer! }}
+      closeOnClickOutside={false}
+      transitionProps={{ duration: 120 }}
+      title={trial && <TrialTitle trial={trial} />}
       closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
     >
       {trial && (
-        <TrialDetails key={trial.id} id={trial.id} experiment={experiment} rank={rank.get(trial.number)} of={rank.size} onSelect={onSelect} address={address} />
+        <TrialDetails
+          key={trial.id}
+          id={trial.id}
+          experiment={experiment}
+          rank={rank.get(trial.number)}
+          of={rank.size}
+          onSelect={onSelect}
+          address={address}
+        />
       )}
     </Drawer>
   );

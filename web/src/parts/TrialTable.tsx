@@ -4,9 +4,12 @@ import { memo, useMemo, useRef } from "react";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { duration, metric, param } from "../format";
 import { colourAt, shareOfRank, type Theme } from "../curves/colours";
+import { ROOT } from "../api/root";
 import { Panel } from "./Panel";
 import { StateBadge } from "./StateBadge";
 import classes from "./TrialTable.module.css";
+import { useKeys } from "./useKeys";
+import { useSame } from "./useSame";
 import { columnsOf, sortTrials, type Column, type Sort } from "./trialColumns";
 
 interface TrialTableProps {
@@ -33,14 +36,49 @@ const ROW = 31;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
 export function TrialTable(props: TrialTableProps) {
-  const { experiment, trials, loading = false, shown, rank, theme, state, onState, sort, onSort, chips, selected, onSelect, onPoint } = props;
+  const {
+    experiment,
+    trials,
+    loading = false,
+    shown,
+    rank,
+    theme,
+    state,
+    onState,
+    sort,
+    onSort,
+    chips,
+    selected,
+    onSelect,
+    onPoint,
+  } = props;
   const scroll = useRef<HTMLDivElement>(null);
 
-  const found = useMemo(() => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives), [trials, experiment.metric, experiment.time_attr, experiment.objectives]);
+  const found = useMemo(
+    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives],
+  );
   // The same object while the columns are the same, or every row would be drawn again with every report.
-  const columns = useMemo(() => found, [found.map((column) => `${column.id}\0${column.numeric}`).join("\0"), experiment.metric]);
+  const columns = useSame(
+    found,
+    [experiment.metric, ...found.map((column) => `${column.id}\0${column.numeric}`)].join("\0"),
+  );
   const rows = useMemo(() => sortTrials(shown, columns, sort), [shown, columns, sort]);
-  const virtual = useVirtualizer({ count: rows.length, getScrollElement: () => scroll.current, estimateSize: () => ROW, overscan: 12 });
+  const virtual = useVirtualizer({
+    count: rows.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => ROW,
+    overscan: 12,
+  });
+  const go = (by: 1 | -1) => {
+    const at = rows.findIndex((trial) => trial.number === selected);
+    const next = Math.min(Math.max(at === -1 ? 0 : at + by, 0), rows.length - 1);
+    const trial = rows[next];
+    if (!trial) return;
+    virtual.scrollToIndex(next);
+    onSelect(trial.number);
+  };
+  useKeys({ j: () => go(1), k: () => go(-1) });
   const items = virtual.getVirtualItems();
   const before = items[0]?.start ?? 0;
   const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
@@ -50,10 +88,22 @@ export function TrialTable(props: TrialTableProps) {
 
   const head = (column: Column) => {
     const active = sort.column === column.id;
-    const flip = () => onSort({ column: column.id, descending: active ? !sort.descending : column.id === "best" && experiment.mode === "max" });
+    const flip = () =>
+      onSort({
+        column: column.id,
+        descending: active ? !sort.descending : column.id === "best" && experiment.mode === "max",
+      });
     return (
-      <th key={column.id} scope="col" data-numeric={column.numeric} aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}>
-        <button type="button" onClick={flip}>{column.label}<i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i></button>
+      <th
+        key={column.id}
+        scope="col"
+        data-numeric={column.numeric}
+        aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
+      >
+        <button type="button" onClick={flip}>
+          {column.label}
+          <i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>
+        </button>
       </th>
     );
   };
@@ -61,13 +111,32 @@ export function TrialTable(props: TrialTableProps) {
   return (
     <Panel
       flush
-      title={rows.length === trials.length ? `Trials · ${trials.length}` : `Trials · ${rows.length} of ${trials.length}`}
+      title={
+        rows.length === trials.length ? `Trials · ${trials.length}` : `Trials · ${rows.length} of ${trials.length}`
+      }
       aside={
         <div className={classes.filters} role="group" aria-label="Filter by state">
-          {chips.map(({ label, clear }) => <button type="button" key={label} className={classes.chip} aria-label={`Remove the filter ${label}`} onClick={clear}>{label} <b aria-hidden>×</b></button>)}
-          <button type="button" aria-pressed={state === null} onClick={() => onState(null)}>all</button>
+          {chips.map(({ label, clear }) => (
+            <button
+              type="button"
+              key={label}
+              className={classes.chip}
+              aria-label={`Remove the filter ${label}`}
+              onClick={clear}
+            >
+              {label} <b aria-hidden>×</b>
+            </button>
+          ))}
+          <button type="button" aria-pressed={state === null} onClick={() => onState(null)}>
+            all
+          </button>
           {STATES.filter((one) => counts.has(one) || state === one).map((one) => (
-            <button type="button" key={one} aria-pressed={state === one} onClick={() => onState(state === one ? null : one)}>
+            <button
+              type="button"
+              key={one}
+              aria-pressed={state === one}
+              onClick={() => onState(state === one ? null : one)}
+            >
               {one} <b>{counts.get(one) ?? 0}</b>
             </button>
           ))}
@@ -76,7 +145,9 @@ export function TrialTable(props: TrialTableProps) {
     >
       <div ref={scroll} className={classes.scroll} onMouseLeave={() => onPoint(null)}>
         <table className={classes.table} aria-rowcount={rows.length + 1}>
-          <thead><tr>{columns.map(head)}</tr></thead>
+          <thead>
+            <tr>{columns.map(head)}</tr>
+          </thead>
           <tbody>
             {before > 0 && <tr aria-hidden style={{ height: before }} />}
             {items.map((item) => {
@@ -84,15 +155,31 @@ export function TrialTable(props: TrialTableProps) {
               const place = rank.get(trial.number);
               return (
                 <Row
-                  key={trial.number} trial={trial} columns={columns} index={item.index} selected={trial.number === selected}
-                  colour={place === undefined ? null : colourAt(shareOfRank(place, rank.size), theme)} onSelect={onSelect} onPoint={onPoint}
+                  key={trial.number}
+                  trial={trial}
+                  columns={columns}
+                  index={item.index}
+                  selected={trial.number === selected}
+                  colour={place === undefined ? null : colourAt(shareOfRank(place, rank.size), theme)}
+                  onSelect={onSelect}
+                  onPoint={onPoint}
                 />
               );
             })}
             {after > 0 && <tr aria-hidden style={{ height: after }} />}
           </tbody>
         </table>
-        {rows.length === 0 && <p className={classes.none}>{loading ? "Reading the trials…" : trials.length ? (state && chips.length === 0 ? `No trial is ${state}.` : "No trial passes these filters.") : "No trial has been started yet."}</p>}
+        {rows.length === 0 && (
+          <p className={classes.none}>
+            {loading
+              ? "Reading the trials…"
+              : trials.length
+                ? state && chips.length === 0
+                  ? `No trial is ${state}.`
+                  : "No trial passes these filters."
+                : "No trial has been started yet."}
+          </p>
+        )}
       </div>
     </Panel>
   );
@@ -111,12 +198,18 @@ interface RowProps {
 const Row = memo(function Row({ trial, columns, index, selected, colour, onSelect, onPoint }: RowProps) {
   return (
     <tr
-      aria-rowindex={index + 2} aria-selected={selected} style={{ height: ROW }}
+      aria-rowindex={index + 2}
+      aria-selected={selected}
+      style={{ height: ROW }}
       onMouseEnter={() => onPoint(trial.number)}
       onClick={(event) => !(event.target as Element).closest("a") && onSelect(trial.number)}
     >
       {columns.map((column) => (
-        <td key={column.id} data-numeric={column.numeric} data-column={column.id.startsWith("param:") ? "param" : column.id}>
+        <td
+          key={column.id}
+          data-numeric={column.numeric}
+          data-column={column.id.startsWith("param:") ? "param" : column.id}
+        >
           <Cell trial={trial} column={column} colour={colour} onSelect={onSelect} />
         </td>
       ))}
@@ -124,12 +217,23 @@ const Row = memo(function Row({ trial, columns, index, selected, colour, onSelec
   );
 });
 
-function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Column; colour: string | null; onSelect: (number: number) => void }) {
+function Cell({
+  trial,
+  column,
+  colour,
+  onSelect,
+}: {
+  trial: Trial;
+  column: Column;
+  colour: string | null;
+  onSelect: (number: number) => void;
+}) {
   switch (column.id) {
     case "number":
       return (
         <Anchor
-          size="sm" href={`/trials/${trial.id}`}
+          size="sm"
+          href={`${ROOT}trials/${trial.id}`}
           onClick={(event) => {
             if (event.metaKey || event.ctrlKey || event.shiftKey) return;
             event.preventDefault();
@@ -140,9 +244,18 @@ function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Colum
         </Anchor>
       );
     case "state":
-      return <span title={trial.reason}><StateBadge state={trial.state} /></span>;
+      return (
+        <span title={trial.reason}>
+          <StateBadge state={trial.state} />
+        </span>
+      );
     case "best":
-      return <><i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />{metric(trial.best_value)}</>;
+      return (
+        <>
+          <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
+          {metric(trial.best_value)}
+        </>
+      );
     case "feasible":
       return param(column.value(trial) ?? "–");
     case "last":
@@ -156,6 +269,8 @@ function Cell({ trial, column, colour, onSelect }: { trial: Trial; column: Colum
       return <span title={text}>{text}</span>;
     }
     default:
-      return column.id.startsWith("metric:") ? metric(column.value(trial) as number | null | undefined) : param(column.value(trial));
+      return column.id.startsWith("metric:")
+        ? metric(column.value(trial) as number | null | undefined)
+        : param(column.value(trial));
   }
 }

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { TrialWithSegments, UsageSeries } from "../api/types";
 import { bytes } from "../format";
-import { hasEnded } from "../live/events";
+import { hasEnded } from "../live/states";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 
@@ -17,10 +17,12 @@ export function Usage({ trial }: { trial: TrialWithSegments }) {
     queryFn: ({ signal }) => api.usage(trial.id, signal),
     refetchInterval: hasEnded(trial.state) ? false : 10_000,
   });
-  if (query.isError && !query.data) return <ProblemBox error={query.error} what="usage" retry={() => void query.refetch()} />;
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="usage" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={120} />;
   const items = query.data.items;
-  if (items.length === 0) return <p className={classes.none}>No samples: a sample is taken every few seconds while the ranks train.</p>;
+  if (items.length === 0)
+    return <p className={classes.none}>No samples: a sample is taken every few seconds while the ranks train.</p>;
   const gpus = items.some((item) => item.gpu_reserved_bytes.some((value) => value !== null));
   const segments = [...new Set(items.map((item) => item.segment))].sort((a, b) => b - a);
   return (
@@ -29,11 +31,24 @@ export function Usage({ trial }: { trial: TrialWithSegments }) {
         <table key={segment} className={classes.usage} aria-label={`Usage in segment ${segment}`}>
           <thead>
             <tr>
-              <th>{segments.length > 1 ? `Segment ${segment}` : "Rank"}</th><th>CPU</th><th>Memory</th>
-              {gpus && <><th>GPU</th><th>GPU memory</th></>}
+              <th>{segments.length > 1 ? `Segment ${segment}` : "Rank"}</th>
+              <th>CPU</th>
+              <th>Memory</th>
+              {gpus && (
+                <>
+                  <th>GPU</th>
+                  <th>GPU memory</th>
+                </>
+              )}
             </tr>
           </thead>
-          <tbody>{items.filter((item) => item.segment === segment).map((item) => <Row key={item.rank} item={item} gpus={gpus} />)}</tbody>
+          <tbody>
+            {items
+              .filter((item) => item.segment === segment)
+              .map((item) => (
+                <Row key={item.rank} item={item} gpus={gpus} />
+              ))}
+          </tbody>
         </table>
       ))}
     </>
@@ -67,7 +82,12 @@ function Cell({ x, y, say, what }: CellProps) {
   const peak = Math.max(...known);
   return (
     <td>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={`${what} over time, now ${say(last)}, at most ${say(peak)}`}>
+      <svg
+        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`${what} over time, now ${say(last)}, at most ${say(peak)}`}
+      >
         <path d={spark(x, y, WIDTH, HEIGHT)} />
       </svg>
       <span>{say(last)}</span> <small>max {say(peak)}</small>

@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { ApiError } from "../api/client";
 import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/types";
 import { ranks } from "../curves/colours";
-import { fold, nothing, story } from "../test/run";
+import { after, nothing, story } from "../test/run";
 import { DecisionLog, factsOf } from "./DecisionLog";
 import { parseKinds } from "./DecisionsTab";
 import { FailureNotice } from "./FailureNotice";
@@ -19,7 +19,7 @@ import { places } from "./TrialDetails";
 import { TrialTable } from "./TrialTable";
 
 const show = (node: ReactNode) => render(<MantineProvider>{node}</MantineProvider>);
-const VIEWS = fold(nothing(), story(300));
+const VIEWS = after(nothing(), story(300));
 const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration", objectives: [] };
 
 function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
@@ -27,15 +27,34 @@ function Table({ trials, selected }: { trials: readonly Trial[]; selected: numbe
   const [sort, setSort] = useState({ column: "best", descending: true });
   return (
     <TrialTable
-      experiment={EXPERIMENT} trials={trials} shown={state ? trials.filter((trial) => trial.state === state) : trials} rank={ranks(trials, "max")} theme="light"
-      selected={null} onSelect={(n) => selected.push(n)} onPoint={() => {}} state={state} onState={setState} sort={sort} onSort={setSort} chips={[]}
+      experiment={EXPERIMENT}
+      trials={trials}
+      shown={state ? trials.filter((trial) => trial.state === state) : trials}
+      rank={ranks(trials, "max")}
+      theme="light"
+      selected={null}
+      onSelect={(n) => selected.push(n)}
+      onPoint={() => {}}
+      state={state}
+      onState={setState}
+      sort={sort}
+      onSort={setSort}
+      chips={[]}
     />
   );
 }
 
 function table(selected: number[] = [], trials = VIEWS.trials) {
   show(<Table trials={trials} selected={selected} />);
-  return () => screen.getAllByRole("row").slice(1).map((row) => within(row).getAllByRole("cell").map((cell) => cell.textContent));
+  return () =>
+    screen
+      .getAllByRole("row")
+      .slice(1)
+      .map((row) =>
+        within(row)
+          .getAllByRole("cell")
+          .map((cell) => cell.textContent),
+      );
 }
 
 describe("the trial table", () => {
@@ -98,7 +117,10 @@ describe("the numbers behind a decision", () => {
   });
 
   it("leave out what says nothing", () => {
-    const bare: Decision = { ...decision, payload: { trial: 3, checkpoint: "", mutations: {}, held: false, failure: null } };
+    const bare: Decision = {
+      ...decision,
+      payload: { trial: 3, checkpoint: "", mutations: {}, held: false, failure: null },
+    };
     expect(factsOf(bare)).toEqual([]);
   });
 
@@ -110,12 +132,29 @@ describe("the numbers behind a decision", () => {
 
 describe("what went wrong", () => {
   const counts = { pending: 0, running: 0, paused: 0, completed: 20, stopped: 6, failed: 1, cancelled: 0 };
-  const broken = VIEWS.trials.map((trial) => (trial.number === 7 ? { ...trial, state: "failed" as const, reason: "gave up", error: { message: "RuntimeError: boom\nmore" } as Trial["error"] } : trial));
-  const base = { state: "completed" as const, error: "trial 7: RuntimeError: boom", reason: "all 27 trials ended", counts, trials: 27 };
+  const broken = VIEWS.trials.map((trial) =>
+    trial.number === 7
+      ? {
+          ...trial,
+          state: "failed" as const,
+          reason: "gave up",
+          error: { message: "RuntimeError: boom\nmore" } as Trial["error"],
+        }
+      : trial,
+  );
+  const base = {
+    state: "completed" as const,
+    error: "trial 7: RuntimeError: boom",
+    reason: "all 27 trials ended",
+    counts,
+    trials: 27,
+  };
 
   it("is a line with a link where one trial of a completed run has failed", () => {
     const selected: number[] = [];
-    show(<FailureNotice experiment={base} trials={broken} onSelect={(n) => selected.push(n)} onShowFailed={() => {}} />);
+    show(
+      <FailureNotice experiment={base} trials={broken} onSelect={(n) => selected.push(n)} onShowFailed={() => {}} />,
+    );
     expect(screen.queryByRole("alert")).toBeNull();
     expect(screen.getByText("1 of 27 trials failed:").parentElement!.textContent).toContain("RuntimeError: boom");
     fireEvent.click(screen.getByRole("button", { name: "Show trial 7" }));
@@ -125,21 +164,40 @@ describe("what went wrong", () => {
 
   it("is an alert with links where the experiment has failed", () => {
     let all = 0;
-    show(<FailureNotice experiment={{ ...base, state: "failed", counts: { ...counts, failed: 3 } }} trials={broken} onSelect={() => {}} onShowFailed={() => all++} />);
+    show(
+      <FailureNotice
+        experiment={{ ...base, state: "failed", counts: { ...counts, failed: 3 } }}
+        trials={broken}
+        onSelect={() => {}}
+        onShowFailed={() => all++}
+      />,
+    );
     expect(screen.getByRole("alert").textContent).toContain("trial 7: RuntimeError: boom");
     fireEvent.click(screen.getByRole("button", { name: "Show all 3 that failed" }));
     expect(all).toBe(1);
   });
 
   it("is nothing where nothing has failed", () => {
-    show(<FailureNotice experiment={{ ...base, error: null, reason: "", counts: { ...counts, failed: 0 } }} trials={VIEWS.trials} onSelect={() => {}} onShowFailed={() => {}} />);
+    show(
+      <FailureNotice
+        experiment={{ ...base, error: null, reason: "", counts: { ...counts, failed: 0 } }}
+        trials={VIEWS.trials}
+        onSelect={() => {}}
+        onShowFailed={() => {}}
+      />,
+    );
     expect(screen.queryByRole("button")).toBeNull();
     expect(screen.queryByText(/failed/)).toBeNull();
   });
 });
 
 describe("the training that was saved", () => {
-  const asha = { max_t: null, scheduler: { type: "auto" }, resolved: { scheduler: { type: "asha", max_t: 27 }, search: null, constraints: {}, budget: null }, time_attr: "training_iteration" };
+  const asha = {
+    max_t: null,
+    scheduler: { type: "auto" },
+    resolved: { scheduler: { type: "asha", max_t: 27 }, search: null, constraints: {}, budget: null },
+    time_attr: "training_iteration",
+  };
 
   it("is counted over the trials that completed or were stopped", () => {
     const saved = savedTraining(VIEWS.trials, asha)!;
@@ -152,14 +210,21 @@ describe("the training that was saved", () => {
   it("is not told where it cannot be", () => {
     expect(savedTraining(VIEWS.trials, { ...asha, resolved: null })).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, time_attr: "epoch" })).toBeNull();
-    expect(savedTraining(VIEWS.trials.filter((trial) => trial.state === "completed"), asha)).toBeNull();
+    expect(
+      savedTraining(
+        VIEWS.trials.filter((trial) => trial.state === "completed"),
+        asha,
+      ),
+    ).toBeNull();
   });
 });
 
 describe("small parts", () => {
   it("says where the ranks of a segment ran", () => {
     const rank = (n: number, host: string, gpus: number[]) => ({ rank: n, node: "f00", host, pid: 7, gpus });
-    expect(places({ placement: { ranks: [rank(0, "a", [0]), rank(1, "b", [0])] } })).toBe(" · 2 ranks on a, b (2 GPUs)");
+    expect(places({ placement: { ranks: [rank(0, "a", [0]), rank(1, "b", [0])] } })).toBe(
+      " · 2 ranks on a, b (2 GPUs)",
+    );
     expect(places({ placement: { ranks: [rank(0, "a", [])] } })).toBe(" · 1 rank on a");
     expect(places({ placement: {} })).toBe("");
   });
@@ -167,12 +232,20 @@ describe("small parts", () => {
   it("puts progress in words", () => {
     const counts = { pending: 0, running: 2, paused: 0, completed: 1, stopped: 12, failed: 0, cancelled: 0 };
     show(<Progress experiment={{ counts, trials: 15, num_samples: 16 }} words />);
-    expect(screen.getByRole("img").getAttribute("aria-label")).toBe("13 of 16 trials ended: 1 completed, 12 stopped, 2 running");
+    expect(screen.getByRole("img").getAttribute("aria-label")).toBe(
+      "13 of 16 trials ended: 1 completed, 12 stopped, 2 running",
+    );
     expect(screen.getByText("1 to come")).toBeTruthy();
   });
 
   it("points at the field that a problem is about", () => {
-    const problem = { type: "about:blank", title: "Invalid", status: 422, detail: "the spec has a mistake", errors: [{ pointer: "/space/lr/lower", message: "must be above 0" }] };
+    const problem = {
+      type: "about:blank",
+      title: "Invalid",
+      status: 422,
+      detail: "the spec has a mistake",
+      errors: [{ pointer: "/space/lr/lower", message: "must be above 0" }],
+    };
     show(<ProblemBox error={new ApiError(422, "the spec has a mistake", problem)} what="experiment" />);
     expect(screen.getByRole("alert").textContent).toContain("/space/lr/lower: must be above 0");
   });
@@ -187,13 +260,45 @@ describe("small parts", () => {
 describe("a lineage", () => {
   const item = { source_checkpoint_id: null, source_trial_number: null, params: { lr: 0.1 }, changes: {} };
   const found: Lineage = {
-    trial_id: "trl_5", trial_number: 5,
+    trial_id: "trl_5",
+    trial_number: 5,
     items: [
-      { ...item, id: "a", trial_id: "trl_0", trial_number: 0, ordinal: 1, cause: "start", start_iteration: 0, end_iteration: 10 },
-      { ...item, id: "b", trial_id: "trl_5", trial_number: 5, ordinal: 2, cause: "exploit", start_iteration: 10, end_iteration: 11, changes: { lr: { before: 0.1, after: 0.12 } } },
-      { ...item, id: "c", trial_id: "trl_5", trial_number: 5, ordinal: 3, cause: "resume", start_iteration: 11, end_iteration: 11 },
+      {
+        ...item,
+        id: "a",
+        trial_id: "trl_0",
+        trial_number: 0,
+        ordinal: 1,
+        cause: "start",
+        start_iteration: 0,
+        end_iteration: 10,
+      },
+      {
+        ...item,
+        id: "b",
+        trial_id: "trl_5",
+        trial_number: 5,
+        ordinal: 2,
+        cause: "exploit",
+        start_iteration: 10,
+        end_iteration: 11,
+        changes: { lr: { before: 0.1, after: 0.12 } },
+      },
+      {
+        ...item,
+        id: "c",
+        trial_id: "trl_5",
+        trial_number: 5,
+        ordinal: 3,
+        cause: "resume",
+        start_iteration: 11,
+        end_iteration: 11,
+      },
     ],
-    schedule: [{ iteration: 0, trial_number: 0, params: { lr: 0.1 } }, { iteration: 10, trial_number: 5, params: { lr: 0.12 } }],
+    schedule: [
+      { iteration: 0, trial_number: 0, params: { lr: 0.1 } },
+      { iteration: 10, trial_number: 5, params: { lr: 0.12 } },
+    ],
   };
 
   it("tells from which trials the weights come, and what changed on the way", () => {
@@ -211,7 +316,12 @@ describe("a lineage", () => {
   });
 
   it("is short where nothing was taken over, and says so where there is nothing", () => {
-    show(<LineageOf found={{ ...found, items: found.items.slice(1), schedule: found.schedule.slice(1) }} onSelect={() => {}} />);
+    show(
+      <LineageOf
+        found={{ ...found, items: found.items.slice(1), schedule: found.schedule.slice(1) }}
+        onSelect={() => {}}
+      />,
+    );
     expect(screen.getByText("All its own")).toBeTruthy();
     expect(screen.queryByText(/Schedule/)).toBeNull();
     show(<LineageOf found={{ ...found, items: [] }} onSelect={() => {}} />);
@@ -221,16 +331,43 @@ describe("a lineage", () => {
 
 describe("the importance of parameters", () => {
   it("has a bar for each, the longest for the most important", () => {
-    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 12, left_out: 0, items: [{ parameter: "lr", share: 0.8 }, { parameter: "width", share: 0.2 }] }} caution={null} />);
+    show(
+      <Shares
+        found={{
+          metric: "accuracy",
+          needed: 10,
+          trials: 12,
+          left_out: 0,
+          items: [
+            { parameter: "lr", share: 0.8 },
+            { parameter: "width", share: 0.2 },
+          ],
+        }}
+        caution={null}
+      />,
+    );
     const list = screen.getByLabelText("Importance of parameters for accuracy");
     expect([...list.querySelectorAll("dd")].map((one) => one.textContent)).toEqual(["80 %", "20 %"]);
     expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["100%", "25%"]);
   });
 
   it("says what keeps it from being more than a hint", () => {
-    const found = { metric: "accuracy", needed: 10, trials: 40, left_out: 0, items: [{ parameter: "lr", share: 0.997 }, { parameter: "width", share: 0.003 }] };
+    const found = {
+      metric: "accuracy",
+      needed: 10,
+      trials: 40,
+      left_out: 0,
+      items: [
+        { parameter: "lr", share: 0.997 },
+        { parameter: "width", share: 0.003 },
+      ],
+    };
     const experiment = (completed: number, stopped: number, type = "asha") =>
-      ({ counts: { completed, stopped }, scheduler: { type: "auto" }, resolved: { scheduler: { type }, search: null, constraints: {}, budget: null } }) as unknown as Experiment;
+      ({
+        counts: { completed, stopped },
+        scheduler: { type: "auto" },
+        resolved: { scheduler: { type }, search: null, constraints: {}, budget: null },
+      }) as unknown as Experiment;
     expect(cautionOf(found, experiment(20, 20))).toBeNull();
     expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early/);
     expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
@@ -247,10 +384,29 @@ describe("the importance of parameters", () => {
 });
 
 describe("the set-up", () => {
-  const asked = { space: {}, search: { type: "auto" }, scheduler: { type: "auto" }, scaling: {}, limits: {}, max_t: null } as unknown as Experiment;
+  const asked = {
+    space: {},
+    search: { type: "auto" },
+    scheduler: { type: "auto" },
+    scaling: {},
+    limits: {},
+    max_t: null,
+  } as unknown as Experiment;
 
   it("shows what auto stands for", () => {
-    show(<Setup experiment={{ ...asked, resolved: { scheduler: { type: "freeze_thaw", max_t: 27, budget: 10 }, search: null, constraints: {}, budget: null } }} />);
+    show(
+      <Setup
+        experiment={{
+          ...asked,
+          resolved: {
+            scheduler: { type: "freeze_thaw", max_t: 27, budget: 10 },
+            search: null,
+            constraints: {},
+            budget: null,
+          },
+        }}
+      />,
+    );
     const section = screen.getByRole("heading", { name: "Scheduler (auto)" }).parentElement!;
     expect(section.textContent).toContain("freeze_thaw");
     expect(section.textContent).toContain("budget10");

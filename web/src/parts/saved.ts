@@ -11,12 +11,18 @@ export interface Saved {
  * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null where
  * that cannot be said: nothing was stopped, or there is no longest trial counted in reports.
  */
-export function savedTraining(trials: readonly Trial[], experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr">): Saved | null {
+export function savedTraining(
+  trials: readonly Trial[],
+  experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr">,
+): Saved | null {
   const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
   if (typeof longest !== "number" || experiment.time_attr !== "training_iteration") return null;
   const ended = trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
   if (!ended.some((trial) => trial.state === "stopped" && trial.iteration < longest)) return null;
-  return { done: ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0), full: longest * ended.length };
+  return {
+    done: ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0),
+    full: longest * ended.length,
+  };
 }
 
 export function savedShare({ done, full }: Saved): string {

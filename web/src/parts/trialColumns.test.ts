@@ -1,15 +1,20 @@
 import { describe, expect, it } from "vitest";
-import { fold, nothing, story } from "../test/run";
+import { after, nothing, story } from "../test/run";
 import { columnsOf, sortTrials } from "./trialColumns";
 
-const TRIALS = [...fold(nothing(), story(30)).trials];
+const TRIALS = [...after(nothing(), story(30)).trials];
 TRIALS[3] = { ...TRIALS[3]!, params: { ...TRIALS[3]!.params, "optimizer/beta": 0.9, name: "adam" }, best_value: null };
 const COLUMNS = columnsOf(TRIALS, "accuracy", "training_iteration");
 
 describe("the columns of the trial table", () => {
   it("has one for each parameter that any trial has", () => {
-    expect(COLUMNS.filter((column) => column.id.startsWith("param:")).map((column) => [column.label, column.numeric])).toEqual([
-      ["lr", true], ["width", true], ["optimizer/beta", true], ["name", false],
+    expect(
+      COLUMNS.filter((column) => column.id.startsWith("param:")).map((column) => [column.label, column.numeric]),
+    ).toEqual([
+      ["lr", true],
+      ["width", true],
+      ["optimizer/beta", true],
+      ["name", false],
     ]);
   });
 

@@ -12,7 +12,12 @@ export interface Column {
 const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
 /** Fixed columns, then one for each parameter that any trial has (conditional ones are empty elsewhere). */
-export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: string, objectives: Experiment["objectives"] = []): Column[] {
+export function columnsOf(
+  trials: readonly Trial[],
+  metric: string,
+  timeAttr: string,
+  objectives: Experiment["objectives"] = [],
+): Column[] {
   const params = new Set<string>();
   const numeric = new Map<string, boolean>();
   for (const trial of trials) {
@@ -26,14 +31,34 @@ export function columnsOf(trials: readonly Trial[], metric: string, timeAttr: st
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
     { id: "best", label: `Best ${metric}`, numeric: true, value: (trial) => trial.best_value },
     ...(trials.some((trial) => trial.feasible !== null)
-      ? [{ id: "feasible", label: "Feasible", numeric: false, value: (trial: Trial) => (trial.feasible === null ? null : trial.feasible ? "yes" : "no") }]
+      ? [
+          {
+            id: "feasible",
+            label: "Feasible",
+            numeric: false,
+            value: (trial: Trial) => (trial.feasible === null ? null : trial.feasible ? "yes" : "no"),
+          },
+        ]
       : []),
     { id: "last", label: "Last", numeric: true, value: (trial) => trial.last_value },
     // Of several objectives the further ones: their last values are what the front is made of.
-    ...objectives.slice(1).map(({ metric: name }): Column => ({ id: `metric:${name}`, label: `Last ${name}`, numeric: true, value: (trial) => trial.last[name] })),
-    { id: "iteration", label: timeAttr === "training_iteration" ? "Iteration" : "Reports", numeric: true, value: (trial) => trial.iteration },
+    ...objectives.slice(1).map(({ metric: name }): Column => ({
+      id: `metric:${name}`,
+      label: `Last ${name}`,
+      numeric: true,
+      value: (trial) => trial.last[name],
+    })),
+    {
+      id: "iteration",
+      label: timeAttr === "training_iteration" ? "Iteration" : "Reports",
+      numeric: true,
+      value: (trial) => trial.iteration,
+    },
     ...[...params].map((name): Column => ({
-      id: `param:${name}`, label: name, numeric: numeric.get(name) ?? false, value: (trial) => trial.params[name],
+      id: `param:${name}`,
+      label: name,
+      numeric: numeric.get(name) ?? false,
+      value: (trial) => trial.params[name],
     })),
     { id: "running_s", label: "Ran for", numeric: true, value: (trial) => trial.running_s },
     { id: "reason", label: "Why", numeric: false, value: (trial) => trial.reason },
@@ -51,7 +76,8 @@ export function sortTrials(trials: readonly Trial[], columns: readonly Column[],
   const sign = sort.descending ? -1 : 1;
   const keyed = trials.map((trial) => ({ trial, key: column.value(trial) ?? null }));
   keyed.sort((a, b) => {
-    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || a.trial.number - b.trial.number;
+    if (a.key === null || b.key === null)
+      return Number(a.key === null) - Number(b.key === null) || a.trial.number - b.trial.number;
     return sign * compare(a.key, b.key) || a.trial.number - b.trial.number;
   });
   return keyed.map(({ trial }) => trial);

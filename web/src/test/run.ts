@@ -1,9 +1,12 @@
-/** A search as the service would tell of it: ASHA over real shapes of curves, with a failure, a retry, a pause and an exploit. */
+/**
+ * A search as the service would tell of it: ASHA over real shapes of curves, with a failure, a retry, a pause and an exploit.
+ * Every step is what one commit changed.
+ */
 
-import type { Curves, Decision, Failure, Trial, XAxis } from "../api/types";
-import { foldCurves, foldDecisions, foldTrials, type Frame, type LiveEvent } from "../live/events";
+import type { Changes, Curves, Decision, Failure, Mode, Point, SegmentItem, Trial, XAxis } from "../api/types";
+import { withCurves, withDecisions, withSegments, withTrials } from "../live/changes";
 
-export const FRAME: Frame = { id: "exp_1", metric: "accuracy", mode: "max", started_at: "2026-03-01T10:00:00Z" };
+const STARTED_AT = "2026-03-01T10:00:00Z";
 
 /** Mulberry32: small, seeded, good enough to shuffle a story. */
 export function random(seed: number): () => number {
@@ -16,87 +19,240 @@ export function random(seed: number): () => number {
   };
 }
 
-const RUNS: ReadonlySet<Decision["kind"]> = new Set(["start", "resume", "retry", "exploit"]);
+function isBetter(value: number | null, than: number | null, mode: Mode): boolean {
+  if (value === null) return false;
+  return than === null || (mode === "max" ? value > than : value < than);
+}
 
-/** All events of a run with `trials` trials, two at a time. */
-export function story(trials: number, seed = 1): LiveEvent[] {
+interface Running {
+  trial: Trial;
+  rate: number;
+  top: number;
+  segment: SegmentItem;
+  pending: Decision | null;
+}
+
+/** What a run with `trials` trials changes, step by step, two trials at a time. */
+export function story(trials: number, seed = 1): Changes[] {
   const next = random(seed);
-  const events: LiveEvent[] = [];
-  let clock = Date.parse(FRAME.started_at!);
-  const stamp = () => ({ seq: events.length + 1, time: new Date(clock).toISOString() });
-  const decide = (kind: Decision["kind"], number: number | null, reason: string, payload: Decision["payload"] = {}) =>
-    events.push({ type: "decision", ...stamp(), kind, trial_number: number, trial_id: number === null ? null : `trl_${number}`, reason, state: RUNS.has(kind) ? "pending" : "done", payload });
+  const steps: Changes[] = [];
+  const begin = Date.parse(STARTED_AT);
+  let clock = begin;
+  let seq = 0;
+  let best: number | null = null;
+  const now = () => new Date(clock).toISOString();
+  const step = (parts: Partial<Changes>) => {
+    const since = steps[steps.length - 1]?.seq ?? 0;
+    steps.push({
+      since,
+      seq,
+      reset: false,
+      experiment: null,
+      trials: [],
+      segments: [],
+      decisions: [],
+      points: [],
+      best: [],
+      ...parts,
+    });
+  };
+  const decide = (
+    kind: Decision["kind"],
+    trial: Trial | null,
+    reason: string,
+    state: Decision["state"] = "done",
+  ): Decision => {
+    seq += 1;
+    const payload = kind === "exploit" ? { params: trial!.params, donor: 0 } : {};
+    return {
+      seq,
+      time: now(),
+      kind,
+      trial_number: trial?.number ?? null,
+      trial_id: trial?.id ?? null,
+      reason,
+      state,
+      payload,
+    };
+  };
+  const newSegment = (trial: Trial, ordinal: number, cause: SegmentItem["cause"]): SegmentItem => ({
+    trial_number: trial.number,
+    ordinal,
+    cause,
+    start_iteration: trial.iteration,
+    source_trial_number: cause === "exploit" ? 0 : null,
+    source_ordinal: cause === "exploit" ? 1 : null,
+    params: trial.params,
+    warm: true,
+    startup_s: null,
+    created_at: now(),
+    started_at: null,
+    ended_at: null,
+    outcome: null,
+  });
 
-  interface Running { number: number; rate: number; top: number; iteration: number; segment: number }
   const running: Running[] = [];
   let started = 0;
   while (started < trials || running.length > 0) {
     clock += Math.round(200 + 800 * next());
     if (running.length < 2 && started < trials) {
-      const trial: Running = { number: started++, rate: 0.1 + next(), top: 0.4 + 0.6 * next(), iteration: 0, segment: 1 };
-      decide("start", trial.number, "a worker group is free", { params: { lr: trial.rate, width: trial.number % 2 ? 32 : 64 } });
-      events.push({ type: "waiting", ...stamp(), trial_number: trial.number, segment: 1, reason: "waits for 2 CPU" });
-      events.push({ type: "segment_started", ...stamp(), trial_number: trial.number, segment: 1 });
-      running.push(trial);
+      const number = started++;
+      const rate = 0.1 + next();
+      const trial: Trial = {
+        id: `trl_${number}`,
+        experiment_id: "exp_1",
+        number,
+        state: "pending",
+        params: { lr: rate, width: number % 2 ? 32 : 64 },
+        iteration: 0,
+        last: {},
+        last_value: null,
+        best_value: null,
+        best_iteration: null,
+        best_params: {},
+        feasible: null,
+        running_s: 0,
+        failures: 0,
+        reason: "a worker group is free",
+        waiting: null,
+        error: null,
+        checkpoint: null,
+        created_at: now(),
+        started_at: null,
+        ended_at: null,
+      };
+      const pending = decide("start", trial, trial.reason, "pending");
+      const one: Running = { trial, rate, top: 0.4 + 0.6 * next(), segment: newSegment(trial, 1, "start"), pending };
+      step({ trials: [trial], segments: [one.segment], decisions: [pending] });
+      seq += 1;
+      one.trial = { ...trial, waiting: "waits for 2 CPU" };
+      step({ trials: [one.trial] });
+      enter(one);
+      running.push(one);
       continue;
     }
-    const trial = running[Math.floor(next() * running.length)]!;
-    trial.iteration += 1;
-    const value = trial.top * (1 - Math.exp(-trial.rate * trial.iteration)) + 0.02 * next();
-    const number = trial.number;
-    const diverged = next() < 0.02;
-    events.push({
-      type: "reported", ...stamp(), trial_number: number, segment: trial.segment, iteration: trial.iteration,
-      metrics: { accuracy: diverged ? null : value, loss: 1 - value },
-    });
-    const end = (kind: "stop" | "complete", reason: string) => {
-      decide(kind, number, reason);
-      events.push({ type: "segment_ended", ...stamp(), trial_number: number, segment: trial.segment, outcome: "left" });
-      running.splice(running.indexOf(trial), 1);
+    report(running[Math.floor(next() * running.length)]!);
+  }
+  step({ decisions: [decide("finish", null, "all samples have ended")] });
+  return steps;
+
+  /** The trial's newest segment has started. */
+  function enter(one: Running): void {
+    seq += 1;
+    one.trial = { ...one.trial, state: "running", waiting: null, started_at: one.trial.started_at ?? now() };
+    one.segment = { ...one.segment, started_at: now() };
+    const decisions = one.pending ? [{ ...one.pending, state: "done" as const }] : [];
+    one.pending = null;
+    step({ trials: [one.trial], segments: [one.segment], decisions });
+  }
+
+  function report(one: Running): void {
+    seq += 1;
+    const iteration = one.trial.iteration + 1;
+    const reached = one.top * (1 - Math.exp(-one.rate * iteration)) + 0.02 * next();
+    const value = next() < 0.02 ? null : reached;
+    const metrics = { accuracy: value, loss: 1 - reached };
+    const better = isBetter(value, one.trial.best_value, "max");
+    one.trial = {
+      ...one.trial,
+      iteration,
+      last: { ...one.trial.last, ...metrics },
+      last_value: value ?? one.trial.last_value,
+      ...(better ? { best_value: value, best_iteration: iteration } : {}),
     };
-    const again = (kind: "retry" | "resume" | "exploit", reason: string, from: number) => {
-      decide(kind, number, reason, kind === "exploit" ? { params: { lr: trial.rate * 1.2, width: 16 }, donor: 0 } : {});
-      trial.segment += 1;
-      trial.iteration = from;
-      events.push({ type: "segment_started", ...stamp(), trial_number: number, segment: trial.segment });
+    const seconds = (clock - begin) / 1000;
+    const { number } = one.trial;
+    const point: Point = {
+      seq,
+      trial_number: number,
+      segment: one.segment.ordinal,
+      cause: one.segment.cause,
+      iteration,
+      step: null,
+      time: now(),
+      seconds,
+      metrics,
     };
+    const leads = value !== null && isBetter(value, best, "max");
+    if (leads) best = value;
+    const improved = leads ? [{ seq, metric: "accuracy", seconds, value }] : [];
     const chance = next();
-    if (trial.iteration >= 27) end("complete", "reached max_t=27");
-    else if ([1, 3, 9].includes(trial.iteration) && chance < 0.5) end("stop", `stopped at iteration ${trial.iteration}: ${value} is below the cut`);
-    else if (chance > 0.97) {
-      const failure: Failure = { kind: "user", cause: "exception", message: "RuntimeError: boom", rank: 1, node: "a", pid: 7, traceback: "", log_tail: "", stacks: {} };
-      events.push({ type: "segment_ended", ...stamp(), trial_number: number, segment: trial.segment, outcome: "failed", failure });
-      again("retry", "rank 1 raised RuntimeError", Math.max(0, trial.iteration - 2));
-    } else if (chance > 0.94) {
-      decide("pause", number, "gives way to a better one");
-      events.push({ type: "segment_ended", ...stamp(), trial_number: number, segment: trial.segment, outcome: "left" });
-      again("resume", "the best not yet promoted one", trial.iteration);
-    } else if (chance > 0.92 && number > 0) {
-      events.push({ type: "segment_ended", ...stamp(), trial_number: number, segment: trial.segment, outcome: "left" });
-      again("exploit", "takes over from trial 0", trial.iteration);
+    if (iteration >= 27) return end("completed", "complete", "reached max_t=27");
+    if ([1, 3, 9].includes(iteration) && chance < 0.5)
+      return end("stopped", "stop", `stopped at iteration ${iteration}: ${value} is below the cut`);
+    step({ trials: [one.trial], points: [point], best: improved });
+    if (chance > 0.97) {
+      const error: Failure = {
+        kind: "user",
+        cause: "exception",
+        message: "RuntimeError: boom",
+        rank: 1,
+        node: "a",
+        pid: 7,
+        traceback: "",
+        log_tail: "",
+        stacks: {},
+      };
+      one.trial = { ...one.trial, error, iteration: Math.max(0, iteration - 2) };
+      again("retry", "rank 1 raised RuntimeError", "failed");
+    } else if (chance > 0.94) again("resume", "the best not yet promoted one", "left");
+    else if (chance > 0.92 && number > 0) {
+      one.trial = { ...one.trial, params: { lr: one.rate * 1.2, width: 16 } };
+      again("exploit", "takes over from trial 0", "left");
+    }
+
+    function end(state: Trial["state"], kind: Decision["kind"], reason: string): void {
+      const decision = decide(kind, one.trial, reason);
+      seq += 1;
+      one.trial = { ...one.trial, state, reason, ended_at: now() };
+      one.segment = { ...one.segment, ended_at: now(), outcome: "left" };
+      step({ trials: [one.trial], segments: [one.segment], points: [point], best: improved, decisions: [decision] });
+      running.splice(running.indexOf(one), 1);
+    }
+
+    function again(cause: "retry" | "resume" | "exploit", reason: string, outcome: string): void {
+      const ended = { ...one.segment, ended_at: now(), outcome };
+      const decisions = cause === "resume" ? [decide("pause", one.trial, "gives way to a better one")] : [];
+      one.pending = decide(cause, one.trial, reason, "pending");
+      one.trial = { ...one.trial, state: "pending", reason };
+      one.segment = newSegment(one.trial, one.segment.ordinal + 1, cause);
+      step({ trials: [one.trial], segments: [ended, one.segment], decisions: [...decisions, one.pending] });
+      enter(one);
     }
   }
-  decide("finish", null, "all samples have ended");
-  return events;
 }
 
 export interface Views {
   trials: readonly Trial[];
+  segments: readonly SegmentItem[];
   byStep: Curves;
   byTime: Curves;
   decisions: readonly Decision[];
 }
 
 export function nothing(): Views {
-  const curves = (x: XAxis): Curves => ({ metric: "accuracy", mode: "max", x, width: 1, left_out: 0, series: [], best_so_far: { x: [], y: [] } });
-  return { trials: [], byStep: curves("step"), byTime: curves("time"), decisions: [] };
+  const curves = (x: XAxis): Curves => ({
+    metric: "accuracy",
+    mode: "max",
+    x,
+    width: 1,
+    left_out: 0,
+    series: [],
+    best_so_far: { x: [], y: [] },
+  });
+  return { trials: [], segments: [], byStep: curves("step"), byTime: curves("time"), decisions: [] };
 }
 
-export function fold(views: Views, events: LiveEvent[]): Views {
-  return {
-    trials: foldTrials(views.trials, events, FRAME),
-    byStep: foldCurves(views.byStep, events, FRAME),
-    byTime: foldCurves(views.byTime, events, FRAME),
-    decisions: foldDecisions(views.decisions, events),
-  };
+/** The views with these changes put into them, as the page does it. */
+export function after(views: Views, changes: readonly Changes[]): Views {
+  return changes.reduce(
+    (old, one) => ({
+      trials: withTrials(old.trials, one),
+      segments: withSegments(old.segments, one),
+      byStep: withCurves(old.byStep, one),
+      byTime: withCurves(old.byTime, one),
+      decisions: withDecisions(old.decisions, one, true),
+    }),
+    views,
+  );
 }

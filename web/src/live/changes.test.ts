@@ -1,0 +1,159 @@
+import { describe, expect, it } from "vitest";
+import type { Changes } from "../api/types";
+import { after, nothing, random, story } from "../test/run";
+import { withCurves, withDecisions } from "./changes";
+
+const STEPS = story(40);
+
+/** Several commits that were read together: the service sends every row once, as it is after the last of them. */
+function together(steps: readonly Changes[]): Changes {
+  const newest = <Row>(rows: Row[], keyOf: (row: Row) => unknown) => [
+    ...new Map(rows.map((row) => [keyOf(row), row])).values(),
+  ];
+  return {
+    ...steps[steps.length - 1]!,
+    since: steps[0]!.since,
+    trials: newest(
+      steps.flatMap((step) => step.trials),
+      (trial) => trial.id,
+    ),
+    segments: newest(
+      steps.flatMap((step) => step.segments),
+      (one) => `${one.trial_number}.${one.ordinal}`,
+    ),
+    decisions: newest(
+      steps.flatMap((step) => step.decisions),
+      (one) => one.seq,
+    ),
+    points: steps.flatMap((step) => step.points),
+    best: steps.flatMap((step) => step.best),
+  };
+}
+
+describe("putting changes into views", () => {
+  const whole = after(nothing(), STEPS);
+
+  it("gives the same views however the changes are put together", () => {
+    const next = random(7);
+    let pieces = nothing();
+    for (let at = 0; at < STEPS.length;) {
+      const size = 1 + Math.floor(next() * 9);
+      pieces = after(pieces, [together(STEPS.slice(at, at + size))]);
+      at += size;
+    }
+    expect(pieces).toEqual(whole);
+  });
+
+  it("gives the same views when the stream begins before what was read", () => {
+    for (const [from, read] of [
+      [0, 50],
+      [10, 11],
+      [100, 180],
+      [30, STEPS.length],
+      [STEPS.length - 5, STEPS.length],
+    ] as const) {
+      const snapshot = after(nothing(), STEPS.slice(0, read));
+      expect(after(snapshot, STEPS.slice(from))).toEqual(whole);
+    }
+  });
+
+  it("leaves untouched what has not changed", () => {
+    const early = STEPS.findIndex((step) => step.points[0]?.trial_number === 5);
+    const before = after(nothing(), STEPS.slice(0, early));
+    const then = after(before, [STEPS[early]!]);
+    expect(
+      then.byStep.series.filter((series, i) => series !== before.byStep.series[i]).map((series) => series.number),
+    ).toEqual([5]);
+    expect(then.trials.filter((trial, i) => trial !== before.trials[i]).map((trial) => trial.number)).toEqual([5]);
+    const none = { ...STEPS[early]!, trials: [], segments: [], decisions: [], points: [], best: [] };
+    const same = after(then, [none]);
+    for (const view of ["trials", "segments", "byStep", "byTime", "decisions"] as const)
+      expect(same[view]).toBe(then[view]);
+  });
+
+  it("shows every row as the service sent it last", () => {
+    const rows = new Map(STEPS.flatMap((step) => step.trials).map((trial) => [trial.number, trial]));
+    expect(whole.trials).toEqual([...rows.values()]);
+    expect(whole.trials.map((trial) => trial.number)).toEqual(Array.from({ length: 40 }, (_, i) => i));
+    expect(whole.decisions.filter((decision) => decision.state === "pending")).toEqual([]);
+    expect(whole.decisions.map((one) => one.seq)).toEqual(whole.decisions.map((one) => one.seq).sort((a, b) => b - a));
+    expect(whole.segments.some((segment) => segment.cause === "exploit")).toBe(true);
+  });
+
+  it("shows a trial as running again after a pause, an exploit and the start of its segment", () => {
+    for (const cause of ["resume", "exploit"] as const) {
+      const at = STEPS.findIndex((step) =>
+        step.segments.some((segment) => segment.cause === cause && segment.started_at !== null),
+      );
+      const { trial_number: number } = STEPS[at]!.segments[0]!;
+      const before = after(nothing(), STEPS.slice(0, at));
+      expect(before.trials[number]!.state).toBe("pending");
+      const then = after(before, [STEPS[at]!]);
+      expect(then.trials[number]!.state).toBe("running");
+      expect(then.byStep.series.find((series) => series.number === number)!.state).toBe("running");
+    }
+  });
+
+  it("starts a new piece of the curve with every segment and keeps gaps", () => {
+    const segments = whole.byStep.series.flatMap((series) =>
+      series.segments.map((segment) => ({ number: series.number, ...segment })),
+    );
+    expect(segments.some((segment) => segment.y.includes(null))).toBe(true);
+    const points = STEPS.flatMap((step) => step.points);
+    for (const { number, ordinal, cause, x, y } of segments) {
+      const own = points.filter((point) => point.trial_number === number && point.segment === ordinal);
+      expect(x).toEqual(own.map((point) => point.iteration));
+      expect(y).toEqual(own.map((point) => point.metrics["accuracy"]));
+      expect(new Set(own.map((point) => point.cause))).toEqual(new Set([cause]));
+    }
+  });
+
+  it("draws the same points over steps, over time and over the training code's own count", () => {
+    const lengths = (series: typeof whole.byStep.series) =>
+      series.map((one) => one.segments.map((segment) => segment.x.length));
+    expect(lengths(whole.byTime.series)).toEqual(lengths(whole.byStep.series));
+    const own = { ...nothing().byStep, x: "user_step" as const };
+    const [first] = STEPS.flatMap((step) => step.points);
+    const step = STEPS.find((one) => one.trials.some((trial) => trial.number === first!.trial_number))!;
+    const counted = {
+      trials: step.trials,
+      best: [],
+      points: [
+        { ...first!, step: 640 },
+        { ...first!, iteration: 2, step: null },
+      ],
+    };
+    expect(withCurves(own, counted).series[0]!.segments).toEqual([
+      { ordinal: 1, cause: "start", x: [640], y: [first!.metrics["accuracy"]] },
+    ]);
+  });
+
+  it("keeps the best so far as the service sends it, for the objective that is drawn", () => {
+    const { x, y } = whole.byStep.best_so_far;
+    expect(y).toEqual([...y].sort((a, b) => a - b));
+    expect(x).toEqual([...x].sort((a, b) => a - b));
+    expect(y[y.length - 1]).toBe(
+      Math.max(...STEPS.flatMap((step) => step.points).map((point) => point.metrics["accuracy"] ?? -1)),
+    );
+    const loss = { ...nothing().byStep, metric: "loss" };
+    expect(STEPS.reduce(withCurves, loss).best_so_far.x).toEqual([]);
+  });
+
+  it("leaves a trial out that is not among the drawn ones of very many", () => {
+    const some = { ...nothing().byStep, left_out: 3 };
+    expect(STEPS.reduce(withCurves, some).series).toEqual([]);
+  });
+
+  it("does not mix old decisions of pages that were not read into the list", () => {
+    const [newest, older, oldest] = whole.decisions;
+    const shown = [newest!, older!];
+    const again = {
+      decisions: [
+        { ...oldest!, reason: "changed" },
+        { ...older!, reason: "changed" },
+      ],
+    };
+    expect(withDecisions(shown, again, false).map((one) => one.reason)).toEqual([newest!.reason, "changed"]);
+    expect(withDecisions(shown, again, true)).toHaveLength(3);
+  });
+});

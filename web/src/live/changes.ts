@@ -1,0 +1,137 @@
+/**
+ * What the service says has changed, put into what the page shows: rows replace rows, points are appended. Nothing is worked out
+ * here, so the page cannot disagree with the service. Pure: only what has changed is a new object.
+ *
+ * A view may already contain a change that is put into it: a row then replaces an equal one, and a point that is there is skipped.
+ * So an answer and the stream need not be lined up exactly.
+ */
+
+import type {
+  BestSoFar,
+  Changes,
+  CurveSegment,
+  Curves,
+  Decision,
+  Point,
+  SegmentItem,
+  Series,
+  Trial,
+} from "../api/types";
+
+/** Trials by number, as the list of trials gives them. */
+export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "trials">): readonly Trial[] {
+  return replaced(
+    trials,
+    changes.trials,
+    (trial) => trial.number,
+    (a, b) => a.number - b.number,
+  );
+}
+
+/** Decisions, newest first. Changes of decisions older than those in the list are left out: they belong to pages not read yet. */
+export function withDecisions(
+  decisions: readonly Decision[],
+  changes: Pick<Changes, "decisions">,
+  complete: boolean,
+): readonly Decision[] {
+  const oldest = complete ? -1 : (decisions[decisions.length - 1]?.seq ?? -1);
+  const rows = changes.decisions.filter((decision) => decision.seq >= oldest);
+  return replaced(
+    decisions,
+    rows,
+    (decision) => decision.seq,
+    (a, b) => b.seq - a.seq,
+  );
+}
+
+/** Segments in the order in which they were created. */
+export function withSegments(
+  segments: readonly SegmentItem[],
+  changes: Pick<Changes, "segments">,
+): readonly SegmentItem[] {
+  return replaced(segments, changes.segments, (one) => `${one.trial_number}.${one.ordinal}`);
+}
+
+function replaced<Row, Key>(
+  rows: readonly Row[],
+  changed: readonly Row[],
+  keyOf: (row: Row) => Key,
+  order?: (a: Row, b: Row) => number,
+): readonly Row[] {
+  if (changed.length === 0) return rows;
+  const fresh = new Map(changed.map((row) => [keyOf(row), row]));
+  const next = rows.map((row) => {
+    const key = keyOf(row);
+    const found = fresh.get(key);
+    fresh.delete(key);
+    return found ?? row;
+  });
+  if (fresh.size === 0) return next;
+  next.push(...fresh.values());
+  return order ? next.sort(order) : next;
+}
+
+/** Curves with the reported points appended: a report adds one point to one segment, the others stay the same objects. */
+export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "points" | "best">): Curves {
+  const at = new Map(curves.series.map((series, i) => [series.number, i]));
+  let list: Series[] | null = null;
+  const put = (number: number, next: Series) => {
+    list ??= [...curves.series];
+    const i = at.get(number);
+    if (i !== undefined) {
+      list[i] = next;
+      return;
+    }
+    at.set(number, list.length);
+    list.push(next);
+  };
+  const known = (number: number): Series | undefined => {
+    const i = at.get(number);
+    return i === undefined ? undefined : (list ?? curves.series)[i];
+  };
+  for (const { id, number, state, best_value } of changes.trials) {
+    const old = known(number);
+    // Of very many trials only the best are drawn: another one does not belong to them because it reports.
+    if (!old && curves.left_out > 0) continue;
+    if (old?.state === state && old.best_value === best_value) continue;
+    put(number, old ? { ...old, state, best_value } : { trial_id: id, number, state, best_value, segments: [] });
+  }
+  for (const point of changes.points) {
+    const old = known(point.trial_number);
+    const segments = old && withPoint(old.segments, point, curves);
+    if (old && segments && segments !== old.segments) put(point.trial_number, { ...old, segments });
+  }
+  const best = withBest(curves.best_so_far, curves.metric, changes);
+  return list === null && best === curves.best_so_far
+    ? curves
+    : { ...curves, series: list ?? curves.series, best_so_far: best };
+}
+
+function withPoint(
+  segments: CurveSegment[],
+  point: Point,
+  { metric, x: axis }: Pick<Curves, "metric" | "x">,
+): CurveSegment[] {
+  if (!(metric in point.metrics)) return segments;
+  const x = axis === "step" ? point.iteration : axis === "user_step" ? point.step : point.seconds;
+  if (x === null) return segments;
+  const y = point.metrics[metric] ?? null;
+  const i = segments.findIndex((segment) => segment.ordinal === point.segment);
+  const segment = segments[i];
+  if (!segment)
+    return [...segments, { ordinal: point.segment, cause: point.cause, x: [x], y: [y] }].sort(
+      (a, b) => a.ordinal - b.ordinal,
+    );
+  const last = segment.x[segment.x.length - 1];
+  if (last !== undefined && x <= last) return segments;
+  const copy = [...segments];
+  copy[i] = { ...segment, x: [...segment.x, x], y: [...segment.y, y] };
+  return copy;
+}
+
+function withBest(best: BestSoFar, metric: string, changes: Pick<Changes, "best">): BestSoFar {
+  const last = best.x[best.x.length - 1] ?? -Infinity;
+  const fresh = changes.best.filter((one) => one.metric === metric && one.seconds > last);
+  if (fresh.length === 0) return best;
+  return { x: [...best.x, ...fresh.map((one) => one.seconds)], y: [...best.y, ...fresh.map((one) => one.value)] };
+}

@@ -1,0 +1,143 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { Changes } from "../api/types";
+import { Stream, type StreamState } from "./stream";
+
+/** Stands in for the browser's EventSource, which a test cannot make fail. */
+class Source {
+  static readonly CLOSED = 2;
+  static made: Source[] = [];
+  readyState = 0;
+  onopen: (() => void) | null = null;
+  onerror: (() => void) | null = null;
+  private listeners = new Map<string, (message: MessageEvent<string>) => void>();
+  readonly url: string;
+
+  constructor(url: string) {
+    this.url = url;
+    Source.made.push(this);
+  }
+
+  addEventListener(type: string, listener: (message: MessageEvent<string>) => void): void {
+    this.listeners.set(type, listener);
+  }
+
+  close(): void {
+    this.readyState = Source.CLOSED;
+  }
+
+  open(): void {
+    this.readyState = 1;
+    this.onopen?.();
+  }
+
+  send(changes: Partial<Changes>): void {
+    this.listeners.get("changes")!(new MessageEvent("changes", { data: JSON.stringify({ reset: false, ...changes }) }));
+  }
+
+  break(): void {
+    this.readyState = Source.CLOSED;
+    this.onerror?.();
+  }
+}
+
+describe("the stream", () => {
+  let hidden = false;
+  let states: StreamState[];
+  let batches: number[][];
+  let resets: number;
+  let stream: Stream;
+
+  const newest = () => Source.made[Source.made.length - 1]!;
+  const hide = (on: boolean) => {
+    hidden = on;
+    document.dispatchEvent(new Event("visibilitychange"));
+  };
+
+  beforeEach(() => {
+    vi.useFakeTimers();
+    vi.stubGlobal("EventSource", Source);
+    vi.spyOn(document, "hidden", "get").mockImplementation(() => hidden);
+    Source.made = [];
+    [hidden, states, batches, resets] = [false, [], [], 0];
+    stream = new Stream((after) => `/changes?after=${after}`, 7, {
+      onChanges: (changes) => batches.push(changes.map((one) => one.seq)),
+      onReset: () => (resets += 1),
+      onState: (state) => states.push(state),
+    });
+  });
+
+  afterEach(() => {
+    stream.close();
+    vi.useRealTimers();
+    vi.unstubAllGlobals();
+    vi.restoreAllMocks();
+  });
+
+  it("begins where it is told and hands changes over in batches", () => {
+    expect(newest().url).toBe("/changes?after=7");
+    newest().open();
+    for (const seq of [8, 9, 12]) newest().send({ seq });
+    expect(batches).toEqual([]);
+    vi.advanceTimersByTime(250);
+    newest().send({ seq: 13 });
+    vi.advanceTimersByTime(250);
+    expect(batches).toEqual([[8, 9, 12], [13]]);
+    expect(states).toEqual(["connecting", "live"]);
+  });
+
+  it("goes on behind the last change after the connection is refused, ever more slowly", () => {
+    newest().open();
+    newest().send({ seq: 11 });
+    newest().break();
+    expect(states.at(-1)).toBe("reconnecting");
+    vi.advanceTimersByTime(999);
+    expect(Source.made).toHaveLength(1);
+    vi.advanceTimersByTime(1);
+    expect(newest().url).toBe("/changes?after=11");
+    newest().break();
+    vi.advanceTimersByTime(1999);
+    expect(Source.made).toHaveLength(2);
+    vi.advanceTimersByTime(1);
+    expect(Source.made).toHaveLength(3);
+    newest().open();
+    expect(states.at(-1)).toBe("live");
+  });
+
+  it("leaves a connection alone that the browser takes up again by itself", () => {
+    newest().open();
+    newest().onerror?.();
+    vi.advanceTimersByTime(60_000);
+    expect(Source.made).toHaveLength(1);
+  });
+
+  it("closes the connection of a hidden tab and goes on where it was", () => {
+    newest().open();
+    newest().send({ seq: 20 });
+    hide(true);
+    expect(newest().readyState).toBe(Source.CLOSED);
+    expect(states.at(-1)).toBe("hidden");
+    vi.advanceTimersByTime(250);
+    expect(batches).toEqual([[20]]);
+    hide(false);
+    expect(newest().url).toBe("/changes?after=20");
+  });
+
+  it("drops what is not handed over yet when everything is to be read again", () => {
+    newest().send({ seq: 8 });
+    newest().send({ seq: 5000, reset: true });
+    newest().send({ seq: 5001 });
+    vi.advanceTimersByTime(250);
+    expect(resets).toBe(1);
+    expect(batches).toEqual([[5001]]);
+  });
+
+  it("says nothing more once it is closed", () => {
+    newest().send({ seq: 8 });
+    stream.close();
+    vi.advanceTimersByTime(1000);
+    hide(true);
+    hide(false);
+    expect(batches).toEqual([]);
+    expect(Source.made).toHaveLength(1);
+  });
+});

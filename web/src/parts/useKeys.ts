@@ -1,0 +1,27 @@
+import { useEffect, useRef } from "react";
+
+/** What to do when a key is pressed, by `KeyboardEvent.key`. */
+export type Keys = Readonly<Record<string, () => void>>;
+
+/** Listen for single keys while the component is there; not while somebody types, or with Ctrl, Alt or Meta. */
+export function useKeys(keys: Keys): void {
+  const now = useRef(keys);
+  useEffect(() => {
+    now.current = keys;
+  });
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target)) return;
+      const act = now.current[event.key];
+      if (!act) return;
+      event.preventDefault();
+      act();
+    };
+    document.addEventListener("keydown", onKey);
+    return () => document.removeEventListener("keydown", onKey);
+  }, []);
+}
+
+function isTyping(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && target.closest("input, textarea, select, [contenteditable=true]") !== null;
+}
