@@ -7,13 +7,14 @@ import {
   useComputedColorScheme,
   useMantineColorScheme,
 } from "@mantine/core";
-import { useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet } from "react-router";
-import { ApiError } from "./api/client";
+import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/KeyHelp";
+import { SignedIn, SignOut } from "./parts/SignIn";
 
 export function App() {
   return (
@@ -30,16 +31,25 @@ export function App() {
             <NavLink to="/experiments">Experiments</NavLink>
             <a href={`${ROOT}openapi.json`}>API</a>
           </nav>
+          <SessionButton />
           <SchemeButton />
         </header>
         <DownBanner />
       </Top>
       <KeyHelp />
       <main id="main" className={classes.main}>
-        <Outlet />
+        <SignedIn>
+          <Outlet />
+        </SignedIn>
       </main>
     </>
   );
+}
+
+/** Who is signed in. A service that asks nobody for a token shows nothing. */
+function SessionButton() {
+  const { data } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal), staleTime: 60_000 });
+  return data?.required && data.name ? <SignOut name={data.name} /> : null;
 }
 
 /** What stays at the top of the window. Others that are fixed there, such as an open trial, begin below it. */

@@ -168,7 +168,11 @@ export const api = {
     answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
   stopTrial: (id: string) =>
     answered(http.POST("/api/v1/trials/{trial_id}/stop", { params: { path: { trial_id: id } } })),
-  /** What an EventSource follows. */
+  session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
+  signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
+  signOut: async (): Promise<void> => {
+    await http.DELETE("/api/v1/session");
+  } /** What an EventSource follows. */,
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };

@@ -1,0 +1,58 @@
+"""Signing in on the page of a service that asks for tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.store.examples import a_report, a_spec, begin
+from tests.web.conftest import Open, Service
+from tuner.domain.batch import Batch
+from tuner.store.access import Role
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def service(service: Service) -> Service:
+    service.stop()
+    service.settings = dataclasses.replace(service.settings, auth="on")
+    service.start()
+    return service
+
+
+def sign_in(page: Any, token: str) -> None:
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_a_viewer_signs_in_looks_and_signs_out(service: Service, visit: Open) -> None:
+    made, _, _ = begin(service.store, spec=a_spec("digits"))
+    secret, _ = service.store.access.create_token("ada", Role.VIEWER)
+    page = visit("/experiments")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    sign_in(page, "tnr_wrong")
+    expect(page.get_by_text("this token is not valid")).to_be_visible()
+    sign_in(page, secret)
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    assert page.evaluate("document.cookie") == "", "no script can read the token"
+    page.goto(f"{service.url}/experiments/{made.public_id}")
+    expect(page.get_by_role("heading", name="digits")).to_be_visible()
+    page.get_by_role("button", name="Sign out ada").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_what_happens_is_followed_with_the_cookie(service: Service, visit: Open) -> None:
+    made, epoch, trials = begin(service.store, spec=a_spec("digits"))
+    secret, _ = service.store.access.create_token("ada", Role.VIEWER)
+    page = visit(f"/experiments/{made.public_id}")
+    sign_in(page, secret)
+    expect(page.get_by_role("heading", name="digits")).to_be_visible()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    trials[0].iteration, trials[0].best_value = 1, 0.8125
+    batch = Batch(log=[(4, a_report(0, 1, accuracy=0.8125))], trials=trials)
+    service.store.commit(made.id, epoch, batch, made.created_at + 5)
+    expect(page.get_by_text("0.8125").first).to_be_visible()
