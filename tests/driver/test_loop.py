@@ -158,7 +158,11 @@ async def test_a_database_that_is_away_for_long_costs_nothing_and_holds_up_nobod
 async def test_an_outage_may_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_COMMIT_S", (0.0,))
     memory = Memory()
-    memory.failures = [Away("connection refused") for _ in range(10_000)]
+
+    async def fails(batch: Batch) -> None:
+        raise Away("connection refused")
+
+    memory.commit = fails  # type: ignore[method-assign]
     loop = driven(memory)
     loop.outage_s = 0.05
     with pytest.raises(Away):
