@@ -74,13 +74,13 @@ def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> 
 
 @contextmanager
 def changed(changes: str) -> Iterator[None]:
-    """Change constants of `tuner.schedulers` for a while: "novelty.CROWDED=0.1,freeze_thaw.PRIOR.lengthscale=(1.0, 0.7)"."""
+    """Change constants of freeze-thaw for a while: "novelty.CROWDED=0.1;scheduler.PRIOR.lengthscale=(1.0, 0.7)"."""
     undo = []
     try:
         for change in filter(None, changes.split(";")):
             path, text = change.split("=", 1)
             name, constant, *field = path.strip().split(".")
-            module = importlib.import_module(f"tuner.schedulers.{name}")
+            module = importlib.import_module(f"tuner.schedulers.freeze_thaw.{name}")
             before, value = getattr(module, constant), ast.literal_eval(text)
             setattr(module, constant, replace(before, **{field[0]: value}) if field else value)
             undo.append((module, constant, before))

@@ -22,8 +22,8 @@ from tuner.domain.decisions import Pause, Start  # noqa: E402
 from tuner.domain.experiment import Objective  # noqa: E402
 from tuner.domain.states import TrialState  # noqa: E402
 from tuner.domain.trial import Population, Trial  # noqa: E402
-from tuner.schedulers.base import Setting, TrialReported, TrialStarted  # noqa: E402
-from tuner.schedulers.freeze_thaw import FreezeThawScheduler  # noqa: E402
+from tuner.schedulers.base import SchedulerContext, TrialReported, TrialStarted  # noqa: E402
+from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler  # noqa: E402
 from tuner.space import Space, uniform  # noqa: E402
 
 WORKERS = 4
@@ -38,7 +38,7 @@ def main() -> None:
 
     space = Space.from_python({f"p{i}": uniform(0, 1) for i in range(args.parameters)})
     scheduler, trials, g = FreezeThawScheduler(), Population(), np.random.default_rng(0)
-    scheduler.setup(Setting(Objective("m", "max"), "training_iteration", 51, None, 0, space))
+    scheduler.setup(SchedulerContext(Objective("m", "max"), "training_iteration", 51, None, 0, space))
     quality = g.random(args.parameters)
 
     def start() -> Trial:

@@ -189,7 +189,7 @@ def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argpars
         out[label(method)] = {
             "runs": len(mine),
             "mean": [round(statistics.mean(c), 4) for c in columns],
-            "interval": [round(interval(c), 4) for c in columns],
+            "interval": [interval(c) for c in columns],
             "stuck": sum(v > STUCK for v in columns[-1]),
             "cpu_s": round(statistics.mean(row["cpu_s"] for row in mine.values()), 2),
         }
@@ -197,7 +197,7 @@ def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argpars
             pairs = [(row["regret"], found[baseline][k]["regret"]) for k, row in mine.items() if k in found[baseline]]
             by_budget = [[a[i] - b[i] for a, b in pairs] for i in range(len(columns))]
             out[label(method)]["difference"] = [round(statistics.mean(d), 4) for d in by_budget]
-            out[label(method)]["difference_interval"] = [round(interval(d), 4) for d in by_budget]
+            out[label(method)]["difference_interval"] = [interval(d) for d in by_budget]
     return out
 
 
@@ -209,8 +209,9 @@ def label(method: str) -> str:
     return method.split(":")[0]
 
 
-def interval(values: Any) -> float:
-    return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+def interval(values: Any) -> float | None:
+    """Return half the width of the 95 % interval of the mean, or None for a single value. (JSON has no NaN.)"""
+    return round(1.96 * statistics.stdev(values) / math.sqrt(len(values)), 4) if len(values) > 1 else None
 
 
 def show(table: dict[str, dict[str, Row]], args: argparse.Namespace) -> None:
@@ -231,8 +232,9 @@ def show(table: dict[str, dict[str, Row]], args: argparse.Namespace) -> None:
             print(f"{name:{wide}s}{cells(row['difference'], row['difference_interval'], '+8.3f')}")
 
 
-def cells(means: list[float], intervals: list[float], form: str) -> str:
-    return "".join(f"  {m:{form}} ± {i:.3f}"[-16:] for m, i in zip(means, intervals, strict=True))
+def cells(means: list[float], intervals: list[float | None], form: str) -> str:
+    shown = ["-" if i is None else f"{i:.3f}" for i in intervals]
+    return "".join(f"  {m:{form}} ± {i:5s}"[-16:] for m, i in zip(means, shown, strict=True))
 
 
 if __name__ == "__main__":

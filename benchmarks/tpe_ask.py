@@ -21,8 +21,8 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.search import from_json
-from tuner.search.base import Task
-from tuner.search.study import distribution, to_optuna
+from tuner.search.base import SearcherContext
+from tuner.search.optuna_samplers.study import distribution, to_optuna
 from tuner.space import Space, choice, loguniform, randint, uniform
 
 
@@ -35,7 +35,7 @@ def main() -> None:
 
     kinds = [uniform(0, 1), loguniform(1e-5, 1), randint(1, 100), choice(["a", "b", "c"])]
     space = Space.from_python({f"p{i}": kinds[i % len(kinds)] for i in range(args.parameters)})
-    task = Task(space, (Objective("loss", "min"),), seed=1)
+    task = SearcherContext(space, (Objective("loss", "min"),), seed=1)
     searcher = from_json({"type": "tpe"})
     searcher.setup(task)
     trials, rng = Population(), random.Random(0)

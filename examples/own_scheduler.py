@@ -34,8 +34,8 @@ class Halfway(Scheduler):
 
     @property
     def half(self) -> float:
-        assert self.setting.max_t is not None
-        return self.setting.max_t // 2
+        assert self.context.max_t is not None
+        return self.context.max_t // 2
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """Nobody waits for a verdict except at half time."""

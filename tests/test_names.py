@@ -88,8 +88,8 @@ def test_every_name_of_ours_in_the_table_is_one_that_somebody_takes() -> None:
     """And no name is answered with itself."""
     taken = {name for part in (tuner.run, tuner.simulate) for name in inspect.signature(part).parameters}
     for module in (schedulers, search):
-        taken |= set(module._WHERE)
-        for name in module._PUBLIC:
+        taken |= set(module.REGISTRY)
+        for name in module._MODULE_OF:
             taken |= set(inspect.signature(getattr(module, name)).parameters)
     for section, options in OPTIONS.items():
         taken |= {f"{section}.{option}" if section else option for option in options}

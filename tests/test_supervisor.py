@@ -108,4 +108,4 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
     monkeypatch.setattr(Progress, "say", lambda self, text, *_: said.append(text))
     runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False)
     assert hosts == [0, 1]
-    assert "the driver was killed; a new one goes on from what is committed" in said
+    assert "the driver was killed; a new one continues from the last commit" in said

@@ -8,6 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tuner.trials import moved as _moved
+
+_moved.install()  # so that pickles of earlier versions open, whichever module of this package they begin with
+
 __version__ = "0.1.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {

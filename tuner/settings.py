@@ -21,38 +21,42 @@ def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> 
 class Settings:
     """What the environment says; command-line options take its place by `dataclasses.replace`."""
 
-    home: Path = _setting("TUNER_HOME", "where the database, checkpoints and logs are", default=Path("~/.tuner"))  # noqa: RUF009
+    home: Path = _setting("TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner"))  # noqa: RUF009
     database_url: str = _setting(
         "TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False
     )  # it may hold a password
-    storage: str = _setting("TUNER_STORAGE", "where checkpoints go: a path or any pyarrow.fs URI", default="")
+    storage: str = _setting("TUNER_STORAGE", "where checkpoints are stored: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY",
-        "NORMAL survives kill -9; FULL a loss of power too: SQLite's synchronous, fsync of local checkpoints",
+        "NORMAL survives `kill -9`; FULL also survives a loss of power (SQLite's `synchronous`, and fsync of local checkpoints)",
         default="NORMAL",
     )
     ray_address: str | None = _setting(
-        "RAY_ADDRESS", "the Ray cluster to use; without it a private one is started", default=None
+        "RAY_ADDRESS", "the Ray cluster to use; if it is unset, a private Ray is started", default=None
     )
-    host: str = _setting("TUNER_HOST", "the address that `tuner serve` binds", default="127.0.0.1")
-    port: int = _setting("TUNER_PORT", "the port that `tuner serve` binds", default=8000)
+    host: str = _setting("TUNER_HOST", "the address on which `tuner serve` listens", default="127.0.0.1")
+    port: int = _setting("TUNER_PORT", "the port on which `tuner serve` listens", default=8000)
     allowed_hosts: tuple[str, ...] = _setting(
-        "TUNER_ALLOWED_HOSTS", "names besides loopback that the Host header may have, separated by commas", default=()
+        "TUNER_ALLOWED_HOSTS",
+        "host names that the Host header may have besides loopback, separated by commas",
+        default=(),
     )
     auth: Literal["auto", "on"] = _setting(
         "TUNER_AUTH",
-        "on: every call of the API needs a token; auto: only if the address that is bound is not loopback",
+        "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback",
         default="auto",
     )
-    lease_s: float = _setting("TUNER_LEASE_S", "a driver that is silent for this long may be replaced", default=30.0)
+    lease_s: float = _setting(
+        "TUNER_LEASE_S", "a driver that is silent for this many seconds may be replaced", default=30.0
+    )
     usage_every_s: float = _setting(
         "TUNER_USAGE_EVERY_S",
-        "seconds between two samples of what each rank uses (CPU, memory, GPU); 0: none",
+        "seconds between two samples of the CPU, memory and GPU use of each rank; 0: no samples",
         default=10.0,
     )
     reserve_after_s: float = _setting(
         "TUNER_RESERVE_AFTER_S",
-        "a worker group that has waited for room so long, in seconds, is placed before all that ask later",
+        "a worker group that has waited for resources for this many seconds is placed before all later ones",
         default=30.0,
     )
     log_bytes: int = _setting(

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
             "zzz",
             "unknown parameter; there are metric, x, points, from, to, trial, limit, max_points",
         ),
-        ("/experiments/{id}", "zzz", "unknown parameter; this takes none"),
+        ("/experiments/{id}", "zzz", "unknown parameter; this route has none"),
         ("/experiments/{id}/events", "afer", "unknown parameter; did you mean after?"),
         ("/trials/{trial}/logs", "tali", "unknown parameter; did you mean tail?"),
     ],

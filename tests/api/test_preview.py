@@ -74,7 +74,7 @@ async def test_what_auto_stands_for_is_said_with_its_reason(client: httpx.AsyncC
     assert found["num_samples"] == 100
     assert found["notes"][0] == "neither num_samples nor a time budget is set: at most 100 trials are started"
     assert found["notes"][1].startswith("scheduler auto: freeze_thaw")
-    assert found["notes"][2].startswith("budget: 20 full trainings' worth (540 iterations), all trials together")
+    assert found["notes"][2].startswith("budget: 20 full trainings (540 iterations), shared by all trials")
     assert len(found["notes"]) == 3
 
 

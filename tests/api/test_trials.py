@@ -195,7 +195,7 @@ async def test_no_ranks_where_no_driver_can_be_asked(client: httpx.AsyncClient, 
     made, *_ = begin(sqlite_store)
     answer = await client.get(f"/api/v1/trials/{trial_id(made.public_id, 0)}/live")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-    assert "the script that runs this search" in answer.json()["detail"]
+    assert "a script drives this experiment" in answer.json()["detail"]
 
 
 async def test_the_curves_of_every_metric(client: httpx.AsyncClient, sqlite_store: Store) -> None:

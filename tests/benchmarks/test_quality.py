@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from argparse import Namespace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from benchmarks import quality
 from benchmarks.contenders import METHODS, Optuna, Random, Setting, changed, play, played
 from benchmarks.learning_curves import Problem
-from tuner.schedulers import freeze_thaw, novelty
+from tuner.schedulers.freeze_thaw import novelty, scheduler
 from tuner.space import Space, choice, randint, uniform
 
 SPACE = Space({"x": uniform(0, 1), "n": randint(1, 4), "kind": choice(["a", {"name": "b", "y": uniform(0, 1)}])})
@@ -59,13 +58,13 @@ def test_optuna_is_asked_only_for_what_is_active() -> None:
 
 
 def test_a_variant_changes_constants_for_its_run_alone() -> None:
-    prior = freeze_thaw.PRIOR
-    with changed("novelty.CROWDED=0.2;freeze_thaw.PRIOR.lengthscale=(1.0, 0.7)"):
+    prior = scheduler.PRIOR
+    with changed("novelty.CROWDED=0.2;scheduler.PRIOR.lengthscale=(1.0, 0.7)"):
         assert novelty.CROWDED == 0.2
-        assert freeze_thaw.PRIOR.lengthscale == (1.0, 0.7)
-        assert freeze_thaw.PRIOR.level == prior.level
+        assert scheduler.PRIOR.lengthscale == (1.0, 0.7)
+        assert scheduler.PRIOR.level == prior.level
     assert novelty.CROWDED == 0.05
-    assert prior is freeze_thaw.PRIOR
+    assert prior is scheduler.PRIOR
     with pytest.raises(AttributeError), changed("novelty.CROWDED=0.2;novelty.NO_SUCH=1"):
         pass
     assert novelty.CROWDED == 0.05
@@ -113,5 +112,13 @@ def test_differences_are_taken_run_by_run() -> None:
     assert table["b"]["difference_interval"][1] == pytest.approx(
         1.96 * np.std([0, 0.1, 0.2, 0.3], ddof=1) / 2, abs=1e-4
     )
-    assert math.isnan(quality.interval([0.5]))
     assert not quality.in_family("made/up", "mad")
+
+
+def test_a_single_run_has_no_interval_in_the_table_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    args = Namespace(baseline="", budgets=[1.0], workers=4, startup=0.0)
+    rows = {quality.row_key(0, "made/up", method, args): row(method, 0, [0.5]) for method in "ab"}
+    table = {"made": quality.summary("made", ["a", "b"], rows, args)}
+    assert json.loads(json.dumps(table, allow_nan=False))["made"]["b"]["difference_interval"] == [None]
+    quality.show(table, args)
+    assert "0.500 ± -" in capsys.readouterr().out

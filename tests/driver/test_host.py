@@ -241,7 +241,7 @@ async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_
     assert list(host.tasks) == [posted.id]
     news = await host.news()
     assert news[0] == f"{posted.public_id} (digits) is taken up: it was given to this service"
-    assert f"`tuner resume {left.public_id}` goes on with it" in news[1]
+    assert f"`tuner resume {left.public_id}` continues it" in news[1]
     assert len(news) == 2, "each once, and nothing of a script that may be starting"
     assert young.public_id not in " ".join(news)
     assert await ended(host, posted) is ExperimentState.COMPLETED
@@ -314,12 +314,17 @@ async def test_a_trial_ends_at_the_very_report_that_its_stop_function_ends_it_at
     assert await ended(host, made) is ExperimentState.COMPLETED
     assert set(reporting.reports.values()) == {2}
     for trial in host.store.trials.page(made.id).items:
-        assert (trial.state, trial.reason) == ("completed", "completed at iteration 2: at_two says so")
+        assert (trial.state, trial.reason) == (
+            "completed",
+            "completed at iteration 2: the stop function at_two returned true",
+        )
     assert "tests.driver.stop_functions" not in set(sys.modules) - before
     log = list(host.store.drivers.load(made.id))
     assert len([entry for _, entry in log if isinstance(entry, StopJudged)]) == 3, "only what ends a trial is kept"
     again = await asyncio.to_thread(Driven, host, host.store.experiments.get(made.public_id), 1)
-    assert [trial.reason for trial in again.core.trials] == ["completed at iteration 2: at_two says so"] * 3
+    assert [trial.reason for trial in again.core.trials] == [
+        "completed at iteration 2: the stop function at_two returned true"
+    ] * 3
 
 
 async def test_a_stop_function_that_blocks_delays_no_other_experiment(

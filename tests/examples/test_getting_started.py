@@ -15,7 +15,7 @@ BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?
 
 
 def test_every_block_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["first.py", "second.py", "shell"]
+    assert list(BLOCKS) == ["first.py", "second.py", "shell", "third.py"]
     assert TEXT.count("```") == 2 * len(BLOCKS)
 
 
@@ -40,7 +40,7 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
         )
         said[name] = done.stdout + done.stderr
         assert done.returncode == 0, said[name][-6000:]
-    assert "3 full trainings' worth" in said["first.py"]
+    assert "3 full trainings" in said["first.py"]
     assert "Checkpoint(" in said["second.py"]
     assert "first" in said["shell"]
     assert "second" in said["shell"]

@@ -127,7 +127,7 @@ def test_unknown_fields_of_sections() -> None:
         ({"name": ""}, "/name", "must not be empty"),
         ({"name": "n" * 201}, "/name", "is longer than 200 characters"),
         ({"name": "a\0b"}, "/name", "has control characters"),
-        ({"name": "\ud800"}, "/name", "has characters that are no text"),
+        ({"name": "\ud800"}, "/name", "has characters that cannot be stored"),
         ({"scaling": None}, "/scaling", "expected an object, got null"),
         ({"space": [1]}, "/space", "expected an object, got [1]"),
         ({"points_to_evaluate": {}}, "/points_to_evaluate", "expected a list, got {}"),
@@ -142,7 +142,7 @@ def test_unknown_fields_of_sections() -> None:
         ({"scaling": {"backend": "nccl"}}, "/scaling/backend", "nccl needs GPUs; set use_gpu"),
         ({"checkpoint": {"storage": "ckpts"}}, "/checkpoint/storage",
          "expected an absolute path, a URI such as s3://bucket/folder, or a path that begins with ~ or $NAME, "
-         'got "ckpts", which would be another directory in each process'),
+         'got "ckpts", which would be a different directory in each process'),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "/runtime_env/env_vars/A", "expected a string, got 1"),
         ({"entrypoint": "train.py"}, "/entrypoint", 'expected "module:function", got "train.py"'),
         ({"entrypoint": ...}, "/entrypoint", 'is required; expected "module:function"'),

@@ -20,8 +20,8 @@ from tuner.driver.actions import Interrupt, Launch
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
 from tuner.schedulers import from_json
-from tuner.schedulers.base import Scheduler, Setting, TrialEnded, TrialReported, TrialStarted
-from tuner.schedulers.stoppers import Stopper
+from tuner.schedulers.base import Scheduler, SchedulerContext, TrialEnded, TrialReported, TrialStarted
+from tuner.schedulers.stoppers import CombinedStopper, Stopper
 from tuner.schedulers.stoppers import from_json as stopper_from_json
 from tuner.space import Space, choice, loguniform, randint, uniform
 
@@ -38,17 +38,19 @@ SPACE = Space(
 )
 
 
-def setting(mode: str = "max", max_t: int | None = None, num_samples: int | None = None, **more: Any) -> Setting:
+def setting(
+    mode: str = "max", max_t: int | None = None, num_samples: int | None = None, **more: Any
+) -> SchedulerContext:
     options: dict[str, Any] = {"time_attr": "training_iteration", "seed": 0, "space": SPACE, **more}
-    return Setting(objective=Objective("m", mode), max_t=max_t, num_samples=num_samples, **options)  # type: ignore[arg-type]
+    return SchedulerContext(objective=Objective("m", mode), max_t=max_t, num_samples=num_samples, **options)  # type: ignore[arg-type]
 
 
 class Feed:
     """A scheduler with a population, without a core. Decisions about a trial take effect at once."""
 
-    def __init__(self, scheduler: Scheduler, its_setting: Setting) -> None:
-        scheduler.setup(its_setting)
-        self.scheduler, self.setting = scheduler, its_setting
+    def __init__(self, scheduler: Scheduler, its_context: SchedulerContext) -> None:
+        scheduler.setup(its_context)
+        self.scheduler, self.context = scheduler, its_context
         self.trials = Population()
 
     def start(self, params: Mapping[str, Any] | None = None) -> int:
@@ -62,7 +64,7 @@ class Feed:
         trial = self.trials[number]
         trial.iteration, trial.t = math.floor(t), float(t)
         trial.last = {"m": value, **(metrics or {})}
-        score = self.setting.objective.score(value)
+        score = self.context.objective.score(value)
         fact = TrialReported(trial=number, iteration=trial.iteration, t=t, score=score, metrics=trial.last, time=t)
         self.scheduler.record(fact, self.trials)
         return list(self.scheduler.decide(fact, self.trials))
@@ -97,7 +99,7 @@ def some_value(rng: random.Random, trial: Trial, iteration: int) -> float:
 
 class Drive:
     """The real core, fed with events whose order a generator decides. For every `stride`-th event it keeps what a crash
-    just before would leave behind: the log, the scheduler's saved state, and the milestones that ranks had been told."""
+    just before would leave behind: the log, the scheduler's state_of state, and the milestones that ranks had been told."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class Drive:
             segments = {n: self.core.trials[n].segments[-1] for n in self.running}
             told = {n: (segment.milestone, segment.decide_at) for n, segment in segments.items()}
             trials = copy.deepcopy(list(self.core.trials))
-            self.moments.append(Moment(event, len(self.log), saved(self.core), trials, told))
+            self.moments.append(Moment(event, len(self.log), state_of(self.core), trials, told))
         out = self.core.handle(event)
         if keep:
             self.moments[-1].outcome = list(out.log)
@@ -265,29 +267,26 @@ class Moment:
         self.event, self.length, self.state, self.trials, self.told = event, length, state, trials, told
         self.outcome: list[Entry] = []
 
-    def restore(self, drive: Drive, snapshot: bool) -> Core:
-        """The core as a restart would build it, from the log; with `snapshot` its scheduler's state comes from JSON instead."""
+    def restore(self, drive: Drive) -> Core:
+        """Return the core as a restart would build it, from the log."""
         core = drive.fresh()
         for seq, entry in drive.log[: self.length]:
             core.fold(seq, copy.deepcopy(entry))
-        if snapshot:
-            load(core, self.state)
         for number, (milestone, decide_at) in self.told.items():
             segment = core.trials[number].segments[-1]
             segment.milestone, segment.decide_at = milestone, decide_at
         return core
 
 
-def saved(core: Core) -> str:
-    stopper: Stopper | None = core.stopper
-    return json.dumps([core.scheduler.save(), stopper.save() if stopper else None])
+def state_of(core: Core) -> str:
+    """Return the states of the scheduler and of every stopper, as a text that shows every bit and does not change later."""
+    return repr([core.scheduler.state, *(stopper.state for stopper in parts_of(core.stopper))])
 
 
-def load(core: Core, text: str) -> None:
-    scheduler, stopper = json.loads(text)
-    core.scheduler.load(scheduler)
-    if core.stopper is not None:
-        core.stopper.load(stopper)
+def parts_of(stopper: Stopper | None) -> list[Stopper]:
+    if isinstance(stopper, CombinedStopper):
+        return [part for one in stopper.stoppers for part in parts_of(one)]
+    return [] if stopper is None else [stopper]
 
 
-__all__ = ["SPACE", "Drive", "Exploit", "Feed", "Moment", "Pause", "Resume", "Start", "load", "saved", "setting"]
+__all__ = ["SPACE", "Drive", "Exploit", "Feed", "Moment", "Pause", "Resume", "Start", "setting", "state_of"]

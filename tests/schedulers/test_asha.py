@@ -78,7 +78,7 @@ def test_is_stricter_than_rays_only_at_the_cut_itself(eta: int) -> None:
             if newest is not None:
                 decisions += 1
                 rung = scheduler.state.rungs[0][newest[1]]
-                rank, kept = rung.above(value) + 1, max(1, len(rung) // eta)
+                rank, kept = len(rung) - rung.bisect_right(value) + 1, max(1, len(rung) // eta)
                 if bool(decided) != ray_stops:
                     differ += 1
                     assert kept < rank <= kept + 2
@@ -241,9 +241,9 @@ def test_bad_options(options: dict[str, object], pointer: str, says: str) -> Non
 def test_options_that_do_not_fit_the_experiment() -> None:
     with pytest.raises(SpecError, match=r"scheduler.max_t: expected at least grace_period \(9\), got 3"):
         ASHAScheduler(grace_period=9).setup(setting(max_t=3))
-    with pytest.raises(SpecError, match="the experiment counts in 'training_iteration', not in 'epoch'"):
+    with pytest.raises(SpecError, match="the experiment's time_attr is 'training_iteration', not 'epoch'"):
         ASHAScheduler(time_attr="epoch").setup(setting())
-    with pytest.raises(SpecError, match="room for 4 brackets, not for 6"):
+    with pytest.raises(SpecError, match="at most 4 brackets fit below max_t 27, got 6"):
         ASHAScheduler(reduction_factor=3, brackets=6).setup(setting(max_t=27))
     with pytest.raises(SpecError, match="several brackets need a max_t"):
         ASHAScheduler(brackets=2).setup(setting())

@@ -65,10 +65,12 @@ def test_the_highest_rung_goes_first_and_the_best_of_it() -> None:
         (pause,) = feed.report(feed.start(), 1, value)
         assert isinstance(pause, Pause)
         feed.take(pause)
-    again = "; it saved no checkpoint and starts from the beginning"
-    assert chosen() == Resume(trial=0, reason="promoted from iteration 1: 0.3 is rank 1 of 4, the best 2 go on" + again)
+    again = "; it saved no checkpoint, so it starts from the beginning"
+    assert chosen() == Resume(
+        trial=0, reason="promoted from iteration 1: 0.3 is rank 1 of 4, of which 2 continue" + again
+    )
     (pause,) = feed.report(0, 2, 0.3)
-    assert pause.reason == "paused at iteration 2: 0.3 is rank 1 of 1, the best 0 go on"
+    assert pause.reason == "paused at iteration 2: 0.3 is rank 1 of 1, of which 0 continue"
     feed.take(pause)
     assert chosen().trial == 1
     (note,) = feed.report(1, 2, 0.1)
@@ -83,7 +85,7 @@ def test_whoever_would_be_chosen_at_once_goes_on_without_a_pause() -> None:
     feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), setting(num_samples=20))
     feed.take(feed.report(feed.start(), 1, 0.5)[0])
     assert feed.report(feed.start(), 1, 0.6) == [
-        Note(reason="trial 1 goes on at iteration 1: 0.6 is rank 1 of 2, the best 1 go on")
+        Note(reason="trial 1 continues at iteration 1: 0.6 is rank 1 of 2, of which 1 continues")
     ]
     assert feed.scheduler.choose(feed.trials, False) is None
 
@@ -109,6 +111,8 @@ def test_the_search_ends_when_nobody_may_be_promoted() -> None:
     drive = Drive({"type": "asha_promotion", "reduction_factor": 3}, 3, num_samples=9, trouble=0).run()
     assert drive.core.ended
     finish: Any = next(entry for entry in drive.decisions() if entry.KIND == "finish")
-    assert finish.reason == "no paused trial is among the best 1/3 of its rung, and no new one may start"
+    assert (
+        finish.reason == "no paused trial is among the best 1/3 of its rung, and num_samples trials have been started"
+    )
     states = [trial.state for trial in drive.core.trials]
     assert states.count(TrialState.COMPLETED) + states.count(TrialState.STOPPED) == 9

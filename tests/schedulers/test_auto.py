@@ -11,7 +11,7 @@ from tuner.domain.decisions import Note
 from tuner.driver.virtual import Step, simulate
 from tuner.schedulers.auto import resolve
 from tuner.search import from_json as searcher_from_json
-from tuner.search.base import Task
+from tuner.search.base import SearcherContext
 from tuner.space import Space, choice, grid_search, uniform
 
 FLAT = Space({"x": uniform(0, 1), "k": choice(["a", "b"])})
@@ -44,7 +44,7 @@ def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], schedule
     chosen.setup(its)
     if "searcher_given" not in more:
         count = more.get("objectives", 1)
-        searcher_from_json(search).setup(Task(its.space, (its.objective,) * count, 0, its.num_samples))
+        searcher_from_json(search).setup(SearcherContext(its.space, (its.objective,) * count, 0, its.num_samples))
 
 
 def test_the_log_says_what_was_chosen_and_why() -> None:
@@ -54,6 +54,9 @@ def test_the_log_says_what_was_chosen_and_why() -> None:
 
     done = simulate(evaluate, {"x": uniform(0, 1)}, metric="loss", mode="min", max_t=3, num_samples=9)
     notes = [d.reason for d in done.decisions if isinstance(d, Note)]
-    assert notes[0] == "scheduler auto: freeze_thaw up to max_t 3: a model of the learning curves decides"
-    assert notes[1].startswith("budget: 3 full trainings' worth (9 iterations), all trials together")
+    assert (
+        notes[0]
+        == "scheduler auto: freeze_thaw with max_t 3: a model of the learning curves decides which trials to train"
+    )
+    assert notes[1].startswith("budget: 3 full trainings (9 iterations), shared by all trials")
     assert done.state == "completed"

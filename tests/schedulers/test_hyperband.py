@@ -48,7 +48,7 @@ def full_band(feed: Feed, value: Any) -> Counter[tuple[int, int]]:
     while True:
         while queue:
             queue.extend(feed.take(queue.pop(0)))
-        choice = scheduler.choose(feed.trials, len(feed.trials) < (feed.setting.num_samples or 0))
+        choice = scheduler.choose(feed.trials, len(feed.trials) < (feed.context.num_samples or 0))
         if choice is None:
             return reached
         if isinstance(choice, Start):
@@ -118,7 +118,8 @@ def test_a_bracket_waits_for_everybody_and_says_so() -> None:
     for number in range(8):
         (pause,) = feed.report(number, 1, number / 10)
         assert pause == Pause(
-            trial=number, reason=f"paused at iteration 1: waits for {8 - number} more of its bracket's round"
+            trial=number,
+            reason=f"paused at iteration 1: waiting for {8 - number} more trial{'s' * (number < 7)} of its bracket",
         )
         feed.take(pause)
         assert isinstance(scheduler.choose(feed.trials, True), Start)
@@ -129,7 +130,7 @@ def test_a_bracket_waits_for_everybody_and_says_so() -> None:
     for stop in stops:
         feed.take(stop)
     first = scheduler.choose(feed.trials, True)
-    assert first == Resume(trial=7, reason="goes on from iteration 1: 0.7 is rank 1 of 9, 3 go on")
+    assert first == Resume(trial=7, reason="resumed from iteration 1: 0.7 is rank 1 of 9, of which 3 continue")
     feed.take(first)
     second = scheduler.choose(feed.trials, True)
     assert isinstance(second, Resume)
@@ -152,7 +153,7 @@ def test_an_unfilled_bracket_goes_on_with_what_it_has() -> None:
     drive = Drive({"type": "hyperband", "reduction_factor": 3}, 2, num_samples=4, max_t=27, trouble=0).run()
     assert drive.core.ended
     reasons = [d.reason for d in drive.decisions() if isinstance(d, Resume)]
-    assert any("planned for 27, and no more may be started" in reason for reason in reasons)
+    assert any("planned for 27 trials, but no further trial may be started" in reason for reason in reasons)
     assert [trial.state for trial in drive.core.trials].count(TrialState.COMPLETED) == 1
     assert max(event.iteration for _, event in drive.log if isinstance(event, Reported)) == 27
 

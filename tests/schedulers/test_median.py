@@ -75,7 +75,7 @@ def test_says_why_with_numbers() -> None:
     assert feed.report(feed.start(), 1, 0.625) == [
         Stop(
             trial=3,
-            reason="stopped at iteration 1: its best value 0.625 is above 0.5, the median of the means of 3 others",
+            reason="stopped at iteration 1: its best value 0.625 is above 0.5, the median of the running means of 3 other trials",
         )
     ]
 
@@ -97,7 +97,7 @@ def test_members_yield_while_there_is_nobody_to_compare_with() -> None:
     drive = Drive(options, 4, num_samples=8, slots=2, trouble=0).run()
     reasons = [d.reason for d in drive.decisions() if isinstance(d, Pause)]
     assert reasons
-    assert all("others wait" in reason for reason in reasons)
+    assert all("other trials are waiting" in reason for reason in reasons)
     assert drive.core.ended
 
 

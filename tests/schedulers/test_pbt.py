@@ -20,7 +20,7 @@ from tuner.domain.states import TrialState
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import PopulationBasedTraining, from_json
-from tuner.schedulers.explore import Explorer, read_mutations
+from tuner.schedulers.pbt.explore import Explorer, read_mutations
 from tuner.space import Space, choice, loguniform, randint, uniform
 
 
@@ -174,7 +174,7 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
     assert feed.report(0, 1, 0.9) == []
     (note,) = feed.report(1, 1, 0.1)
     assert note == Note(
-        reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint that it could go on from"
+        reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint to continue from"
     )
     on_its_way = CheckpointInfo(id="c", uri="", step=1, ready=False)
     from tuner.domain.trial import Kept
@@ -197,7 +197,7 @@ def test_says_why_with_numbers() -> None:
     feed.report(0, 1, 0.9)
     (exploit,) = feed.report(1, 1, 0.1)
     assert isinstance(exploit, Exploit)
-    assert exploit.reason.startswith("exploits trial 0 at iteration 1: 0.1 is rank 2 of 2, trial 0 has 0.9")
+    assert exploit.reason.startswith("copies trial 0 at iteration 1: 0.1 is rank 2 of 2, and trial 0 has 0.9")
     assert exploit.params["width"] == 16
 
 
@@ -240,7 +240,7 @@ def test_synch_exploits_only_when_everybody_is_there() -> None:
     for entry in drive.decisions():
         if isinstance(entry, Pause):
             arrived.add(entry.trial)
-            assert "waits for" in entry.reason
+            assert "waiting for" in entry.reason
         if isinstance(entry, Exploit | Resume):
             assert len(arrived) == 6 or not arrived or entry.trial in arrived
             exploits += isinstance(entry, Exploit)
@@ -313,7 +313,7 @@ def test_mutations_come_back_from_json() -> None:
             r"hyperparam_mutations.lrr: not in the search space; did you mean lr\?",
         ),
         ({"hyperparam_mutations": {"lr": [5.0]}}, "hyperparam_mutations.lr: 5.0 is outside"),
-        ({"hyperparam_mutations": {"lr": []}}, "hyperparam_mutations.lr: an empty list"),
+        ({"hyperparam_mutations": {"lr": []}}, "hyperparam_mutations.lr: the list of values is empty"),
         ({"quantile_fraction": 0.6}, "quantile_fraction: expected at most 0.5, got 0.6"),
         ({"perturbation_interval": 0}, "perturbation_interval: expected a number above 0"),
         ({"perturbation_factors": [1.2, -1]}, "perturbation_factors.1: expected a number above 0, got -1"),
@@ -326,9 +326,9 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
 
 
 def test_what_the_experiment_must_have() -> None:
-    with pytest.raises(SpecError, match="num_samples: population based training needs the size"):
+    with pytest.raises(SpecError, match="num_samples: population based training needs num_samples"):
         PopulationBasedTraining().setup(setting())
-    with pytest.raises(SpecError, match="copies checkpoints, and this trainable saves none"):
+    with pytest.raises(SpecError, match="copies checkpoints, but this trainable saves none"):
         PopulationBasedTraining().setup(setting(num_samples=4, checkpoints=False))
 
 

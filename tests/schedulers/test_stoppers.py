@@ -47,7 +47,7 @@ class Fed:
         trial = self.trials[number]
         trial.iteration, trial.t, trial.last = iteration, float(iteration), metrics
         trial.running_s = time
-        score = self.stopper.setting.objective.score(metrics.get("m", 0.0))
+        score = self.stopper.context.objective.score(metrics.get("m", 0.0))
         fact = TrialReported(
             trial=number, iteration=iteration, t=float(iteration), score=score, metrics=metrics, time=time
         )
@@ -128,10 +128,12 @@ def test_time() -> None:
     assert search.stopper.finished(search.trials) is None
     search.trials[0].running_s = 59.0
     search.report(0, 2, time=61.0, m=1.0)
-    assert search.stopper.finished(search.trials) == "the search has run for 61 s, the limit is 60 s"
+    assert search.stopper.finished(search.trials) == "the search has run for 61 s, and the limit is 60 s"
     trial = Fed(TimeStopper(60, per_trial=True))
     assert trial.report(0, 1, time=59.0, m=1.0) is None
-    assert trial.report(0, 2, time=61.0, m=1.0) == "completed at iteration 2: it ran for 61 s, the limit is 60 s"
+    assert (
+        trial.report(0, 2, time=61.0, m=1.0) == "completed at iteration 2: it has run for 61 s, and the limit is 60 s"
+    )
 
 
 def climb(config: dict[str, Any], checkpoint: Any) -> Any:
@@ -146,8 +148,8 @@ def climb(config: dict[str, Any], checkpoint: Any) -> Any:
         ({"m": 0.5}, 5, "m is 0.5, at or above 0.5"),
         ({"time_total_s": 9.0}, 5, "time_total_s is 10"),
         ({"type": "iterations", "max_iter": 4}, 4, "the limit is 4 iterations"),
-        ({"type": "plateau", "num_results": 3}, 10, "m no longer moves"),
-        (lambda number, metrics: metrics["m"] > 0.55, 6, "says so"),
+        ({"type": "plateau", "num_results": 3}, 10, "m no longer changes"),
+        (lambda number, metrics: metrics["m"] > 0.55, 6, "returned true"),
         ([{"m": 2.0}, {"training_iteration": 3}], 3, "at or above 3"),
         (ray_stoppers.MaximumIterationStopper(6), 6, "the limit is 6"),
         (
@@ -155,7 +157,7 @@ def climb(config: dict[str, Any], checkpoint: Any) -> Any:
                 ray_stoppers.TrialPlateauStopper("m"), ray_stoppers.MaximumIterationStopper(30)
             ),
             11,
-            "no longer moves",
+            "no longer changes",
         ),
     ],
 )
@@ -290,7 +292,7 @@ def test_json() -> None:
 @pytest.mark.parametrize(
     ("data", "pointer", "says"),
     [
-        ({"accuracy": "high"}, "/stop/accuracy", "expected a number, got 'high'"),
+        ({"accuracy": "high"}, "/stop/accuracy", "expected a number, got str 'high'"),
         ({"type": "platau"}, "/stop/type", "did you mean plateau?"),
         ({"type": "plateau", "std": 0}, "/stop/std", "above 0"),
         ({"type": "plateau", "num_result": 3}, "/stop/num_result", "did you mean num_results?"),
@@ -341,7 +343,7 @@ def test_a_stopper_of_the_users_own_remembers_over_restarts() -> None:
     for fed in (whole, again):
         assert fed.report(0, 7, m=0.1) is None
         assert fed.report(1, 1, m=0.9) is None
-        assert fed.report(0, 8, m=0.2) == "completed at iteration 8: Patient says so"
+        assert fed.report(0, 8, m=0.2) == "completed at iteration 8: the stopper Patient returned true"
 
 
 def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
@@ -354,10 +356,10 @@ def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
     }
     ended = simulate(climb, SPACE, stop=Patient(), **options)
     assert [trial.iteration for trial in ended.trials] == [8, 3], "the second is never the better one"
-    assert all("Patient says so" in trial.reason for trial in ended.trials)
+    assert all("the stopper Patient returned true" in trial.reason for trial in ended.trials)
     over = simulate(climb, SPACE, stop=Patient(enough=0.5), max_concurrent_trials=1, **options)
     assert [trial.iteration for trial in over.trials] == [5]
-    assert "Patient says that all is over" in over.trials[0].reason
+    assert "stop_all of the stopper Patient returned true" in over.trials[0].reason
 
     def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
         for step in range(1, 20):

@@ -66,7 +66,7 @@ def test_a_time_that_never_comes_is_an_error_that_names_what_came() -> None:
 
 
 def test_two_different_ones_are_refused() -> None:
-    with pytest.raises(SpecError, match="the experiment counts in 'epoch', not in 'time_total_s'"):
+    with pytest.raises(SpecError, match="the experiment's time_attr is 'epoch', not 'time_total_s'"):
         simulate(
             train,
             SPACE,

@@ -367,5 +367,5 @@ def test_an_objective_draws_its_own_parameters() -> None:
     assert run(objective, search_alg="random")["search_alg"].search.TYPE == "random"
     mine = DefineByRunSearch("gp")
     assert run(objective, search_alg=mine)["search_alg"] is mine
-    with pytest.raises(SpecError, match="one by one"):
+    with pytest.raises(SpecError, match="one at a time"):
         run(objective, search_alg="cmaes")

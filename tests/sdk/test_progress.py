@@ -182,8 +182,8 @@ def test_the_budget_is_said_once_at_the_start_with_what_raises_it(sqlite_store: 
         progress.update()
         progress.update()
     assert out.getvalue().count("Budget: ") == 1
-    assert "Budget: 3 full trainings' worth (45 iterations), all trials together" in out.getvalue()
-    assert "num_samples=8; budget=... or a larger num_samples raises it" in out.getvalue()
+    assert "Budget: 3 full trainings (45 iterations), shared by all trials" in out.getvalue()
+    assert "num_samples=8; to raise it, give budget=... or a larger num_samples" in out.getvalue()
 
 
 def relu() -> None: ...

@@ -14,7 +14,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.search import from_json
-from tuner.search.base import Searcher, Suggestion, Task
+from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.space import Space, choice, loguniform, randint, randn, uniform
 
 ONE = (Objective("score", "max"),)
@@ -43,11 +43,11 @@ FLAT = Space.from_python(
 Score = Callable[[Mapping[str, Any]], float]
 
 
-def task(space: Space, objectives: Sequence[Objective] = ONE, **options: Any) -> Task:
-    return Task(space, tuple(objectives), **{"seed": 1, "num_samples": 40} | options)
+def task(space: Space, objectives: Sequence[Objective] = ONE, **options: Any) -> SearcherContext:
+    return SearcherContext(space, tuple(objectives), **{"seed": 1, "num_samples": 40} | options)
 
 
-def make(given: Mapping[str, Any] | Searcher, of: Task) -> Searcher:
+def make(given: Mapping[str, Any] | Searcher, of: SearcherContext) -> Searcher:
     """A searcher that has been through the database: as JSON, or pickled where it is an object."""
     if isinstance(given, Searcher):
         searcher = pickle.loads(cloudpickle.dumps(given))
@@ -66,9 +66,9 @@ class Drive:
     """Asks for trial after trial; in between all running ones report, and chance decides what becomes of them."""
 
     def __init__(
-        self, of: Task, score: Score | None = None, seed: int = 0, stops: float = 0.15, parallel: int = 4
+        self, of: SearcherContext, score: Score | None = None, seed: int = 0, stops: float = 0.15, parallel: int = 4
     ) -> None:
-        self.task = of
+        self.context = of
         self.score = score or hill(of.space)
         self.rng = random.Random(seed)
         self.stops = stops

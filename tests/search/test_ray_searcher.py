@@ -152,7 +152,7 @@ def test_a_searcher_that_fails_does_not_end_the_search() -> None:
         pass
     assert rebuilt.suggestions == kept.suggestions
     assert [i for i, s in enumerate(kept.suggestions) if s.note] == [2, 5]
-    assert kept.suggestions[2].note == "drawn at random, since RaySearcher(Failing) failed: ZeroDivisionError: no luck"
+    assert kept.suggestions[2].note == "drawn at random because RaySearcher(Failing) failed: ZeroDivisionError: no luck"
 
 
 def test_an_end_ends_the_search() -> None:
@@ -169,12 +169,12 @@ def test_what_it_cannot_do_is_said() -> None:
         make(from_argument(Recorder(1)), task(Space.from_python({"epochs": 3})))
     by_run = from_argument(OptunaSearch(space=lambda trial: None, metric="m", mode="min"))
     with pytest.raises(
-        SpecError, match="a function that asks an Optuna trial for its values can be the trainable itself"
+        SpecError, match="a function that asks an Optuna trial for its values is an objective: pass it as the trainable"
     ):
         make(by_run, task(Space.from_python({})))
-    with pytest.raises(SpecError, match="Stubborn cannot take this space: only integers"):
+    with pytest.raises(SpecError, match="Stubborn does not support this space: only integers"):
         make(from_argument(Stubborn(1)), task(SPACE))
-    with pytest.raises(SpecError, match="proposes y, which the experiment's space does not have"):
+    with pytest.raises(SpecError, match="proposes y, which is not in the experiment's space"):
         make(from_argument(Elsewhere(1)), task(SPACE))
     with pytest.raises(SpecError, match="a Recorder has no JSON form"):
         from_argument(Recorder(1)).to_json()

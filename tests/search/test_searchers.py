@@ -20,11 +20,11 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.search import RandomSearch, TPESearch, from_argument, from_json, known_space
-from tuner.search.base import Task
+from tuner.search.base import SearcherContext
 from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, uniform
 
 
-def params_of(searcher: Any, of: Task, count: int, **options: Any) -> list[dict[str, Any]]:
+def params_of(searcher: Any, of: SearcherContext, count: int, **options: Any) -> list[dict[str, Any]]:
     return [s.params for s in Drive(of, **options).run(make(searcher, of), count)]
 
 
@@ -258,10 +258,10 @@ def test_warm_start_of_another_space() -> None:
     records = [({"x": 0.5}, 1), ({"x": 7}, 2), {"params": {}, "value": 3}]
     suggestion = make({"type": "tpe", "warm_start": records}, of).suggest(0, Population())
     assert suggestion is not None
-    assert suggestion.note == "2 records of warm_start are outside this space"
+    assert suggestion.note == "2 records of warm_start do not fit this space and were left out"
     with pytest.raises(SpecError, match="no record fits this search space: x: 7 is not in x: from 0 to 1"):
         make({"type": "tpe", "warm_start": [({"x": 7}, 2)]}, of)
-    with pytest.raises(SpecError, match="expected 1 values, not 2"):
+    with pytest.raises(SpecError, match="expected 1 values, got 2"):
         make({"type": "tpe", "warm_start": [({"x": 0.5}, [1, 2])]}, of)
 
 
@@ -327,13 +327,13 @@ def test_a_sampler_that_fails_does_not_end_the_search(caplog: pytest.LogCaptureF
     of = task(Space.from_python({"x": uniform(0, 1)}))
     suggestions = Drive(of).run(make(from_argument(Failing()), of), 5)
     assert [s.params["x"] == 0.5 for s in suggestions] == [True, True, False, False, True]
-    assert suggestions[2].note == "drawn at random, since optuna failed: ZeroDivisionError: no luck"
+    assert suggestions[2].note == "drawn at random because optuna failed: ZeroDivisionError: no luck"
     assert "OptunaSearch(Failing) could not propose trial 2" in caplog.text
     assert suggestions == Drive(of).run(make(from_argument(Failing()), of), 5)
 
 
 def test_a_sampler_that_cannot_take_the_space_says_so_at_once() -> None:
-    with pytest.raises(SpecError, match=r"BruteForceSampler cannot take this space: .* random, qmc, tpe"):
+    with pytest.raises(SpecError, match=r"BruteForceSampler does not support this space: .* random, qmc, tpe"):
         make({"type": "optuna", "sampler": "BruteForceSampler"}, task(FLAT))
     of = task(Space.from_python({"a": choice(["x", "y"]), "b": choice(["z", "w"])}))
     found = params_of({"type": "optuna", "sampler": "BruteForceSampler"}, of, 4, stops=0.0)
@@ -357,11 +357,11 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     ("data", "pointer", "words"),
     [
         ({"type": "tpee"}, "/search/type", "did you mean tpe?"),
-        ({}, "/search/type", "there are cmaes, "),
-        ({"type": ["tpe"]}, "/search/type", "no searcher"),
+        ({}, "/search/type", "choose from cmaes, "),
+        ({"type": ["tpe"]}, "/search/type", "unknown searcher"),
         ({"type": "tpe", "n_startup": 3}, "/search/n_startup", "did you mean n_startup_trials?"),
         ({"type": "tpe", "seed": 3}, "/search/seed", "belongs to the experiment"),
-        ({"type": "random", "x": 3}, "/search/x", "it takes none"),
+        ({"type": "random", "x": 3}, "/search/x", "there are none"),
         ({"type": "tpe", "n_startup_trials": -1}, "/search/n_startup_trials", "at least 0"),
         ({"type": "tpe", "n_startup_trials": True}, "/search/n_startup_trials", "expected an integer"),
         ({"type": "tpe", "multivariate": 1}, "/search/multivariate", "true or false"),
@@ -391,15 +391,15 @@ def test_what_is_wrong_and_where(data: dict[str, Any], pointer: str, words: str)
 @pytest.mark.parametrize(
     ("data", "space", "options", "words"),
     [
-        ({"type": "cmaes"}, {"a": choice(["x", "y"]), "b": uniform(0, 1)}, {}, "needs two numeric parameters"),
+        ({"type": "cmaes"}, {"a": choice(["x", "y"]), "b": uniform(0, 1)}, {}, "needs at least two numeric parameters"),
         (
             {"type": "cmaes"},
             {"a": uniform(0, 1), "b": uniform(0, 1)},
             {"objectives": TWO},
-            "nsgaii, tpe and gp take several",
+            "nsgaii, tpe and gp support several",
         ),
         ({"type": "tpe"}, {"g": grid_search([1, 2])}, {}, r"tpe cannot run a grid \(g\): use choice"),
-        ({"type": "grid"}, {"x": uniform(0, 1)}, {"num_samples": None}, "num_samples is needed"),
+        ({"type": "grid"}, {"x": uniform(0, 1)}, {"num_samples": None}, "give num_samples"),
         ({"type": "grid"}, {f"g{i}": grid_search(range(100)) for i in range(4)}, {}, "more than 100,000"),
     ],
 )

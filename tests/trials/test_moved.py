@@ -15,6 +15,7 @@ import ray
 
 import tuner
 from tuner import Checkpoint, get_context, report
+from tuner.search import OptunaSearch
 from tuner.torch import prepare_model
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.compat.class_form import ClassForm
@@ -80,6 +81,16 @@ def test_an_old_pickle_opens_in_a_process_that_knows_nothing_of_tuner(old: bytes
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "old.pickle")], capture_output=True, text=True)
     assert not done.returncode, done.stderr
+
+
+def test_an_old_searcher_opens_in_a_process_that_knows_only_searchers(tmp_path: Path) -> None:
+    """Whatever module of this package a process imports first, the names of before are known."""
+    blob = aged(OptunaSearch("RandomSampler", constraints={"size": {"max": 1.0}}))
+    assert b"tuner.search.optuna_search\nOptunaSearch" in blob
+    (tmp_path / "old.pickle").write_bytes(blob)
+    code = "import pickle, sys, tuner.search; print(pickle.load(open(sys.argv[1], 'rb')))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "old.pickle")], capture_output=True, text=True)
+    assert done.stdout.strip() == "OptunaSearch(RandomSampler)", done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(MOVED))

@@ -1,6 +1,6 @@
-"""What the API answers, as types. The OpenAPI document, and with it the page's TypeScript, is made from these.
+"""The types of the API's answers. The OpenAPI document and the page's TypeScript are made from them.
 
-Times are RFC 3339 in UTC; NaN and infinities are null.
+Times are RFC 3339 in UTC. NaN and infinities are null.
 """
 
 from __future__ import annotations
@@ -136,12 +136,12 @@ class PageOf(Model, Generic[T]):
 
 
 class ErrorItem(Model):
-    pointer: Annotated[str, Field(description="JSON pointer to the field; empty where the whole is meant")]
+    pointer: Annotated[str, Field(description="JSON pointer to the field; empty for the whole document")]
     message: Annotated[str, Field(description="what is wrong, what was expected, and what is near")]
 
 
 class Problem(Model):
-    """RFC 9457."""
+    """An error, as RFC 9457 defines it."""
 
     type: Annotated[str, Field(description="always about:blank")] = "about:blank"
     title: Annotated[str, Field(description="the phrase of the status")]
@@ -189,12 +189,12 @@ class Objective(Model):
 
 
 class Resolved(Model):
-    """What the scheduler and the search that were asked for mean in this experiment."""
+    """What the requested scheduler and search mean in this experiment."""
 
     scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
-    search: Annotated[Json | None, Field(description="null where the scheduler proposes configurations itself")]
+    search: Annotated[Json | None, Field(description="null if the scheduler proposes configurations itself")]
     constraints: Annotated[Json, Field(description='what results must satisfy: {"size": {"max": 0.25}}')] = {}
-    budget: Annotated[str | None, Field(description="what the search may spend, in words, and how to raise it")] = None
+    budget: Annotated[str | None, Field(description="what the search may spend and how to raise it, in words")] = None
 
 
 class Experiment(Model):
@@ -216,20 +216,20 @@ class Experiment(Model):
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
     search: Annotated[Json, Field(description="as asked for; see resolved")]
     scheduler: Annotated[Json, Field(description="as asked for; see resolved")]
-    resolved: Annotated[Resolved | None, Field(description="null where an older version created it")]
+    resolved: Annotated[Resolved | None, Field(description="null if an older version created it")]
     method: Annotated[str, Field(description='in a few words: "tpe + asha", "freeze_thaw (auto)"')]
     stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
-    entrypoint: Annotated[str | None, Field(description="null where the function travelled by value")]
+    entrypoint: Annotated[str | None, Field(description="null if the function travels by value")]
     source: Annotated[
         str,
-        Field(description="python or api: where it was created; adopted: in Python, and a service drives it by now"),
+        Field(description="python or api: where it was created; adopted: created in Python, now driven by a service"),
     ]
     abandoned: Annotated[
-        bool, Field(description="its script is gone and no driver has it: it goes on when it is resumed")
+        bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
     ]
-    how_to_go_on: Annotated[str | None, Field(description="where it is abandoned, what to do, in words")]
+    how_to_go_on: Annotated[str | None, Field(description="if it is abandoned, what to do, in words")]
     metrics: Annotated[list[str], Field(description="names reported so far")]
     counts: Annotated[Counts, Field(description="trials by state")]
     trials: Annotated[int, Field(description="how many trials there are")]
@@ -340,10 +340,8 @@ class Importances(Model):
     metric: str
     items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
     trials: Annotated[int, Field(description="ended trials with a result")]
-    needed: Annotated[int, Field(description="how many of them there have to be")]
-    left_out: Annotated[
-        int, Field(description="ended trials that were not looked at: at most 5,000 are, evenly spaced")
-    ]
+    needed: Annotated[int, Field(description="how many of them there must be")]
+    left_out: Annotated[int, Field(description="ended trials that were not used; at most 5,000 are, evenly spaced")]
 
     @classmethod
     def of(cls, found: Importance) -> Importances:
@@ -420,7 +418,7 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
 
 
 class TrialPage(PageOf[Trial]):
-    total: Annotated[int, Field(description="how many trials fit, on all pages together")]
+    total: Annotated[int, Field(description="how many trials match, on all pages together")]
 
 
 class TrialDetail(Trial):
@@ -433,7 +431,7 @@ class Change(Model):
 
 
 class LineageSegment(Model):
-    """One segment behind a trial's weights, which may be another trial's."""
+    """One segment that led to a trial's weights. It may be a segment of another trial."""
 
     id: Annotated[str, Field(description="seg_...")]
     trial_id: str
@@ -441,15 +439,15 @@ class LineageSegment(Model):
     ordinal: int
     cause: Cause
     start_iteration: int
-    end_iteration: Annotated[int, Field(description="where the next one took its weights over, or where it is now")]
+    end_iteration: Annotated[int, Field(description="where the next one continued from it, or where it is now")]
     source_checkpoint_id: str | None
     source_trial_number: int | None
     params: Json
-    changes: Annotated[dict[str, Change], Field(description="of parameters, against the segment before")]
+    changes: Annotated[dict[str, Change], Field(description="parameters that changed from the previous segment")]
 
 
 class ScheduleEntry(Model):
-    iteration: Annotated[int, Field(description="after which it held")]
+    iteration: Annotated[int, Field(description="after which it applies")]
     trial_number: int
     params: Json
 
@@ -458,7 +456,7 @@ class Lineage(Model):
     trial_id: str
     trial_number: int
     items: list[LineageSegment]
-    schedule: Annotated[list[ScheduleEntry], Field(description="train anew with these to repeat what was found")]
+    schedule: Annotated[list[ScheduleEntry], Field(description="train with these to repeat what was found")]
 
     @classmethod
     def of(cls, record: TrialRecord, links: list[Link]) -> Lineage:
@@ -486,7 +484,7 @@ class MetricCurve(Model):
 
 
 class TrialCurves(Model):
-    """The curves of one trial, one for every metric that it has reported."""
+    """The curves of one trial, one for each metric that it has reported."""
 
     x: Literal["step", "time"]
     items: Annotated[list[MetricCurve], Field(description="in the order in which they were first reported")]
@@ -519,7 +517,8 @@ class Curves(Model):
     mode: Literal["min", "max"]
     x: Literal["step", "user_step", "time"]
     width: Annotated[
-        int, Field(description="of every so many reports the lowest and the highest are there; 1: all reports are")
+        int,
+        Field(description="of each group of this many reports the lowest and the highest are there; 1: all reports"),
     ]
     left_out: Annotated[int, Field(description="trials of the experiment that are not among these")]
     series: Annotated[list[Series], Field(description="one curve for each trial")]
@@ -611,7 +610,7 @@ class Usage(Model):
 
 
 class LiveRank(Model):
-    """What a rank does and uses now; null where it does not answer, or uses no GPU."""
+    """What a rank does and uses now. null if it does not answer, or uses no GPU."""
 
     rank: int
     stack: Annotated[str, Field(description="the Python stack of its training thread")]
@@ -622,7 +621,7 @@ class LiveRank(Model):
     threads: Annotated[int | None, Field(description="threads of the process")] = None
     gpu_bytes: Annotated[int | None, Field(description="allocated by torch")] = None
     gpu_reserved_bytes: Annotated[int | None, Field(description="reserved by torch")] = None
-    gpu_percent: Annotated[float | None, Field(description="how busy its GPUs are, by whomever")] = None
+    gpu_percent: Annotated[float | None, Field(description="how busy its GPUs are, with all their processes")] = None
 
 
 class Live(Model):
@@ -648,8 +647,8 @@ class Health(Model):
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
-    """The data of one server-sent event; a decision as `Decision`, all others with their own fields."""
-    data = {} if item.event == "model_fitted" else dict(item.data)  # a model is nothing to look at, and may be large
+    """Return the data of one server-sent event: a decision as `Decision`, others with their own fields."""
+    data = {} if item.event == "model_fitted" else dict(item.data)  # a model means nothing to people, and may be large
     head: dict[str, Any] = {"seq": item.seq, "time": rfc3339(item.time), "kind": item.event}
     if item.event == "decision":
         head["kind"] = data.pop("kind")
@@ -660,7 +659,7 @@ def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
 
 
 def mode_of(experiment: ExperimentRecord, metric: str) -> Literal["min", "max"]:
-    """The mode of this metric; of a metric that is no objective, the first objective's."""
+    """Return the mode of a metric. A metric that is not an objective has the mode of the first objective."""
     objectives = {objective.metric: objective.mode for objective in experiment.spec.objectives}
     return objectives.get(metric, experiment.spec.objective.mode)
 
@@ -687,7 +686,7 @@ def _placed(record: ExperimentRecord, found: Mapping[str, Any]) -> dict[str, Any
 
 @functools.lru_cache(maxsize=256)
 def labels(space: str) -> dict[str, list[Any]]:
-    """The labels of choices whose values are indices, by path, for a space given as JSON text."""
+    """Return the labels of choices whose values are indices, by path. `space` is JSON text."""
     return Space.from_json(json.loads(space), opaque=True).labels()
 
 

@@ -128,5 +128,5 @@ def live(here: Here, trial_id: TrialId) -> Response:
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
     found = here.look(running[-1].public_id) if running else {}
     if not found:
-        raise Conflict(f"{trial_id} is {record.state} and has no running ranks")
+        raise Conflict(f"{trial_id} is {record.state} and has no ranks to look at")
     return answer(schemas.Live.of(running[-1].ordinal, found))

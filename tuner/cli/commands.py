@@ -19,9 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed 
 @app.command()
 def demo(
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as one JSON line at the end")] = False,
-    serve_after: Annotated[
-        bool, typer.Option("--serve", help="serve the web UI, and leave it up until Ctrl-C")
-    ] = False,
+    serve_after: Annotated[bool, typer.Option("--serve", help="serve the web UI until Ctrl-C")] = False,
     trials: Annotated[int, typer.Option(help="how many configurations to try")] = 16,
     port: Annotated[int | None, typer.Option(help="port of the web UI")] = None,
 ) -> None:
@@ -33,19 +31,22 @@ def demo(
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="address to bind; others than loopback need tokens")] = None,
+    host: Annotated[str | None, typer.Option(help="address to bind; any address but loopback needs tokens")] = None,
     port: Annotated[int | None, typer.Option(help="port to bind; 0 picks a free one")] = None,
     database_url: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
     auth: Annotated[bool, typer.Option("--auth", help="ask for a token on loopback too")] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="take up experiments whose script is gone, too, instead of offering them")
+        bool, typer.Option("--adopt", help="also continue experiments whose script is gone, instead of offering them")
     ] = False,
     stop: Annotated[
         bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
     ] = False,
 ) -> None:
-    """The service: REST API, web UI and driver. It runs what was given to it; what scripts left behind it only offers."""
+    """Run the service: REST API, web UI and driver.
+
+    It runs experiments that were given to it. Experiments that scripts left behind it only offers.
+    """
     from tuner import service
 
     settings = _settings(
@@ -63,7 +64,7 @@ def resume(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
 ) -> None:
-    """Take up an experiment that is paused, or whose driver was killed, and wait for its end."""
+    """Continue an experiment that is paused, or whose driver was killed, and wait until it has ended."""
     from tuner.sdk.run import resume as take_up
 
     result = take_up(experiment, ray_address=ray_address)
@@ -86,13 +87,11 @@ def migrate(
 
 @app.command()
 def explain(
-    trial: Annotated[
-        str, typer.Argument(help="trl_..., or an experiment's id or name for everything that was decided in it")
-    ],
+    trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name for all its decisions")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
-    """Why a trial was started, paused, stopped: every decision about it, in words."""
+    """Show every decision about a trial with its reason: why it was started, paused, stopped."""
     from tuner.cli.explain import decisions_about
 
     for line in decisions_about(_settings(), trial, as_json, number):
@@ -124,10 +123,10 @@ def logs(
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[
-        int | None, typer.Argument(help="number of a trial of that experiment; the best where none is named")
+        int | None, typer.Argument(help="number of a trial of that experiment; by default the best")
     ] = None,
 ) -> None:
-    """The configurations that led to the best weights, as JSON: what to train anew with, at which iterations."""
+    """Print the configurations that led to the best weights as JSON, with the iterations at which they changed."""
     from tuner.cli.explain import schedule_of
 
     print(schedule_of(_settings(), experiment, trial))
@@ -137,7 +136,7 @@ def schedule(
 def list_experiments(
     limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,
 ) -> None:
-    """The experiments of this home, newest first."""
+    """List the experiments of this home, newest first."""
     from tuner.cli.explain import experiments
 
     for line in experiments(_settings(), limit):
@@ -215,7 +214,7 @@ def _settings(**changes: Any) -> Any:
 
 
 def main() -> None:
-    """Errors that were foreseen are one line, not a traceback."""
+    """Run the command. An expected error is printed as one line, without a traceback."""
     try:
         app()
     except TunerError as error:

@@ -1,4 +1,4 @@
-"""`tuner demo`: the main job end to end on this machine."""
+"""`tuner demo`: a search on this machine, from start to result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRIC = "accuracy"
 
 
 def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 16, port: int | None = None) -> Result:
-    """Search, print what came out, and with `serve_after` keep the web UI up while somebody is at the terminal."""
+    """Run a search, print the result, and with `serve_after` serve the web UI until Ctrl-C."""
     from tuner.driver.kept import shutdown
     from tuner.examples import digits
 

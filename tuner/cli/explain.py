@@ -1,4 +1,4 @@
-"""The decision log in words, for the terminal."""
+"""The decision log for the terminal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ from tuner.store.records import DecisionRecord
 def decisions_about(
     settings: Settings, public_id: str, as_json: bool = False, number: int | None = None
 ) -> Iterator[str]:
-    """One line a decision, oldest first, about a trial (``trl_...``, or ``exp_...`` and its number) or a whole experiment
-    (``exp_...``); behind those of a failed trial its traceback. An experiment's name does, too. NotFound for others.
+    """Yield a line for each decision about a trial or an experiment, oldest first, and the traceback of a failed trial.
+
+    Args:
+        settings: where the database is.
+        public_id: ``trl_...``, ``exp_...``, or the name of an experiment.
+        as_json: yield JSON objects instead of text.
+        number: the number of a trial of that experiment; None for all decisions.
+
+    Raises:
+        NotFound: there is no such trial or experiment.
     """
     with Store.open(settings.database_url) as store:
         public_id = id_of(store, public_id)
@@ -53,19 +61,19 @@ def decisions_about(
 
 
 def _has_the_log(failure: Mapping[str, Any]) -> bool:
-    """Whether the last lines stand in the place of a traceback already, of which a process that dies leaves none."""
+    """Return True if the traceback already contains the last lines, as that of a process that died does."""
     return str(failure.get("traceback")).startswith("no traceback: ")
 
 
 def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:
-    """`usecases.schedule` as indented JSON, one configuration a line."""
+    """Return `usecases.schedule` as indented JSON, one configuration on each line."""
     with Store.open(settings.database_url) as store:
         found = schedule(store, public_id, number)
     return "[\n" + ",\n".join("  " + json.dumps(entry) for entry in found) + "\n]" if found else "[]"
 
 
 def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
-    """One line an experiment, newest first."""
+    """Yield a line for each experiment, newest first."""
     with Store.open(settings.database_url) as store:
         store.migrate()
         for record in store.experiments.page(page_size=limit).items:

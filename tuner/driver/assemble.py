@@ -9,11 +9,11 @@ from tuner.domain.experiment import Spec
 from tuner.driver.core import Core
 from tuner.errors import Mistakes
 from tuner.schedulers import from_json as scheduler_from_json
-from tuner.schedulers.base import Scheduler, Setting
+from tuner.schedulers.base import Scheduler, SchedulerContext
 from tuner.schedulers.stoppers import Stopper
 from tuner.schedulers.stoppers import from_json as stopper_from_json
 from tuner.search import from_json as searcher_from_json
-from tuner.search.base import Searcher, Task
+from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
@@ -47,7 +47,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # a scheduler that is told what to count in tells the experiment
     mistakes = Mistakes()
-    task = Task(
+    task = SearcherContext(
         space=space,
         objectives=spec.objectives,
         seed=spec.seed,
@@ -84,8 +84,8 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     return Core(spec, scheduler, searcher, stopper, notes)
 
 
-def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Setting:
-    return Setting(
+def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> SchedulerContext:
+    return SchedulerContext(
         objective=spec.objective,
         time_attr=spec.time_attr,
         max_t=spec.max_t,

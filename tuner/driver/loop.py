@@ -369,7 +369,7 @@ class ExperimentLoop:
             except Exception as error:
                 log.exception("the searcher failed to propose trial %s", number)
                 if wait is None:
-                    drawn = searcher.task.space.sample(keyed_random(searcher.task.seed, "instead", number))
+                    drawn = searcher.context.space.sample(keyed_random(searcher.context.seed, "instead", number))
                     note = f"drawn at random, the searcher having failed: {type(error).__name__}: {error}"
                     suggestion = Suggestion(drawn, note=note[:500])
                 else:
@@ -434,7 +434,7 @@ def _is_ours(part: object, where: str) -> bool:
     return module.startswith(where) and module not in _ADAPTERS
 
 
-_ADAPTERS = ("tuner.schedulers.from_ray", "tuner.search.ray_searcher")
+_ADAPTERS = ("tuner.schedulers.stoppers.from_ray", "tuner.search.ray_searcher")
 """Ours, but what they call is the user's."""
 
 

@@ -1,4 +1,4 @@
-"""Where a trial's weights come from: the chain of segments behind them, and the schedule of configurations that it makes."""
+"""Where a trial's weights come from: the chain of segments that led to them, and the configurations of that chain."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store.records import SegmentRecord
 
 Segments = Callable[[int], Sequence[SegmentRecord]]
-"""The segments of the trial with this number, in the order of their ordinals."""
+"""Returns the segments of the trial with this number, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One segment of a lineage, from its `start_iteration` up to `end_iteration`, where the next one took over its weights.
+    """One segment of a lineage, from its `start_iteration` to `end_iteration`, from which the next segment continued.
 
-    changes: parameter -> (before, after), against the link before; None where it was, or is, not there.
+    changes: parameter -> (before, after), compared with the previous segment. None stands for a parameter that is not there.
     """
 
     trial: int
@@ -30,7 +30,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in a trial's life: the iteration that its segment `ordinal` had come to."""
+    """A point in a trial's life: an iteration of its segment `ordinal`."""
 
     trial: int
     ordinal: int
@@ -38,10 +38,10 @@ class Place:
 
 
 def lineage(place: Place, segments: Segments) -> list[Link]:
-    """The segments that led to the weights at this place, oldest first.
+    """Return the segments that led to the weights at this place, oldest first.
 
-    Each goes on from a checkpoint of the one before: of the same trial after a retry or a resume, of its donor after an
-    exploit. The first one began with nothing, or with a checkpoint of an experiment that is gone.
+    Each continues from a checkpoint of the one before it: of the same trial after a retry or a resume, of the donor after an
+    exploit. The first one started without a checkpoint, or with one of an experiment that is gone.
     """
     backwards: list[Link] = []
     trial, ordinal, end = place.trial, place.ordinal, place.iteration
@@ -57,9 +57,9 @@ def lineage(place: Place, segments: Segments) -> list[Link]:
 
 
 def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
-    """The configurations of a lineage as JSON, oldest first: what a replay of PBT reads.
+    """Return the configurations of a lineage as JSON, oldest first, as a replay of PBT reads them.
 
-    Each is ``{"iteration": after which it held, "params": {...}, "trial": in which}``. Training anew with these changes at
+    Each is ``{"iteration": after which it applies, "params": {...}, "trial": its number}``. Training with these changes at
     these iterations repeats what the search found.
     """
     held = [link for link in links[:-1] if link.segment.start_iteration < link.end_iteration]
@@ -72,13 +72,13 @@ def schedule(links: Sequence[Link]) -> list[dict[str, Any]]:
 
 
 def newest(store: Store, public_id: str) -> Place | None:
-    """Where this trial is now; None where it has not come to its first segment. NotFound where there is no such trial."""
+    """Return where a trial is now, or None before its first segment. Raise NotFound if there is no such trial."""
     trial = store.trials.get(public_id)
     return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
 
 
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
-    """Return where the experiment's best checkpoint was saved, or its best value reported; None if there is no best trial."""
+    """Return where the best checkpoint was saved, or the best value reported, or None if there is no best trial."""
     if not experiment.best:
         return None
     if saved := experiment.best.get("checkpoint_id"):
@@ -90,7 +90,7 @@ def best(store: Store, experiment: ExperimentRecord) -> Place | None:
 
 
 def stored(store: Store, experiment: str) -> Segments:
-    """Reads the trials of an experiment, by its public id, each of them once."""
+    """Return a function that reads the segments of an experiment's trials, each trial once."""
     known: dict[int, Sequence[SegmentRecord]] = {}
 
     def of(number: int) -> Sequence[SegmentRecord]:

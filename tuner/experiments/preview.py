@@ -1,4 +1,4 @@
-"""What an experiment would do, before it does it; and afterwards, which parameters mattered."""
+"""What an experiment would do before it starts; and later, which of its parameters mattered."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
-MAX_KEPT = 200  # experiments of which the importance is kept
+MAX_KEPT = 200  # how many experiments have their importance kept
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """scheduler, search: as they would work, "auto" resolved, defaults and what they inherit filled in. notes: why they were
-    chosen.
+    """What creating an experiment would lead to.
 
-    num_samples: how many trials would be started, None where only the time budget ends the search. configurations: what the
-    first trials would get as long as no result is known, (flat params, nested config) each.
+    scheduler, search: "auto" resolved, with defaults and inherited options filled in.
+    notes: why they were chosen.
+    num_samples: how many trials would be started; None if only the time budget ends the search.
+    configurations: (flat params, nested config) of the first trials, as long as no result is known.
     """
 
     spec: Spec
@@ -38,7 +39,7 @@ class Preview:
 
 
 def preview(spec: Spec, configurations: int) -> Preview:
-    """Put the experiment together as a driver would and let it start trials of which no result comes."""
+    """Assemble the experiment as a driver would, and let it start trials that report nothing."""
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
     total = core.spec.num_samples if core.scheduler.PROPOSES else core.searcher.total()
@@ -68,14 +69,17 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""How many trials the importance is from at most; of more, evenly spaced ones are taken."""
+"""The importance uses at most this many trials. Of more, it uses evenly spaced ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """shares: parameter -> share of the importance, the most important first, all together 1; empty where there are too few
-    results. trials: how many results they are from. needed: how many there have to be. left_out: trials that have ended and
-    were not looked at, because there are more than MAX_RESULTS.
+    """How much each parameter mattered.
+
+    shares: parameter -> share, the most important first. They add up to 1. Empty if there are too few results.
+    trials: how many results were used.
+    needed: how many results there must be.
+    left_out: trials that have ended and were not used, because there are more than MAX_RESULTS.
     """
 
     metric: str
@@ -86,7 +90,7 @@ class Importance:
 
 
 def importance(store: Store, record: ExperimentRecord) -> Importance:
-    """How much each parameter mattered for the first objective, from the trials that have ended."""
+    """Return how much each parameter mattered for the first objective, from the trials that have ended."""
     # Optuna and scipy take a second to load, and only this needs them.
     from tuner.search import importance as anova
 
@@ -100,18 +104,18 @@ def importance(store: Store, record: ExperimentRecord) -> Importance:
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the numbers, evenly spaced, the first and the last among them."""
+    """Return at most `count` of the numbers, evenly spaced, including the first and the last."""
     if len(numbers) <= count:
         return list(numbers)
     return [numbers[at * (len(numbers) - 1) // (count - 1)] for at in range(count)]
 
 
 class Importances:
-    """Keeps the newest importance of each experiment until another trial of it has ended. May be used from any thread."""
+    """Keeps the importance of each experiment until another of its trials has ended. May be used from any thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()  # also so that one is not worked out twice at a time
+        self._lock = threading.Lock()  # also so that the same one is not computed twice at the same time
         self._kept: OrderedDict[int, tuple[int, int, Importance]] = OrderedDict()  # (event_seq, trials ended, result)
 
     def of(self, record: ExperimentRecord) -> Importance:

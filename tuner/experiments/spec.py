@@ -1,6 +1,6 @@
-"""From the JSON of a spec to a checked `Spec`. The REST call and `tuner.run` both come this way.
+"""Check the JSON of a spec and return it as a `Spec`, for REST and `tuner.run` alike.
 
-Every mistake is found at once and comes with a JSON pointer, what was expected, and what is near.
+All mistakes are found at once. Each has a JSON pointer, and says what was expected and what is near.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class AsObject:
-    """Annotates a dataclass that is written as a JSON object. A strict model would take nothing but an instance."""
+    """Annotates a dataclass that is written as a JSON object. A strict model would accept only an instance."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema: Any = handler(source)
@@ -62,7 +62,7 @@ def _declared(kind: type) -> dict[str, Any]:
 
 
 class _Written(BaseModel):
-    """The fields of a spec that are written in another form than they are kept in."""
+    """The fields of a spec that are written in another form than `Spec` has."""
 
     model_config = STRICT
 
@@ -122,11 +122,16 @@ _WORDED = {
 def parse_spec(
     data: Mapping[str, Any], *, space_blob: bytes | None = None, code: str | None = None, parts: Parts | None = None
 ) -> Spec:
-    """The spec that this JSON describes, with all defaults filled in.
+    """Return the spec that this JSON describes, with all defaults filled in.
 
-    `code` is the hash of a trainable that travels by value, in place of an entrypoint; `space_blob` holds the choices
-    that are no JSON values; `parts` are the live objects that the type "python" stands for. SpecError lists everything
-    that is wrong.
+    Args:
+        data: the JSON.
+        space_blob: cloudpickle of the choices that JSON cannot express.
+        code: the hash of a trainable that travels by value, instead of an entrypoint.
+        parts: the objects that the type "python" stands for.
+
+    Raises:
+        SpecError: the spec has mistakes. The error lists all of them.
     """
     plain = _plain_json(data)
     errors: Errors = []
@@ -148,11 +153,11 @@ def parse_spec(
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """What is wrong with the other fields of `data`, where `found` was wrong with some before they could become JSON."""
+    """Return the mistakes in the other fields of `data`, if `found` has fields that could not become JSON."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
-        left_out["space"] = {"?": {"type": "?"}}  # wrong as well, so that nobody asks what fits it
+        left_out["space"] = {"?": {"type": "?"}}  # also wrong, so that nothing is checked against it
     try:
         parse_spec({**data, **left_out}, code="", parts=parts)
     except SpecError as error:
@@ -207,7 +212,7 @@ def _plain_json(data: Any) -> dict[str, Any]:
 def _mapping(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{_shown(value)} is no JSON value")
+    raise TypeError(f"{_shown(value)} is not a JSON value")
 
 
 def _shape(plain: Mapping[str, Any], errors: Errors) -> _Written | None:
@@ -249,7 +254,7 @@ def _message(error: Any) -> str:
         case "string_pattern_mismatch":
             return "has control characters"
         case "string_unicode":
-            return "has characters that are no text"
+            return "has characters that cannot be stored"
         case "string_too_short":
             return "must not be empty"
         case "string_too_long":
@@ -327,7 +332,7 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
             (
                 "/checkpoint/storage",
                 "expected an absolute path, a URI such as s3://bucket/folder, or a path that begins with ~ or $NAME, got "
-                f"{_shown(storage)}, which would be another directory in each process",
+                f"{_shown(storage)}, which would be a different directory in each process",
             )
         )
 
@@ -343,13 +348,13 @@ def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:
 
 
 def _check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
-    """No NUL and no half surrogates: no database and no file system keeps them."""
+    """Check that no string has NUL or unpaired surrogates, which no database and no file system can store."""
     stack: list[tuple[str, Any]] = [("", plain)]
     while stack:
         pointer, value = stack.pop()
         if isinstance(value, str):
             if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-                errors.append((pointer, "has characters that are no text"))
+                errors.append((pointer, "has characters that cannot be stored"))
         elif isinstance(value, dict):
             stack.extend((f"{pointer}/{escape(key)}", item) for key, item in value.items())
             stack.extend((f"{pointer}/{escape(key)}", key) for key in value)
@@ -358,7 +363,7 @@ def _check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
 
 
 def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors) -> None:
-    """The space, scheduler, searcher and stopper, each by whoever knows it, even where others are wrong."""
+    """Check the space, the scheduler, the searcher and the stopper, each by itself."""
     space = plain.get("space")
     if isinstance(space, dict):
         try:
@@ -390,12 +395,13 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "search": {"type": "random"},
     "stop": {},
 }
-"""What stands in for a part that is wrong by itself, so that it can be told whether the others fit."""
+"""Replacements for parts that are wrong by themselves, so that the others can be checked."""
 
 
 def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
-    """What scheduler and search mean here; adds to `errors` where the parts do not fit the space or each other, which shows
-    when they are put together as the driver will.
+    """Return what scheduler and search mean in this experiment.
+
+    Adds to `errors` if the parts do not fit the space or each other. That shows when they are assembled as a driver does it.
     """
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:
@@ -422,14 +428,14 @@ def _default_name(entrypoint: str | None) -> str:
 
 
 def _in_order(errors: Errors, plain: Mapping[str, Any]) -> Errors:
-    """Without repeats, in the order of the fields in the document."""
+    """Return the errors without repeats, in the order of the fields in the document."""
     place = {name: at for at, name in enumerate(plain)}
     unique = list(dict.fromkeys(errors))
     return sorted(unique, key=lambda error: place.get(_field(error[0]), len(place)))
 
 
 def _field(pointer: str) -> str:
-    """The top-level field that a pointer leads into; empty for the whole."""
+    """Return the top-level field of a pointer, or an empty text for the whole document."""
     return pointer.split("/")[1] if pointer else ""
 
 
@@ -438,7 +444,7 @@ def _pointer(parts: Iterable[Any]) -> str:
 
 
 def escape(key: Any) -> str:
-    """One part of a JSON pointer (RFC 6901)."""
+    """Return one part of a JSON pointer (RFC 6901)."""
     return str(key).replace("~", "~0").replace("/", "~1")
 
 

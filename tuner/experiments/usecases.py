@@ -1,4 +1,4 @@
-"""What one can do with the service, whoever asks: the API's routes and the command line call these."""
+"""What users can do with experiments, besides the verbs. Routes, `tuner.run` and the command line call it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tuner.schedulers.functions import functions_by_name
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
-#: where one of these is in the runtime_env, the workers have packages that this process does not
+#: with any of these in the runtime_env, workers may have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
 
 
@@ -83,7 +83,7 @@ def _checked_code(spec: Spec, names: Container[str], checker: EntrypointChecker)
 
 
 def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
-    """Every string in JSON, with the pointer to it."""
+    """Yield every string in a JSON value, with the pointer to it."""
     if isinstance(value, str):
         yield pointer, value
     elif isinstance(value, Mapping):
@@ -101,10 +101,12 @@ def create_from_python(
     parts: Parts,
     check: Callable[[Spec], None] | None = None,
 ) -> ExperimentRecord:
-    """As `create_experiment`, for a script that drives what it creates: its function travels by value in `code`, and so do
-    the `parts` that JSON cannot say. Where `data` names an entrypoint instead, it is checked as well.
+    """Create an experiment for a script that drives it itself.
 
-    check: raises SpecError for what the script could not drive; nothing is stored then.
+    Its function travels by value in `code`, and so do the `parts` that JSON cannot express. If `data` names an entrypoint, that
+    is checked as `create_experiment` does.
+
+    check: raises SpecError for an experiment that the script cannot drive. Nothing is stored then.
     """
     by_value = data.get("entrypoint") is None
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if by_value else None, parts=parts)
@@ -123,9 +125,9 @@ def create_from_python(
 
 
 def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
-    """The record of a function that workers import: where to look for it, and a hash that changes with its files.
+    """Return the record of a function that workers import: where to search for it, and a hash of its files.
 
-    EntrypointError where it cannot be imported, unless the workers' environment differs from this process's.
+    Raise EntrypointError if it cannot be imported here, unless the workers' environment is different.
     """
     assert spec.entrypoint is not None
     paths = search_path(spec.runtime_env)
@@ -148,7 +150,7 @@ def _packages() -> Mapping[str, str]:
 
 
 def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Where an entrypoint is looked for before the installed packages: the runtime_env's own folders, then this process's."""
+    """Return the folders to search for an entrypoint before the installed packages, runtime_env's first."""
     own = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
     folders = [str(Path(place).absolute()) for place in own if isinstance(place, str) and Path(place).is_dir()]
     modules = [str(Path(folder).parent) for folder in folders if (Path(folder) / "__init__.py").is_file()]
@@ -156,7 +158,7 @@ def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
 
 
 def differs(runtime_env: Mapping[str, Any]) -> bool:
-    """Whether workers may be able to import what this process cannot."""
+    """Return True if workers may be able to import what this process cannot."""
     places = [runtime_env.get("working_dir"), *_list(runtime_env.get("py_modules"))]
     remote = any(isinstance(place, str) and not Path(place).is_dir() for place in places)
     return remote or any(runtime_env.get(name) for name in _ELSEWHERE)
@@ -166,13 +168,15 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# -- what people call it -----------------------------------------------------------------------------------------------
+# -- ids and names ------------------------------------------------------------------------------------------------------
 
 
 def id_of(store: Store, called: str) -> str:
-    """The id of the experiment or trial that is meant: ``exp_...``, ``trl_...``, or the name of an experiment.
+    """Return the id of an experiment or trial: of ``exp_...``, ``trl_...``, or the name of an experiment.
 
-    NotFound, with the nearest name, where there is none; Conflict, with the ids to choose from, where several have the name.
+    Raises:
+        NotFound: there is none. The message has the nearest name.
+        Conflict: several experiments have the name. The message lists their ids.
     """
     with contextlib.suppress(NotFound):
         return (store.trials.get(called) if called.startswith("trl_") else store.experiments.get(called)).public_id
@@ -180,7 +184,7 @@ def id_of(store: Store, called: str) -> str:
     if len(found) > 1:
         shown = [f"{record.public_id} ({record.state}, of {_day(record.created_at)})" for record in found[:MOST_SHOWN]]
         more = f" and {len(found) - MOST_SHOWN} older ones" if len(found) > MOST_SHOWN else ""
-        raise Conflict(f"{len(found)} experiments are called {called!r}; say which: {', '.join(shown)}{more}")
+        raise Conflict(f"{len(found)} experiments have the name {called!r}; use an id: {', '.join(shown)}{more}")
     if not found:
         names = [record.name for record in store.experiments.page(page_size=1000).items]
         what = "trial" if called.startswith("trl_") else "experiment"
@@ -196,7 +200,7 @@ def _day(time: float) -> str:
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:
-    """End an experiment as failed that no driver has ever had, so that no service runs it later to everybody's surprise."""
+    """End an experiment that never had a driver as failed, so that no service runs it later."""
     record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return
@@ -208,11 +212,11 @@ def never_driven(store: Store, experiment: str, why: str) -> None:
 
 
 def how_to_go_on(record: ExperimentRecord) -> str:
-    """What a user does about an experiment whose script is gone."""
+    """Say what a user can do about an experiment whose script is gone."""
     what = "has not started: the script that created it" if not record.driver_epoch else "has no driver: its script"
     return (
-        f"{record.public_id} ({record.name}) {what} is gone. `tuner resume {record.public_id}` goes on with it, and so does "
-        "the resume button of the page; `tuner serve --adopt` takes all such experiments up by itself"
+        f"{record.public_id} ({record.name}) {what} is gone. `tuner resume {record.public_id}` continues it, and so does "
+        "the resume button of the page; `tuner serve --adopt` continues all such experiments by itself"
     )
 
 
@@ -220,14 +224,23 @@ def how_to_go_on(record: ExperimentRecord) -> str:
 
 
 def trial_lineage(store: Store, trial: str) -> list[Link]:
-    """The segments that led to a trial's present weights, oldest first; empty before its first one."""
+    """Return the segments that led to a trial's weights, oldest first, or an empty list before its first segment."""
     place = lineage.newest(store, trial)
     return lineage.lineage(place, lineage.stored(store, store.trials.get(trial).experiment)) if place else []
 
 
 def schedule(store: Store, public_id: str, number: int | None = None) -> list[dict[str, Any]]:
-    """The configurations that led to the weights of a trial (``trl_...``, or ``exp_...`` and its number) or, where only the
-    experiment is named, to its best checkpoint: see `lineage.schedule`. NotFound for others. An experiment's name does, too.
+    """Return the configurations that led to the weights of a trial, or to the best checkpoint of an experiment.
+
+    `lineage.schedule` describes the items.
+
+    Args:
+        store: the database.
+        public_id: ``trl_...``, ``exp_...``, or the name of an experiment.
+        number: the number of a trial of that experiment. None for the best checkpoint.
+
+    Raises:
+        NotFound: there is no such trial or experiment.
     """
     public_id = id_of(store, public_id)
     if not public_id.startswith("exp_"):

@@ -1,8 +1,8 @@
-"""Schedulers by the name that a spec gives them, loaded when they are asked for.
+"""Schedulers, by the names that specs give them. Each is imported when it is first used.
 
-`from_json` builds one from ``{"type": "asha", "max_t": 27}``; `from_argument` takes what Python code passes: a name,
-such a dict, a scheduler, or an object of `ray.tune.schedulers`. A further scheduler is a module and a line in
-`_WHERE`.
+`from_json` builds one from ``{"type": "asha", "max_t": 27}``. `from_argument` takes what Python code passes: a name,
+such a dict, a scheduler, or an object of `ray.tune.schedulers`. A new scheduler is a module and an entry in
+`REGISTRY`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import SpecError
+from tuner.options import build, pick
 from tuner.schedulers.base import Scheduler
-from tuner.schedulers.options import build, pick
 
 if TYPE_CHECKING:
     from tuner.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
     from tuner.schedulers.asha_promotion import ASHAPromotionScheduler
     from tuner.schedulers.fifo import FIFOScheduler
-    from tuner.schedulers.freeze_thaw import FreezeThawScheduler
+    from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
     from tuner.schedulers.hyperband import HyperBandScheduler
     from tuner.schedulers.median import MedianStoppingRule
-    from tuner.schedulers.pbt import PopulationBasedTraining
+    from tuner.schedulers.pbt.scheduler import PopulationBasedTraining
 
-# Type in a spec -> (module, class). BOHB, PB2, PASHA, multi-objective ASHA and PBT replay will be lines of their own.
-_WHERE: dict[str, tuple[str, str]] = {
+# "type" in a spec -> (module, class)
+REGISTRY: dict[str, tuple[str, str]] = {
     "fifo": ("fifo", "FIFOScheduler"),
     "asha": ("asha", "ASHAScheduler"),
     "asha_promotion": ("asha_promotion", "ASHAPromotionScheduler"),
@@ -46,7 +46,7 @@ _INSTEAD_OF_PRUNERS = {
     "ThresholdPruner": "stop={metric: value} or a function",
 }
 
-_PUBLIC = {name: module for module, name in _WHERE.values()}
+_MODULE_OF = {name: module for module, name in REGISTRY.values()}
 
 __all__ = [
     "ASHAPromotionScheduler",
@@ -64,26 +64,29 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler:
-    """The scheduler that ``{"type": ..., option: value, ...}`` describes.
+    """Return the scheduler described by ``{"type": ..., option: value, ...}``.
 
-    SpecError, with pointers below `pointer`, names an unknown type or option and the nearest known one, or a wrong
-    value.
+    Raises:
+        SpecError: the type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f'expected {{"type": ..., ...}}, got {data!r}', pointer)
-    module, name = pick(data.get("type"), _WHERE, "scheduler", pointer)
+    module, name = pick(data.get("type"), REGISTRY, "scheduler", pointer)
     cls: type[Scheduler] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return build(cls, data, pointer)
 
 
 def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
-    """The scheduler that Python code means: a Scheduler, a name, a dict as for `from_json`, or one of Ray Tune's."""
+    """Return the scheduler that Python code passed.
+
+    `argument` may be a Scheduler, a name, a dict as for `from_json`, or one of Ray Tune's schedulers.
+    """
     if isinstance(argument, Scheduler):
         return argument
     if isinstance(argument, str):
@@ -96,5 +99,5 @@ def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
         return scheduler_from_ray(argument, pointer)
     if any(cls.__module__ == "optuna.pruners._base" for cls in type(argument).__mro__):
         instead = _INSTEAD_OF_PRUNERS.get(type(argument).__name__, "scheduler='asha' or 'median'")
-        raise SpecError(f"{type(argument).__name__} of Optuna is not used here: say {instead}", pointer)
+        raise SpecError(f"Optuna's {type(argument).__name__} is not supported; use {instead}", pointer)
     raise SpecError(f"expected a scheduler, its name or its JSON form, got {argument!r}", pointer)

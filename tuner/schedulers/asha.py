@@ -1,7 +1,8 @@
-"""ASHA, stopping form: at each rung a trial goes on only if it is among the best 1/eta of those that have come so far.
+"""ASHA, stopping form: at each rung a trial goes on only if it is among the best 1/eta of those that have reached it.
 
 Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel Hyperparameter
-Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934 (in the stopping form that Ray Tune and Optuna implement).
+Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934. The algorithm in the paper promotes
+trials; that is `asha_promotion`. The form here stops trials instead, as Ray Tune and Optuna do.
 """
 
 from __future__ import annotations
@@ -9,30 +10,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sortedcontainers import SortedList
+
 from tuner.domain.decisions import Complete, Decision, Stop
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Fact, TrialReported
-from tuner.schedulers.halving import SuccessiveHalving
-from tuner.schedulers.ranking import Ranking
-from tuner.schedulers.rungs import survivors
-from tuner.schedulers.wording import at, below_the_cut, reached_max_t
+from tuner.schedulers.shared.rungs import survivors
+from tuner.schedulers.shared.wording import at, below_the_cut, reached_max_t
+from tuner.schedulers.successive_halving import SuccessiveHalving
 
 
 @dataclass(slots=True)
 class AshaState:
-    rungs: list[list[Ranking[float]]]  # bracket -> rung -> scores of the trials that came to it
-    passed: dict[int, int] = field(default_factory=dict)  # trial -> how many rungs lie behind it
-    newest: tuple[int, int] | None = None  # (trial, rung) where the latest fact entered one
+    rungs: list[list[SortedList[float]]]  # bracket -> rung -> scores of the trials that have reached it, ascending
+    passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
+    newest: tuple[int, int] | None = None  # (trial, rung) if the latest fact is an entry in a rung
 
 
 class ASHAScheduler(SuccessiveHalving):
-    """Asynchronous successive halving: stops the trials that lag behind, and waits for nobody.
+    """Asynchronous successive halving that stops the worst trials at each rung. No trial waits for another.
 
-    At a rung with n entries, its own included, a trial goes on if it is among the top max(1, floor(n/eta)); those
-    that tie with the last of these go on too. A report that jumps over rungs counts at the highest one that it
-    passes. A retried trial keeps its entries and is not judged twice at one rung; a failed trial's entries stay.
+    At a rung with n entries, its own included, a trial goes on if it is among the top max(1, floor(n/eta)). Trials
+    that tie with the last of these go on too. A report that skips rungs is entered in the highest rung that it passes.
+    A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay.
 
-    Options: see `SuccessiveHalving`.
+    The options are those of `SuccessiveHalving`.
     """
 
     TYPE = "asha"
@@ -58,7 +60,7 @@ class ASHAScheduler(SuccessiveHalving):
             return
         rungs = state.rungs[self.bracket(fact.trial)]
         while len(rungs) <= rung:
-            rungs.append(Ranking())
+            rungs.append(SortedList())
         rungs[rung].add(fact.score)
         state.passed[fact.trial] = rung + 1
         state.newest = (fact.trial, rung)
@@ -66,18 +68,20 @@ class ASHAScheduler(SuccessiveHalving):
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         if not isinstance(fact, TrialReported):
             return ()
-        setting = self.setting
+        context = self.context
         if self._end is not None and self.at_end(fact.t):
-            return (Complete(trial=fact.trial, reason=reached_max_t(setting.time_attr, fact.t, self._end)),)
+            return (Complete(trial=fact.trial, reason=reached_max_t(context.time_attr, fact.t, self._end)),)
         newest = self.state.newest
         if newest is None or newest[0] != fact.trial:
             return ()
-        rung: Ranking[float] = self.state.rungs[self.bracket(fact.trial)][newest[1]]
-        cut = rung.from_top(max(1, survivors(len(rung), self._eta)))
+        rung: SortedList[float] = self.state.rungs[self.bracket(fact.trial)][newest[1]]
+        cut = rung[-max(1, survivors(len(rung), self._eta))]
         if fact.score >= cut:
             return ()
-        why = below_the_cut(setting.objective, fact.score, cut, rung.above(fact.score) + 1, len(rung))
-        return (Stop(trial=fact.trial, reason=f"stopped at {at(setting.time_attr, fact.t)}: {why}"),)
+        why = below_the_cut(
+            context.objective, fact.score, cut, len(rung) - rung.bisect_right(fact.score) + 1, len(rung)
+        )
+        return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
 
 
 #: The name that Ray Tune gives it; with several `brackets` it is the asynchronous form of HyperBand.

@@ -1,4 +1,4 @@
-"""ASHA, promotion form: pause at every rung, and give free capacity to the best trial that has earned to go on.
+"""ASHA, promotion form: every trial pauses at each rung, and free capacity goes to the best trial that may be promoted.
 
 Algorithm 2 of Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
 Hyperparameter Tuning", MLSys 2020, https://arxiv.org/abs/1810.05934.
@@ -9,53 +9,59 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sortedcontainers import SortedList
+
 from tuner.domain.decisions import Complete, Decision, Note, Pause, Resume
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Choice, Fact, TrialEnded, TrialReported, can_resume
-from tuner.schedulers.halving import SuccessiveHalving
-from tuner.schedulers.ranking import Ranking
-from tuner.schedulers.rungs import survivors
-from tuner.schedulers.wording import at, reached_max_t, reported
+from tuner.schedulers.shared.rungs import survivors
+from tuner.schedulers.shared.wording import at, rank_of, reached_max_t, reported
+from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
-"""(score, minus the order of arrival): the greater, the better, and of equals the one that came first."""
+"""(score, minus the order of arrival). The greater entry is the better one; of equal scores, the earlier one is better."""
 
 
 @dataclass(slots=True)
 class PromotionRung:
-    entries: Ranking[Entry] = field(default_factory=Ranking)
-    waiting: Ranking[Entry] = field(default_factory=Ranking)  # those not promoted, and not ended
+    entries: SortedList[Entry] = field(default_factory=SortedList)
+    waiting: SortedList[Entry] = field(default_factory=SortedList)  # entries whose trials may still be promoted
     trials: list[int] = field(default_factory=list)  # in the order of arrival
 
     def trial(self, entry: Entry) -> int:
         return self.trials[-entry[1]]
 
+    def better_than(self, entry: Entry) -> int:
+        """Return the number of entries that are better than `entry`, one of the rung's own."""
+        return len(self.entries) - self.entries.bisect_right(entry)  # type: ignore[no-any-return]
+
 
 @dataclass(slots=True)
 class PromotionState:
     rungs: list[list[PromotionRung]]  # bracket -> rung
-    passed: dict[int, int] = field(default_factory=dict)  # trial -> how many rungs lie behind it
+    passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
     waits: dict[int, Entry] = field(default_factory=dict)  # trial -> its entry in the rung where it waits
-    newest: tuple[int, int, bool] | None = None  # (trial, rung, goes on at once) where the latest fact entered one
+    newest: tuple[int, int, bool] | None = (
+        None  # (trial, rung, promoted at once) if the latest fact is an entry in a rung
+    )
 
 
 class ASHAPromotionScheduler(SuccessiveHalving):
-    """Asynchronous successive halving by promotion: nothing is stopped, everything waits at its rung for its turn.
+    """Asynchronous successive halving by promotion: no trial is stopped, and each waits at its rung until it is promoted.
 
-    At each rung a trial pauses. A free worker group goes to the best trial not yet promoted that is among the top
-    floor(n/eta) of the n entries of its rung, the highest rung first; where there is none, to a new trial. One that
-    would be chosen at the very moment when it arrives goes on without a pause. A promoted trial is among the top
-    floor(n/eta) at that moment, and once per rung; of equal ones the first counts as the better.
+    A free worker group resumes a trial that is among the top floor(n/eta) of the n entries of its rung and has not
+    been promoted from it. Higher rungs come first, then better trials. If there is no such trial, a new one is
+    started. A trial that would be promoted as soon as it arrives continues without a pause. Each trial is promoted
+    once per rung. Of equal scores, the first to arrive counts as the better.
 
-    It wants a checkpoint at each pause. A trainable that saves none is restarted from the beginning at each promotion,
-    and the decision says so; the stopping form suits it better.
+    The trainable should save a checkpoint at each pause. If it saves none, each promotion starts the trial from the
+    beginning, and the reason says so; the stopping form is the better choice then.
 
-    Options: see `SuccessiveHalving`.
+    The options are those of `SuccessiveHalving`.
     """
 
     TYPE = "asha_promotion"
-    NEEDS_CHECKPOINTS = True
 
     def __init__(
         self,
@@ -100,13 +106,13 @@ class ASHAPromotionScheduler(SuccessiveHalving):
             self._leave(decision.trial)
 
     def _leave(self, trial: int) -> None:
-        """The trial no longer waits at its rung: it was promoted, or it ended."""
+        """Remove a trial that was promoted or has ended from the trials that wait at its rung."""
         entry = self.state.waits.pop(trial, None)
         if entry is not None:
             self.state.rungs[self.bracket(trial)][self.state.passed[trial] - 1].waiting.remove(entry)
 
     def _promotable(self) -> Iterator[tuple[PromotionRung, Entry]]:
-        """Those that may be promoted, the highest rung first and the best of a rung first."""
+        """Yield the entries that may be promoted, with their rungs: the highest rung first, and the best of a rung first."""
         state: PromotionState = self.state
         found = [
             (self._levels[bracket].level(index) or 0.0, bracket, rung)
@@ -116,39 +122,39 @@ class ASHAPromotionScheduler(SuccessiveHalving):
         for _, _, rung in sorted(found, key=lambda place: place[:2], reverse=True):
             top = survivors(len(rung.entries), self._eta)
             for entry in reversed(rung.waiting):
-                if rung.entries.above(entry) >= top:
+                if rung.better_than(entry) >= top:
                     break
                 yield rung, entry
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         if not isinstance(fact, TrialReported):
             return ()
-        setting = self.setting
+        context = self.context
         if self._end is not None and self.at_end(fact.t):
-            return (Complete(trial=fact.trial, reason=reached_max_t(setting.time_attr, fact.t, self._end)),)
+            return (Complete(trial=fact.trial, reason=reached_max_t(context.time_attr, fact.t, self._end)),)
         state: PromotionState = self.state
         if state.newest is None or state.newest[0] != fact.trial:
             return ()
         _, index, goes_on = state.newest
         rung = state.rungs[self.bracket(fact.trial)][index]
-        where = at(setting.time_attr, fact.t)
+        where = at(context.time_attr, fact.t)
         standing = self._standing(rung, (fact.score, 1 - len(rung.trials)))
         if goes_on:
-            return (Note(reason=f"trial {fact.trial} goes on at {where}: {standing}"),)
+            return (Note(reason=f"trial {fact.trial} continues at {where}: {standing}"),)
         return (Pause(trial=fact.trial, reason=f"paused at {where}: {standing}"),)
 
     def _standing(self, rung: PromotionRung, entry: Entry) -> str:
-        rank, size = rung.entries.above(entry) + 1, len(rung.entries)
-        score = reported(self.setting.objective, entry[0])
-        return f"{score} is rank {rank} of {size}, the best {survivors(size, self._eta)} go on"
+        rank, size = rung.better_than(entry) + 1, len(rung.entries)
+        score = reported(self.context.objective, entry[0])
+        return f"{score} is {rank_of(rank, size, survivors(size, self._eta))}"
 
     def choose(self, trials: Population, may_start: bool) -> Choice | None:
         for rung, entry in self._promotable():
             trial = trials[rung.trial(entry)]
             if can_resume(trial):
-                reason = f"promoted from {at(self.setting.time_attr, trial.t)}: {self._standing(rung, entry)}"
+                reason = f"promoted from {at(self.context.time_attr, trial.t)}: {self._standing(rung, entry)}"
                 if trial.checkpoint is None:
-                    reason += "; it saved no checkpoint and starts from the beginning"
+                    reason += "; it saved no checkpoint, so it starts from the beginning"
                 return Resume(trial=trial.number, reason=reason)
         return super().choose(trials, may_start)
 
@@ -156,4 +162,5 @@ class ASHAPromotionScheduler(SuccessiveHalving):
         busy = trials.count(TrialState.RUNNING) + trials.count(TrialState.PENDING)
         if may_start or busy or not trials.count(TrialState.PAUSED) or next(self._promotable(), None):
             return None
-        return f"no paused trial is among the best 1/{self.reduction_factor:g} of its rung, and no new one may start"
+        fraction = f"1/{self.reduction_factor:g}"
+        return f"no paused trial is among the best {fraction} of its rung, and num_samples trials have been started"

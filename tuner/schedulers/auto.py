@@ -1,4 +1,4 @@
-"""What ``scheduler="auto"``, the default, stands for, and why, in words for the experiment's log.
+"""Choose what ``scheduler="auto"``, the default, stands for, and say why.
 
 The choices follow from `benchmarks/quality.py`; `docs/freeze_thaw.md` has the figures.
 """
@@ -9,74 +9,84 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.schedulers import from_json
-from tuner.schedulers.base import Scheduler, Setting
+from tuner.schedulers.base import Scheduler, SchedulerContext
 
 FEW = 4
-"""Up to so many trials there is nothing to choose from: all are trained to the end."""
+"""Up to this number of trials, all of them are trained to the end."""
 
 MOST_FOR_GP = 200
-"""Optuna's Gaussian process is ahead of its TPE up to about here, and too slow beyond."""
+"""Up to about this number of trials, Optuna's Gaussian process does better than its TPE. With more it is too slow."""
 
 MODELS = ("tpe", "gp", "cmaes", "nsgaii", "optuna", "ray")
-"""Searchers that learn from the values of trials, and are misled by trials that were stopped early."""
+"""Searchers that learn from the values of trials. Trials that were stopped early mislead them."""
 
 
 def resolve(
-    setting: Setting,
+    context: SchedulerContext,
     saves_checkpoints: bool | None = None,
     *,
     objectives: int = 1,
     searcher_given: bool = False,
     searcher: str | None = None,
 ) -> tuple[Scheduler, Mapping[str, Any], str]:
-    """The scheduler (not yet set up), the searcher's JSON, which counts where the user named none, and the reason.
+    """Return the scheduler, the searcher and the reason for choosing them.
 
-    saves_checkpoints: whether the trainable is known to save checkpoints, or known not to; None: not known.
-    searcher: the type of the searcher that the user named, where `searcher_given`.
+    Args:
+        context: the experiment.
+        saves_checkpoints: True or False if it is known whether the trainable saves checkpoints, else None.
+        objectives: how many objectives the experiment has.
+        searcher_given: True if the user named a searcher.
+        searcher: the type of that searcher.
+
+    Returns:
+        The scheduler before its `setup`; the JSON form of the searcher, which applies if the user named none; the
+            reason in words, for the experiment's log.
     """
     kind, search, why = _choice(
-        setting, saves_checkpoints, objectives, searcher if searcher_given else None, searcher_given
+        context, saves_checkpoints, objectives, searcher if searcher_given else None, searcher_given
     )
     return from_json({"type": kind}), search, f"scheduler auto: {why}"
 
 
 def _choice(
-    setting: Setting, saves_checkpoints: bool | None, objectives: int, searcher: str | None, given: bool
+    context: SchedulerContext, saves_checkpoints: bool | None, objectives: int, searcher: str | None, given: bool
 ) -> tuple[str, dict[str, Any], str]:
-    space, samples, end = setting.space, setting.num_samples, setting.max_t
+    space, samples, end = context.space, context.num_samples, context.max_t
     if objectives > 1:
         return (
             "fifo",
             {"type": "tpe"},
-            f"fifo with tpe, since early stopping looks at one objective only and there are {objectives}",
+            f"fifo with tpe, since early stopping supports one objective and there are {objectives}",
         )
     if space.has_grid and not given:
         if end is None:
-            return "fifo", {"type": "grid"}, "fifo, since without max_t there is no early stopping, over the grid"
-        return "asha", {"type": "grid"}, f"asha up to max_t {end} over the grid"
+            return "fifo", {"type": "grid"}, "fifo over the grid, since early stopping needs max_t"
+        return "asha", {"type": "grid"}, f"asha over the grid, with max_t {end}"
     if not len(space):
-        return "fifo", {"type": "random"}, "fifo, since the space has no parameters to choose"
+        return "fifo", {"type": "random"}, "fifo, since the space has no parameters"
     if given:
         if end is None or searcher in MODELS:
-            lack = (
-                "without max_t there is no early stopping"
+            cause = (
+                "early stopping needs max_t"
                 if end is None
-                else f"{searcher} learns best from full trainings"
+                else f"{searcher} learns best from trials that ran to the end"
             )
-            return "fifo", {"type": "random"}, f"fifo, since {lack}"
-        return "asha", {"type": "random"}, f"asha up to max_t {end} with the searcher that was asked for"
+            return "fifo", {"type": "random"}, f"fifo, since {cause}"
+        return "asha", {"type": "random"}, f"asha with max_t {end} and the given searcher"
     if end is None:
         if samples is not None and samples <= MOST_FOR_GP and not any(p.condition for p in space.parameters):
-            why = f"fifo with gp, since without max_t there is no early stopping and {samples} trials are few"
+            why = f"fifo with gp, since early stopping needs max_t and gp is the best searcher for {samples} trials"
             return "fifo", {"type": "gp"}, why
-        return "fifo", {"type": "tpe"}, "fifo with tpe, since without max_t there is no early stopping"
+        return "fifo", {"type": "tpe"}, "fifo with tpe, since early stopping needs max_t"
     if samples is not None and samples <= FEW:
-        return "fifo", {"type": "qmc"}, f"fifo, since {samples} trials are too few to stop some early"
+        return "fifo", {"type": "qmc"}, f"fifo, since {samples} trials are too few for early stopping"
     known = (
-        "" if saves_checkpoints is not False else "; the trainable saves no checkpoints, so a paused trial starts anew"
+        ""
+        if saves_checkpoints is not False
+        else "; the trainable saves no checkpoints, so a resumed trial starts from the beginning"
     )
     return (
         "freeze_thaw",
         {"type": "random"},
-        f"freeze_thaw up to max_t {end}: a model of the learning curves decides{known}",
+        f"freeze_thaw with max_t {end}: a model of the learning curves decides which trials to train{known}",
     )

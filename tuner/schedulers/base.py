@@ -1,26 +1,26 @@
-"""What a scheduler is: a pure state machine that spends the budget on trials.
+"""The interface of a scheduler: a pure state machine that decides which trials train.
 
-A scheduler has no clock, no I/O, no threads and no generator of its own. Its methods fall in three kinds, and keeping them
-apart is what lets a search survive its driver:
+A scheduler has no clock, no I/O, no threads and no random generator of its own. Its methods are of three kinds.
+Keeping them apart is what lets a search survive the death of its driver.
 
 * `record` and `enacted` take facts in and change `state`. They are cheap.
-* `decide` and `choose` read `state` and the population and return decisions. They may be expensive and change *nothing*.
-* `fit` is a pure function of `fit_request()`'s payload that runs in a process of its own; its result comes back as
-  `ModelFitted` through `record`.
+* `decide` and `choose` read `state` and the population and return decisions. They may be expensive, and change *nothing*.
+* `fit` is a pure function of the payload that `fit_request` returns. It runs in a process of its own. Its result comes
+  back through `record`, as a `Fitted` fact.
 
-Live, the core calls ``record(event)``, then ``decisions = decide(event)``, then ``enacted(d)`` for each d that took effect.
-After a restart it calls ``record(event)`` and ``enacted(recorded decision)`` only. Both leave the same state, bit for bit.
-Silence means continue. A decision about a *running* trial is possible only at that trial's own milestone report; paused
-trials may be decided on at any time.
+A live core calls ``record(fact)``, then ``decisions = decide(fact)``, then ``enacted(d)`` for each d that took effect.
+After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both leave the same state, bit
+for bit. Returning no decision means that the trial continues. A decision about a *running* trial is possible only at a
+report of that trial at one of its milestones; decisions about paused trials are possible at any time.
 
-Config (the constructor's arguments) and state (one dataclass that is JSON-able through `dataclasses.asdict`) are apart.
+Configuration (the constructor's arguments) and state (one dataclass) are kept apart.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.decisions import Decision, Exploit, Resume, Start
@@ -29,15 +29,14 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.names import keywords_explained
-from tuner.schedulers.state import restore
 
 if TYPE_CHECKING:
     from tuner.space import Space
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What the experiment tells its scheduler, once, before anything else."""
+class SchedulerContext:
+    """What a scheduler knows about its experiment. It is passed to `Scheduler.setup` once, before anything else."""
 
     objective: Objective
     time_attr: str
@@ -45,24 +44,24 @@ class Setting:
     num_samples: int | None
     seed: int
     space: Space
-    slots: int | None = None  # max_concurrent_trials, where it is known
-    checkpoints: bool = True  # False where the trainable is known to save none
-    time_budget_s: float | None = None  # of running time, where the experiment has one
-    scope: str = "all"  # which of a trial's values counts: "all", its best one, or "last"
-    budget: float | None = None  # of the experiment, in full trainings, where it has one
-    given_points: int = 0  # how many points_to_evaluate there are; the searcher suggests them first
+    slots: int | None = None  # max_concurrent_trials, if it is known
+    checkpoints: bool = True  # False if the trainable is known to save no checkpoints
+    time_budget_s: float | None = None  # seconds of running time, if the experiment is limited
+    scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
+    budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
+    given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """The trial was created; its params and tags are in the population."""
+    """A trial was created. Its params and tags are in the population."""
 
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReported:
-    """A report with a finite objective. `score` is the objective turned so that higher is better."""
+    """A trial made a report with a finite objective. `score` is the objective, with its sign changed if lower is better."""
 
     trial: int
     iteration: int  # training_iteration
@@ -74,7 +73,10 @@ class TrialReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """The trial came into a final state. A NaN ends a trial as `stopped` with `diverged` set, without a TrialReported."""
+    """A trial reached a final state.
+
+    A trial that reports NaN ends as `stopped` with `diverged` set, without a TrialReported.
+    """
 
     trial: int
     state: TrialState
@@ -83,17 +85,20 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRestarted:
-    """A segment begins: after a retry the iteration may have gone back. It comes before the segment's first report."""
+    """A segment begins. After a retry, its iteration may lie before the last one reported.
+
+    This fact comes before the segment's first report.
+    """
 
     trial: int
     cause: str  # start | retry | resume | exploit
-    iteration: int  # continues from here
-    t: float  # value of time_attr that it begins with
+    iteration: int  # training_iteration at which it begins
+    t: float  # value of time_attr at which it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartMeasured:
-    """How long the start of a segment took. It may come after the segment's first reports."""
+    """The start-up time of a segment was measured. This fact may come after the segment's first reports."""
 
     trial: int
     startup_s: float  # seconds from the decision to the first step
@@ -101,7 +106,7 @@ class StartMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What `fit` returned, committed."""
+    """The result of `fit` was committed."""
 
     payload: Mapping[str, Any]
 
@@ -110,105 +115,120 @@ Fact = TrialStarted | TrialReported | TrialEnded | TrialRestarted | StartMeasure
 
 
 Choice = Start | Resume | Exploit
-"""What a free worker group may be given to."""
+"""What a scheduler may do with a free worker group."""
 
 
 def can_resume(trial: Trial) -> bool:
-    """Whether a scheduler may resume this trial now: it is paused, not held by a user, and its worker group is gone."""
+    """Return True if a scheduler may resume this trial now.
+
+    The trial must be paused, not held by a user, and its worker group must be gone.
+    """
     return trial.state is TrialState.PAUSED and not trial.held and not trial.holds_resources
 
 
 class Scheduler(ABC):
-    """Base class; the default is FIFO. Subclasses override what they need."""
+    """Base class of all schedulers. Its defaults are those of FIFO; subclasses override what they need."""
 
-    #: value of "type" in a spec
+    #: the value of "type" in a spec
     TYPE: ClassVar[str]
-    #: bumped when `state` changes its form
-    VERSION: ClassVar[int] = 1
-    #: whether it proposes configurations itself, so that no searcher is asked
+    #: True if it proposes configurations itself, so that no searcher is asked
     PROPOSES: ClassVar[bool] = False
-    #: whether it pauses or copies trials, so that a checkpoint is wanted at every milestone
-    NEEDS_CHECKPOINTS: ClassVar[bool] = False
-    #: whether other trials may copy a trial that goes on, so that it saves at every milestone and not only when it pauses
+    #: True if trials may copy a running trial, so that every trial saves a checkpoint at each of its milestones
     SAVES_AT_MILESTONES: ClassVar[bool] = False
-
-    #: whether it ends the search after `budget` full trainings' worth, all trials together
+    #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
 
     state: Any = None
-    setting: Setting
+    context: SchedulerContext
+
+    @property
+    def setting(self) -> SchedulerContext:
+        """Return `context`. Schedulers written for earlier versions use this name."""
+        return self.context
 
     def __init_subclass__(cls) -> None:
         if own := cls.__dict__.get("__init__"):
             cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
-    def setup(self, setting: Setting) -> None:
-        """Take the experiment's setting and check the own options against it; SpecError says what does not fit."""
-        self.setting = setting
+    def setup(self, context: SchedulerContext) -> None:
+        """Take what the scheduler has to know about the experiment, and check its own options against it.
+
+        Raises:
+            SpecError: the options do not fit the experiment.
+        """
+        self.context = context
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:
-        """The scheduler's own max_t, or the experiment's; SpecError for a time_attr that is not the experiment's."""
-        if time_attr is not None and time_attr != self.setting.time_attr:
-            message = f"the experiment counts in {self.setting.time_attr!r}, not in {time_attr!r}; set it there"
+        """Return the scheduler's own `max_t`, or the experiment's if that is None.
+
+        Raises:
+            SpecError: `time_attr` is not the experiment's.
+        """
+        if time_attr is not None and time_attr != self.context.time_attr:
+            message = (
+                f"the experiment's time_attr is {self.context.time_attr!r}, not {time_attr!r}; set it in the experiment"
+            )
             raise SpecError(message, "/scheduler/time_attr")
-        return self.setting.max_t if max_t is None else max_t
-
-    def save(self) -> dict[str, Any]:
-        """`state` as JSON, for a snapshot."""
-        return {"version": self.VERSION, "state": None if self.state is None else asdict(self.state)}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Take what `save` gave back; ValueError where another version wrote it (fold the events instead)."""
-        if saved["version"] != self.VERSION:
-            raise ValueError(f"saved by version {saved['version']} of {self.TYPE}, this is version {self.VERSION}")
-        if self.state is not None:
-            self.state = restore(type(self.state), saved["state"])
+        return self.context.max_t if max_t is None else max_t
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
+        """Return ``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
 
     def resolved(self) -> dict[str, Any]:
-        """`to_json` as it works out in this experiment: with what it inherits in the place of None. Call `setup` before."""
-        inherited = {"max_t": self.setting.max_t, "time_attr": self.setting.time_attr}
+        """Return `to_json` with inherited values in the place of None. Call `setup` first."""
+        inherited = {"max_t": self.context.max_t, "time_attr": self.context.time_attr}
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
 
     def budget_words(self) -> str | None:
-        """Say what the search may spend and which argument raises it; None if this scheduler sets no end of its own."""
+        """Say how much the search may train and which argument raises it, or return None if the scheduler sets no limit."""
         return None
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
-        """The smallest value of time_attr above the trial's present one at which `decide` must be asked; None: never."""
+        """Return the value of time_attr at which `decide` must be asked about this trial next, or None for never.
+
+        It is above the trial's present value.
+        """
         return None
 
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027
         """Fold a fact into `state`."""
 
     def enacted(self, decision: Decision, trials: Population) -> None:  # noqa: B027
-        """A decision, of this scheduler, a user or the core, has been committed."""
+        """Fold a committed decision into `state`. It may come from this scheduler, a user or the core."""
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        """What to do after a fact. Empty means: go on."""
+        """Return what to do after a fact. An empty sequence means that the trial continues."""
         return ()
 
     def choose(self, trials: Population, may_start: bool) -> Choice | None:
-        """A worker group is free: what shall run on it? `may_start`: whether another new trial is allowed.
+        """Choose what to run on a free worker group.
 
-        An Exploit resumes a paused trial from a donor. None leaves it free; the core asks again after the next event.
+        Args:
+            trials: all trials so far.
+            may_start: True if another new trial is allowed.
+
+        Returns:
+            What to start or resume; an Exploit resumes a paused trial from a donor's checkpoint. None leaves the
+                worker group free, and the core asks again after the next event.
         """
         if may_start:
             return Start(reason="a worker group is free")
         return None
 
     def fit_request(self, trials: Population) -> Mapping[str, Any] | None:
-        """The payload for `fit`, when a new fit is due and none is under way (the core sees to the latter)."""
+        """Return the payload for `fit` if a new fit is due, else None. The core runs one fit at a time."""
         return None
 
     @staticmethod
     def fit(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Pure, runs elsewhere; JSON in, JSON out."""
-        raise TypeError("this scheduler asks for no fits")
+        """Fit the model. This is a pure function of JSON to JSON, and runs in another process."""
+        raise TypeError("this scheduler fits no model")
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
-        """A reason in words when nothing useful is left to do although trials are paused or could be started."""
+        """Return why the search is over although trials are paused or could be started, or None if it is not over."""
         return None
+
+
+Setting = SchedulerContext
+"""The former name of `SchedulerContext`, for schedulers written for earlier versions."""

@@ -10,7 +10,7 @@ from tuner.schedulers.base import Scheduler
 class FIFOScheduler(Scheduler):
     """Starts a new trial whenever a worker group is free, and lets each one run to `max_t` or to the function's end.
 
-    The baseline to compare with, and what to use when every trial's final value is wanted.
+    This is the baseline for comparisons. Use it when you want the final value of every trial.
     """
 
     TYPE = "fifo"

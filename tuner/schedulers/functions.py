@@ -1,6 +1,7 @@
-"""Functions of the user's that a scheduler or a stopper calls: by name, or pickled. Neither is loaded until it is called.
+"""A user's functions that a scheduler or a stopper calls: by name, or pickled.
 
-So an experiment can be checked, put together and folded in a process that must not run user code.
+Neither form is loaded before it is called. So an experiment can be checked, assembled and folded in a process that
+must not run user code.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 from tuner.errors import SpecError
 
 _NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
-_met: ContextVar[set[str] | None] = ContextVar("names of functions that were met", default=None)
+_met: ContextVar[set[str] | None] = ContextVar("names of the functions met so far", default=None)
 
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """A function that ``"module:qualified.name"`` names; its module is imported at the first call."""
+    """A function named as ``"module:qualified.name"``. Its module is imported at the first call."""
 
     text: str
 
@@ -39,7 +40,7 @@ class NamedFunction:
 
 @dataclass(frozen=True)
 class PickledFunction:
-    """A function that has travelled by value; it is unpickled at the first call."""
+    """A function that was pickled by value. It is unpickled at each call."""
 
     blob: bytes
     name: str
@@ -57,7 +58,11 @@ Unloaded = NamedFunction | PickledFunction
 
 @contextmanager
 def functions_by_name() -> Iterator[set[str]]:
-    """Import nothing within this block: ``"module:name"`` becomes a `NamedFunction`. Yields the names that come up."""
+    """Import nothing within this block: ``"module:name"`` becomes a `NamedFunction`.
+
+    Yields:
+        The set of names met so far.
+    """
     names: set[str] = set()
     token = _met.set(names)
     try:
@@ -67,9 +72,12 @@ def functions_by_name() -> Iterator[set[str]]:
 
 
 def import_function(name: str, text: str) -> Callable[..., Any]:
-    """Return the function behind ``"module:qualified.name"``; SpecError if there is none.
+    """Return the function named as ``"module:qualified.name"``.
 
-    Within `functions_by_name` only the form of the name is checked.
+    Within `functions_by_name`, only the form of the name is checked.
+
+    Raises:
+        SpecError: the form is wrong, or there is no such function. Its pointer is ``/{name}``.
     """
     names = _met.get()
     if names is None:
@@ -81,7 +89,11 @@ def import_function(name: str, text: str) -> Callable[..., Any]:
 
 
 def imported(name: str, text: str) -> Callable[..., Any]:
-    """Import the function behind ``"module:qualified.name"`` here and now; SpecError if that fails."""
+    """Import the function named as ``"module:qualified.name"`` now.
+
+    Raises:
+        SpecError: it cannot be imported, or it is not a function. Its pointer is ``/{name}``.
+    """
     module, _, qualname = text.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -90,12 +102,16 @@ def imported(name: str, text: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise SpecError(f"{text!r} cannot be imported: {error}", f"/{name}") from error
     if not callable(found):
-        raise SpecError(f"{text!r} is no function", f"/{name}")
+        raise SpecError(f"{text!r} is not a function", f"/{name}")
     return found  # type: ignore[no-any-return]
 
 
 def function_name(name: str, function: Any) -> str:
-    """``"module:qualified.name"`` of a function that a fresh process can import; SpecError for any other."""
+    """Return ``"module:qualified.name"`` of a function that another process can import.
+
+    Raises:
+        SpecError: another process cannot import the function. Its pointer is ``/{name}``.
+    """
     if isinstance(function, NamedFunction):
         return function.text
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
@@ -106,12 +122,12 @@ def function_name(name: str, function: Any) -> str:
         except SpecError:
             pass
     raise SpecError(
-        f"{function!r} cannot be imported by another process; put it at the top level of a module", f"/{name}"
+        f"{function!r} cannot be imported by another process; define it at the top level of a module", f"/{name}"
     )
 
 
 def sealed(function: Callable[..., Any]) -> Unloaded:
-    """Return the function in a form that is pickled without what it refers to, and loaded only when it is called."""
+    """Return the function in a form that loads neither the function nor what it refers to until it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
     from tuner.usercode.pickling import dumps
@@ -120,7 +136,7 @@ def sealed(function: Callable[..., Any]) -> Unloaded:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what people call it; the name of its class if it has none of its own."""
+    """Return the function's name, or the name of its class if it has none of its own."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function.name
     name: str = getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,8 +1,8 @@
 """HyperBand, synchronous: brackets of successive halving, from many short trials to few long ones.
 
 Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar: "Hyperband: A Novel Bandit-Based Approach to Hyperparameter
-Optimization", JMLR 18 (2018), https://arxiv.org/abs/1603.06560. With R = 81 and eta = 3 its brackets (n, r) are (81,
-1), (34, 3), (15, 9), (8, 27), (5, 81).
+Optimization", JMLR 18 (2018), algorithm 1, https://arxiv.org/abs/1603.06560. With R = 81 and eta = 3 its brackets (n,
+r) are (81, 1), (34, 3), (15, 9), (8, 27), (5, 81).
 """
 
 from __future__ import annotations
@@ -16,28 +16,37 @@ from typing import Any
 from tuner.domain.decisions import Complete, Decision, Pause, Resume, Stop
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.schedulers.base import Choice, Fact, Scheduler, Setting, TrialEnded, TrialReported, TrialStarted, can_resume
-from tuner.schedulers.options import check_number, options_of
-from tuner.schedulers.rungs import exact, plain, reduction
-from tuner.schedulers.wording import at, below_the_cut, reached_max_t
+from tuner.options import check_number, options_of
+from tuner.schedulers.base import (
+    Choice,
+    Fact,
+    Scheduler,
+    SchedulerContext,
+    TrialEnded,
+    TrialReported,
+    TrialStarted,
+    can_resume,
+)
+from tuner.schedulers.shared.rungs import exact, plain, reduction
+from tuner.schedulers.shared.wording import at, below_the_cut, rank_of, reached_max_t
 
-RAYS_MAX_T = 81
+RAYS_MAX_T = 81  # the default of Ray Tune's HyperBandScheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A bracket: how many trials it begins with, and the level of each of its rounds, the last being R."""
+    """The shape of a bracket: how many trials it begins with, and the level of each of its rounds. The last level is R."""
 
     trials: int
     levels: tuple[float, ...]
 
     def left(self, trials: int, rounds: int, eta: int | Fraction) -> int:
-        """How many of `trials` are left after so many halvings: floor(n / eta^rounds), and one at least."""
+        """Return how many of `trials` are left after so many rounds: floor(n / eta^rounds), and at least one."""
         return max(1, int(trials // Fraction(eta) ** rounds))
 
 
 def shapes(max_t: float, eta: int | Fraction) -> list[Shape]:
-    """The brackets of one band, the most aggressive first, in exact arithmetic; levels are floored to integers."""
+    """Return the brackets of one band, the most aggressive first, in exact arithmetic. Levels are floored to integers."""
     R, eta = exact(max_t), Fraction(eta)
     s_max = 0
     while eta ** (s_max + 1) <= R:
@@ -56,37 +65,39 @@ def shapes(max_t: float, eta: int | Fraction) -> list[Shape]:
 @dataclass(slots=True)
 class Bracket:
     shape: int  # index into the band
-    size: int  # trials it begins with; fewer than planned where no more could be started
+    size: int  # number of trials it begins with; fewer than planned if no more could be started
     members: int = 0
     round: int = 0
-    awaited: dict[int, None] = field(default_factory=dict)  # trials of this round that have not come to its level
+    awaited: dict[int, None] = field(default_factory=dict)  # trials of this round that have not reached its level
     arrived: dict[int, float] = field(default_factory=dict)  # trial -> score, in the order of arrival
-    winners: dict[int, str] = field(default_factory=dict)  # trial -> why; paused, and to be resumed, the best first
+    winners: dict[int, str] = field(default_factory=dict)  # paused trial to be resumed -> reason, the best first
 
 
 @dataclass(slots=True)
 class HyperBandState:
     brackets: list[Bracket] = field(default_factory=list)
-    home: dict[int, int] = field(default_factory=dict)  # trial -> its bracket; trials that have not ended
+    home: dict[int, int] = field(default_factory=dict)  # trial that has not ended -> its bracket
     ready: dict[int, None] = field(default_factory=dict)  # brackets that have winners
-    losers: dict[int, str] = field(default_factory=dict)  # trial -> why; to be stopped
-    newest: int | None = None  # the trial that came to its level with the latest fact
+    losers: dict[int, str] = field(default_factory=dict)  # trial to be stopped -> reason
+    newest: int | None = None  # the trial that reached its level with the latest fact
 
 
 class HyperBandScheduler(Scheduler):
-    """Fills one bracket after the other; in each, all trials run to a level, the best 1/eta go on, the others stop.
+    """Fills one bracket after the other. In each round of a bracket the best 1/eta of its trials go on and the others stop.
 
-    A trial that arrives waits, paused, for those of its bracket that have not; meanwhile its worker group starts
-    trials of the next brackets. Bands repeat for as long as trials may be started. When no more may be started, an
-    unfilled bracket goes on with what it has. Trials that failed leave their place to the next best.
+    A trial that reaches the level of its round waits, paused, for the other trials of its bracket. Meanwhile its
+    worker group starts trials of the next brackets. Bands repeat while new trials are allowed. When no more are
+    allowed, a bracket that is not full continues with the trials it has. If a trial fails, the next best one takes its
+    place.
 
-    max_t: R, at which a trial is completed; the experiment's where None, or else 81, as in Ray Tune.
-    reduction_factor: eta.
-    time_attr: the experiment's where None; it cannot be another one.
+    Args:
+        max_t: R, at which a trial is completed. None: the experiment's, or 81, Ray Tune's default, if that is None
+            too.
+        reduction_factor: eta.
+        time_attr: must equal the experiment's. None: the experiment's.
     """
 
     TYPE = "hyperband"
-    NEEDS_CHECKPOINTS = True
 
     def __init__(self, max_t: float | None = None, reduction_factor: float = 3, time_attr: str | None = None) -> None:
         if max_t is not None:
@@ -98,8 +109,8 @@ class HyperBandScheduler(Scheduler):
         self._end: float = RAYS_MAX_T if max_t is None else max_t
         self.state = HyperBandState()
 
-    def setup(self, setting: Setting) -> None:
-        super().setup(setting)
+    def setup(self, context: SchedulerContext) -> None:
+        super().setup(context)
         inherited = self.inherited_max_t(self.max_t, self.time_attr)
         self._end = RAYS_MAX_T if inherited is None else inherited
         if self._end < 1:
@@ -107,7 +118,7 @@ class HyperBandScheduler(Scheduler):
         self._shapes = shapes(self._end, self._eta)
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": self.TYPE, **options_of(self, type(self))}
+        return {"type": self.TYPE, **options_of(self)}
 
     def resolved(self) -> dict[str, Any]:
         return {**super().resolved(), "max_t": self._end}
@@ -178,19 +189,19 @@ class HyperBandScheduler(Scheduler):
         state.home[trial] = len(state.brackets) - 1
 
     def _close_if_all_came(self, home: int) -> None:
-        """When nobody of this round is awaited any more: the best go on to the next level, the others are to stop."""
+        """End the round if all its trials have arrived: the best go on to the next level, and the others are to be stopped."""
         bracket = self.state.brackets[home]
         if bracket.awaited or not bracket.arrived or bracket.members < bracket.size:
             return
         shape = self._shapes[bracket.shape]
         ranked = sorted(bracket.arrived.items(), key=lambda item: -item[1])
         keep = min(shape.left(bracket.size, bracket.round + 1, self._eta), len(ranked))
-        cut, size, objective = ranked[keep - 1][1], len(ranked), self.setting.objective
-        where = at(self.setting.time_attr, self._level(bracket))
+        cut, size, objective = ranked[keep - 1][1], len(ranked), self.context.objective
+        where = at(self.context.time_attr, self._level(bracket))
         for rank, (trial, score) in enumerate(ranked, 1):
             if rank <= keep:
                 shown = objective.score(score)
-                bracket.winners[trial] = f"goes on from {where}: {shown:.6g} is rank {rank} of {size}, {keep} go on"
+                bracket.winners[trial] = f"resumed from {where}: {shown:.6g} is {rank_of(rank, size, keep)}"
                 bracket.awaited[trial] = None
             else:
                 self.state.losers[trial] = f"stopped at {where}: {below_the_cut(objective, score, cut, rank, size)}"
@@ -204,13 +215,14 @@ class HyperBandScheduler(Scheduler):
         if not isinstance(fact, TrialReported) or fact.trial in state.losers:
             return decisions
         if fact.t >= self._end:
-            reason = reached_max_t(self.setting.time_attr, fact.t, self._end)
+            reason = reached_max_t(self.context.time_attr, fact.t, self._end)
             return [*decisions, Complete(trial=fact.trial, reason=reason)]
         home = state.home.get(fact.trial)
         if home is not None and fact.trial in state.brackets[home].arrived:
             bracket = state.brackets[home]
             missing = len(bracket.awaited) + bracket.size - bracket.members
-            reason = f"paused at {at(self.setting.time_attr, fact.t)}: waits for {missing} more of its bracket's round"
+            where = at(self.context.time_attr, fact.t)
+            reason = f"paused at {where}: waiting for {missing} more trial{'s' if missing != 1 else ''} of its bracket"
             decisions.append(Pause(trial=fact.trial, reason=reason))
         return decisions
 
@@ -224,7 +236,7 @@ class HyperBandScheduler(Scheduler):
         return self._close_unfilled(trials)
 
     def _close_unfilled(self, trials: Population) -> Resume | None:
-        """Nothing more may be started: the last bracket goes on with the trials it has, the best of them first."""
+        """Continue the last bracket with the trials it has, since no more may be started. Resume the best of them first."""
         bracket = self.state.brackets[-1] if self.state.brackets else None
         if bracket is None or bracket.awaited or not bracket.arrived or bracket.members >= bracket.size:
             return None
@@ -232,9 +244,10 @@ class HyperBandScheduler(Scheduler):
         if not can_resume(trials[best]):
             return None
         keep = self._shapes[bracket.shape].left(bracket.members, bracket.round + 1, self._eta)
-        where = at(self.setting.time_attr, self._level(bracket))
+        where = at(self.context.time_attr, self._level(bracket))
         reason = (
-            f"goes on from {where}: the best of the {len(bracket.arrived)} trials of a bracket that was planned for "
-            f"{bracket.size}, and no more may be started; {keep} go on"
+            f"resumed from {where}: the best of {len(bracket.arrived)} trials, of which {keep} "
+            f"continue{'s' if keep == 1 else ''}; "
+            f"their bracket was planned for {bracket.size} trials, but no further trial may be started"
         )
         return Resume(trial=best, reason=reason)

@@ -1,7 +1,7 @@
-"""Median stopping: a trial whose best value so far is worse than the median of the others' running means has no future.
+"""Median stopping: stop a trial whose best value is worse than the median of the other trials' running means.
 
 Golovin, Solnik, Moitra, Kochanski, Karro, Sculley: "Google Vizier: A Service for Black-Box Optimization", KDD 2017,
-3.2.2, https://research.google/pubs/pub46180/, as Ray Tune reads it.
+section 3.2.2, https://research.google/pubs/pub46180/, as implemented in Ray Tune.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sortedcontainers import SortedList
+
 from tuner.domain.decisions import Complete, Decision, Pause, Resume, Stop
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.schedulers.base import Choice, Fact, Scheduler, Setting, TrialReported, can_resume
-from tuner.schedulers.options import check_boolean, check_number, check_whole, options_of
-from tuner.schedulers.ranking import Ranking
-from tuner.schedulers.wording import at, reached_max_t, reported
+from tuner.options import check_boolean, check_integer, check_number, options_of
+from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, TrialReported, can_resume
+from tuner.schedulers.shared.wording import at, reached_max_t, reported
 
 
 @dataclass(slots=True)
@@ -26,15 +27,15 @@ class Course:
     """What one trial has reported so far."""
 
     best: float
-    t: float  # its furthest report
-    yielded: float  # where it last gave its worker group away; its beginning where it never did
-    total: float = 0.0  # of its scores since the grace period
+    t: float  # of its furthest report
+    yielded: float  # the t at which it last gave its worker group away; its start if it never did
+    total: float = 0.0  # sum of its scores since the grace period
     count: int = 0
     times: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)  # the running mean at each of `times`
 
     def mean(self, t: float) -> float | None:
-        """The running mean up to and with t."""
+        """Return the running mean of the reports up to and including t, or None if there are none."""
         place = bisect_right(self.times, t)
         return self.means[place - 1] if place else None
 
@@ -42,23 +43,29 @@ class Course:
 @dataclass(slots=True)
 class MedianState:
     courses: dict[int, Course] = field(default_factory=dict)
-    levels: list[int] = field(default_factory=list)  # whole times at which somebody was judged, ascending
-    means: dict[int, Ranking[float]] = field(default_factory=dict)  # level -> running means of those that came that far
+    levels: list[int] = field(default_factory=list)  # whole times at which a trial was judged, ascending
+    means: dict[int, SortedList[float]] = field(
+        default_factory=dict
+    )  # level -> running means of the trials that reached it
     set_aside: dict[int, None] = field(default_factory=dict)  # paused by the rule; they run at the end
-    newest: tuple[int, int] | None = None  # (trial, level) that the latest fact is to be judged at
+    newest: tuple[int, int] | None = None  # (trial, level) at which the latest fact is judged
 
 
 class MedianStoppingRule(Scheduler):
-    """Stops a trial at t if its best value is strictly worse than the median of the others' means over reports up to t.
+    """Stops a trial at time t if its best value is strictly worse than the median of the other trials' running means.
 
-    The others are all trials that came at least as far. t counts in whole units of time_attr.
+    The running means are over the reports up to t, of all other trials that have reached t. t is compared in whole
+    units of time_attr.
 
-    grace_period: no trial is stopped before it, and the means begin there. 1, where Ray has 60 (seconds).
-    min_samples_required: of how many others there must be means.
-    min_time_slice: while these are too few, a trial that has run for so long gives its worker group to one that
-        waits; None (where Ray has 0): never.
-    hard_stop: False pauses trials instead of stopping them; they run on when nothing new is left to start.
-    max_t, time_attr: the experiment's where None.
+    Args:
+        grace_period: no trial is stopped before it, and the means begin there. The default is 1; Ray Tune's is 60
+            (seconds).
+        min_samples_required: how many other trials must have a mean.
+        min_time_slice: while fewer than that have one, a trial that has run for this long gives its worker group to a
+            waiting trial. None: never. Ray Tune's 0 has the effect of a slice of any length.
+        hard_stop: False pauses trials instead of stopping them. They run on when no new trial may be started.
+        max_t: a trial that reaches it is completed. None: the experiment's.
+        time_attr: must equal the experiment's. None: the experiment's.
     """
 
     TYPE = "median"
@@ -73,7 +80,7 @@ class MedianStoppingRule(Scheduler):
         time_attr: str | None = None,
     ) -> None:
         check_number("grace_period", grace_period, at_least=0)
-        check_whole("min_samples_required", min_samples_required, at_least=1)
+        check_integer("min_samples_required", min_samples_required, at_least=1)
         if min_time_slice is not None:
             check_number("min_time_slice", min_time_slice, at_least=0)
         check_boolean("hard_stop", hard_stop)
@@ -88,12 +95,12 @@ class MedianStoppingRule(Scheduler):
         self._end = max_t
         self.state = MedianState()
 
-    def setup(self, setting: Setting) -> None:
-        super().setup(setting)
+    def setup(self, context: SchedulerContext) -> None:
+        super().setup(context)
         self._end = self.inherited_max_t(self.max_t, self.time_attr)
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": self.TYPE, **options_of(self, type(self))}
+        return {"type": self.TYPE, **options_of(self)}
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         if trial.number in self.state.set_aside:
@@ -125,14 +132,14 @@ class MedianStoppingRule(Scheduler):
         state.newest = (fact.trial, level)
 
     def _open(self, level: int, newcomer: int) -> None:
-        """A level at which nobody was judged before; those that have jumped over it have a mean there, too."""
+        """Add a level at which no trial was judged before, with the means of the trials that have passed it."""
         insort(self.state.levels, level)
-        ranking: Ranking[float] = Ranking()
-        self.state.means[level] = ranking
+        means: SortedList[float] = SortedList()
+        self.state.means[level] = means
         for trial, course in self.state.courses.items():
             mean = course.mean(level)
             if trial != newcomer and course.t >= level and mean is not None:
-                ranking.add(mean)
+                means.add(mean)
 
     def enacted(self, decision: Decision, trials: Population) -> None:
         if not isinstance(decision, Pause) or decision.held or decision.trial not in self.state.courses:
@@ -142,24 +149,25 @@ class MedianStoppingRule(Scheduler):
         self.state.courses[decision.trial].yielded = self.state.courses[decision.trial].t
 
     def _others(self, number: int) -> tuple[int, float]:
-        """How many others came as far as this trial, and the median of their means."""
+        """Return how many other trials have reached the level of the newest report, and the median of their means."""
         assert self.state.newest is not None
         level = self.state.newest[1]
-        ranking: Ranking[float] = self.state.means[level]
+        means: SortedList[float] = self.state.means[level]
         own = self.state.courses[number].mean(level)
-        count = len(ranking) - (own is not None)
-        skip = ranking.above(own) + 1 if own is not None else len(ranking) + 1
+        count = len(means) - (own is not None)
+        skip = len(means) - means.bisect_right(own) + 1 if own is not None else len(means) + 1
         if count == 0:
             return 0, -math.inf
 
-        def place(k: int) -> float:
-            return ranking.from_top(k if k < skip else k + 1)
+        def from_top(k: int) -> float:
+            """Return the k-th greatest of the other trials' means; the greatest has k = 1."""
+            return means[-k if k < skip else -k - 1]  # type: ignore[no-any-return]
 
-        upper = place((count + 1) // 2)
-        return count, upper if count % 2 else (upper + place(count // 2 + 1)) / 2
+        upper = from_top((count + 1) // 2)
+        return count, upper if count % 2 else (upper + from_top(count // 2 + 1)) / 2
 
     def _verdict(self, number: int) -> str | None:
-        """Why this trial, which has just reported, should run no further."""
+        """Return why this trial, which has just reported, should stop, or None to let it continue."""
         state: MedianState = self.state
         if state.newest is None or state.newest[0] != number or number in state.set_aside:
             return None
@@ -167,11 +175,11 @@ class MedianStoppingRule(Scheduler):
         best = state.courses[number].best
         if count < self.min_samples_required or best >= median:
             return None
-        objective = self.setting.objective
+        objective = self.context.objective
         side = "below" if objective.mode == "max" else "above"
         return (
-            f"at {at(self.setting.time_attr, state.courses[number].t)}: its best value {reported(objective, best)} "
-            f"is {side} {reported(objective, median)}, the median of the means of {count} others"
+            f"at {at(self.context.time_attr, state.courses[number].t)}: its best value {reported(objective, best)} "
+            f"is {side} {reported(objective, median)}, the median of the running means of {count} other trials"
         )
 
     @staticmethod
@@ -179,7 +187,7 @@ class MedianStoppingRule(Scheduler):
         return [trials[number] for number in trials.in_state(TrialState.PAUSED)]
 
     def _waiting(self, trials: Population) -> bool:
-        total = self.setting.num_samples
+        total = self.context.num_samples
         return total is None or len(trials) < total or any(map(can_resume, self._paused(trials)))
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
@@ -187,7 +195,7 @@ class MedianStoppingRule(Scheduler):
             return ()
         number, state = fact.trial, self.state
         if self._end is not None and fact.t >= self._end:
-            return (Complete(trial=number, reason=reached_max_t(self.setting.time_attr, fact.t, self._end)),)
+            return (Complete(trial=number, reason=reached_max_t(self.context.time_attr, fact.t, self._end)),)
         why = self._verdict(number)
         if why is not None:
             kind = Stop if self.hard_stop else Pause
@@ -197,9 +205,10 @@ class MedianStoppingRule(Scheduler):
         count, _ = self._others(number)
         ran = fact.t - state.courses[number].yielded
         if count < self.min_samples_required and ran > self.min_time_slice and self._waiting(trials):
-            where = at(self.setting.time_attr, fact.t)
+            where = at(self.context.time_attr, fact.t)
             reason = (
-                f"paused at {where}: others wait, and only {count} of {self.min_samples_required} can be compared with"
+                f"paused at {where}: other trials are waiting, and only {count} of the required "
+                f"{self.min_samples_required} trials can be compared with"
             )
             return (Pause(trial=number, reason=reason),)
         return ()
@@ -210,7 +219,8 @@ class MedianStoppingRule(Scheduler):
         paused = [trial.number for trial in self._paused(trials) if can_resume(trial)]
         for trial in paused:
             if trial not in self.state.set_aside:
-                return Resume(trial=trial, reason="its turn has come again")
+                return Resume(trial=trial, reason="resumed: it is this trial's turn")
         if paused:
-            return Resume(trial=paused[0], reason="nothing new may be started, so a trial that was set aside runs on")
+            reason = "resumed: no new trial may be started, so a trial that was set aside continues"
+            return Resume(trial=paused[0], reason=reason)
         return None

@@ -1,1 +1,1 @@
-"""What a script or a notebook calls: `tuner.run` and its result. `import tuner` loads none of it before it is used."""
+"""What a script or a notebook calls: `tuner.run` and its result. `import tuner` loads it on first use."""

@@ -1,7 +1,7 @@
-"""What people hand to `tuner.run`, turned into what it takes: a function of the configuration, and plain arguments.
+"""Translate what users pass to `tuner.run` into plain arguments and a function of the configuration.
 
-A trainer of Ray Train brings its scaling, checkpoint and failure settings along; so do functions and classes that went through
-`ray.tune.with_resources`. What the caller of `tuner.run` says himself comes before that.
+A trainer of Ray Train has its own scaling, checkpoint and failure settings, and so do functions and classes wrapped by
+`ray.tune.with_resources`. Arguments of `tuner.run` itself take precedence over them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _CONFIGS = ("run_config", "scaling_config", "tune_config")
 
 
 def tune_config(config: Any) -> dict[str, Any]:
-    """From a `ray.tune.TuneConfig`. Its `num_samples` is 1 where nothing was said, as in Ray, and -1 is no limit."""
+    """Translate a `ray.tune.TuneConfig`. As in Ray, its `num_samples` is 1 by default, and -1 means no limit."""
     names = ("metric", "mode", "search_alg", "scheduler")
     out = {name: value for name in names if (value := getattr(config, name, None)) is not None}
     if (samples := getattr(config, "num_samples", -1)) != -1:
@@ -97,16 +97,16 @@ def tune_config(config: Any) -> dict[str, Any]:
 
 
 def run_config(config: Any) -> dict[str, Any]:
-    """From a `RunConfig` of `ray.train` or `ray.tune`."""
+    """Translate a `RunConfig` of `ray.train` or `ray.tune`."""
     out: dict[str, Any] = {}
     name = getattr(config, "name", None)
-    if name and not name.startswith("ray_train_run-"):  # which Ray makes of the time where nobody said anything
+    if name and not name.startswith("ray_train_run-"):  # Ray's default, made from the time
         out["name"] = name
     storage = getattr(config, "storage_path", None)
-    if storage and str(storage) != os.path.expanduser("~/ray_results"):  # which Ray fills in where nobody said anything
+    if storage and str(storage) != os.path.expanduser("~/ray_results"):  # Ray's default
         out["storage"] = absolute(storage)
     if getattr(config, "storage_filesystem", None) is not None:
-        raise SpecError("storage_filesystem has no counterpart; say storage='scheme://...' instead", "/run_config")
+        raise SpecError("storage_filesystem has no counterpart; use storage='scheme://...' instead", "/run_config")
     if (stop := _plain(getattr(config, "stop", None))) is not None:
         out["stop"] = stop
     if getattr(config, "failure_config", None) is not None:
@@ -120,17 +120,16 @@ def run_config(config: Any) -> dict[str, Any]:
 
 
 def failure_config(config: Any) -> dict[str, Any]:
-    """From a `FailureConfig`; -1 means without end."""
+    """Translate a `FailureConfig`. -1 retries means no limit."""
     _say_what_is_left_out(config, {"fail_fast": "trials that fail do not end the others; Ctrl-C does"})
     failures = _plain(getattr(config, "max_failures", 0)) or 0
     return {"max_failures": _ENDLESS if failures < 0 else failures} if failures else {}
 
 
 def checkpoint_config(config: Any) -> dict[str, Any]:
-    """From a `CheckpointConfig`.
+    """Translate a `CheckpointConfig`.
 
-    `num_to_keep` keeps so many of the best by the objective where there is a `checkpoint_score_attribute`, else so many of
-    the newest.
+    With a `checkpoint_score_attribute`, `num_to_keep` keeps that many of the best by the objective, else of the newest.
     """
     out: dict[str, Any] = {}
     keep = _plain(getattr(config, "num_to_keep", None))
@@ -145,11 +144,11 @@ def checkpoint_config(config: Any) -> dict[str, Any]:
 
 
 def scaling_config(config: Any) -> dict[str, Any]:
-    """From a `ray.train.ScalingConfig`."""
+    """Translate a `ray.train.ScalingConfig`."""
     workers = _plain(config.num_workers)
     if not isinstance(workers, int):
         raise SpecError(
-            f"elastic training is not available: num_workers must be one number, not {workers!r}", "/scaling_config"
+            f"elastic training is not supported: num_workers must be one number, not {workers!r}", "/scaling_config"
         )
     for name in ("use_tpu", "label_selector", "topology"):
         if getattr(config, name, None):
@@ -170,7 +169,7 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     others = sorted(set(space) - {LOOP_CONFIG})
     if LOOP_CONFIG in space and others:
         raise SpecError(
-            f"beside {LOOP_CONFIG} in the space of a trainer nothing else can be searched: {', '.join(others)}",
+            f"the space of a trainer can have only {LOOP_CONFIG}, not {', '.join(others)}",
             f"/space/{others[0]}",
         )
     out = run_config(trainer.run_config) | scaling_config(trainer.scaling_config)
@@ -182,7 +181,10 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_objective(search: Any) -> dict[str, Any]:
-    """Parameters are drawn as they are asked for; what the objective returns is the trial's value, not its best report."""
+    """Return the arguments for an Optuna objective.
+
+    Its parameters are drawn when it asks for them, and its return value is the trial's value.
+    """
     from tuner.search import DefineByRunSearch  # loads Optuna
 
     if isinstance(search, DefineByRunSearch):
@@ -191,7 +193,7 @@ def _of_objective(search: Any) -> dict[str, Any]:
 
 
 def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
-    """How many trials may run so that one CPU of the cluster is left for Ray Data; None where there is no cluster yet."""
+    """Return how many trials may run so that one CPU is left for Ray Data, or None if there is no cluster yet."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -200,7 +202,7 @@ def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
 
 
 def _unwrapped(trainable: Any) -> tuple[Any, dict[str, Any]]:
-    """Without the wrappers of `ray.tune`: `with_parameters` becomes ours, `with_resources` the resources of each rank."""
+    """Take off the wrappers of `ray.tune`. Return the trainable and the resources of each rank."""
     given, objects = trainable, {}
     if isinstance(given, Parameterized):
         trainable, objects = given.trainable, dict(given.objects)
@@ -222,11 +224,11 @@ def _bundle(request: Any) -> dict[str, Any]:
         return {}
     if not hasattr(request, "bundles"):
         raise SpecError(
-            "resources that depend on the configuration are not available: say resources_per_worker", "/trainable"
+            "resources that depend on the configuration are not supported; use resources_per_worker", "/trainable"
         )
     if len(request.bundles) != 1:
         raise SpecError(
-            f"resources of {len(request.bundles)} bundles: say num_workers and resources_per_worker instead",
+            f"resources of {len(request.bundles)} bundles are not supported; use num_workers and resources_per_worker",
             "/trainable",
         )
     bundle = dict(request.bundles[0])
@@ -238,7 +240,7 @@ def _storage(*arguments: Mapping[str, Any]) -> str:
 
 
 def _stored(trainable: Any, storage: str) -> Any:
-    """Its objects in files under the storage, where every worker can get at them."""
+    """Store its objects in files, where every worker can read them."""
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(
@@ -251,7 +253,7 @@ def _stored(trainable: Any, storage: str) -> Any:
 
 
 def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str, Any]:
-    """The metric and the mode that a scheduler or a searcher of Ray Tune was given, where nobody else says them."""
+    """Return the metric and the mode of a scheduler or a searcher of Ray Tune, if no argument has them."""
     out: dict[str, Any] = {}
     for name in ("scheduler", "search_alg"):
         theirs = given.get(name) if given.get(name) is not None else brought.get(name)
@@ -278,7 +280,7 @@ def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
 
 
 def above_this_package() -> int:
-    """The `stacklevel` by which the caller's warning points at the line that called into this package."""
+    """Return the `stacklevel` for which a warning points at the line that called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "tuner":
         frame, level = frame.f_back, level + 1
@@ -286,5 +288,5 @@ def above_this_package() -> int:
 
 
 def _plain(value: Any) -> Any:
-    """None for the marks that Ray puts where nothing was said."""
+    """Return None for the marks that Ray uses as defaults."""
     return None if isinstance(value, str) and value.upper() == "DEPRECATED" else value

@@ -1,4 +1,4 @@
-"""The live table of `tuner.run` in a terminal, and plain lines where there is none."""
+"""The live table of `tuner.run` in a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STYLE = {
 
 
 class Progress:
-    """Reads the experiment from its database, as the web page does; nothing in the driver knows of it."""
+    """Shows an experiment from its database, as the web page does. The driver does not know about it."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Progress:
         self._echo = echo
         self._live: Live | None = None
         self._begun = time.monotonic()
-        self._printed = 0.0  # when the line was last printed, where there is no picture
+        self._printed = 0.0  # when the line was last printed, if there is no table
         self._latest: tuple[ExperimentRecord, list[TrialRecord]] | None = None  # what the picture is of
         self._seen_seq = -1
         self._warned_seq = 0
         self._space: Space | None = None
         self._said_budget = False
-        self._failed = 0  # trials, when they were last looked at
-        self._told: set[str] = set()  # what failed trials failed of
+        self._failed = 0  # how many trials there were at the last look
+        self._told: set[str] = set()  # the failures that were shown
 
     def __enter__(self) -> Progress:
         if self.show and self.console.is_terminal:
-            # drawn by a thread of its own, so that its clock goes on while this one starts a Ray
+            # a thread draws it, so that its clock runs while this thread starts Ray
             self._live = Live(console=self.console, get_renderable=self._picture, refresh_per_second=8, transient=False)
         self.update()
         if self._live is not None:
@@ -76,7 +76,7 @@ class Progress:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.show:
             self.console.print(text, highlight=False)
         else:
@@ -111,7 +111,7 @@ class Progress:
             self.console.print(Text.assemble(("warning: ", "bold yellow"), printable(note.reason)), soft_wrap=True)
 
     def _tell_failures(self, record: ExperimentRecord) -> None:
-        """At once, with the traceback of its rank, when a trial fails of something that none has failed of before."""
+        """Print the traceback of a failed rank at once, unless another trial has failed in the same way."""
         failed = record.counts.get("failed", 0)
         if failed == self._failed or len(self._told) == TOLD_FAILURES:
             return
@@ -128,9 +128,7 @@ class Progress:
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
         started = sum(record.counts.values())
-        total = (
-            f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""
-        )  # of a grid there are more
+        total = f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""  # a grid has more
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
             f"{record.public_id}  {record.state}, {started}{total} trials",
@@ -156,7 +154,7 @@ class Progress:
         return text
 
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Choices by their values and not by their indices."""
+        """Return the configuration with the values of choices instead of their indices."""
         if self._space is None:
             self._space = Space.from_json(self.store.experiments.get(self.experiment_id).spec.space, opaque=True)
         return self._space.readable(params)
@@ -193,7 +191,7 @@ class Progress:
         return Group(self._headline(record), Text(), table)
 
     def _trials(self, record: ExperimentRecord) -> list[TrialRecord]:
-        """What runs first, then the newest of the rest."""
+        """Return the running trials, then the newest of the others."""
         rows: list[TrialRecord] = []
         for state in ("running", "pending"):
             rows += self.store.trials.page(record.id, state=state, page_size=ROWS).items
@@ -205,7 +203,7 @@ class Progress:
 
 
 def _stage(record: ExperimentRecord) -> str:
-    """What is being waited for before anything trains."""
+    """Return what the search waits for before anything trains."""
     if record.state is ExperimentState.PENDING:
         return "starting the driver"
     counts = {state for state, n in record.counts.items() if n}
@@ -213,7 +211,7 @@ def _stage(record: ExperimentRecord) -> str:
 
 
 def _finished(record: ExperimentRecord) -> str:
-    """The best trial that was trained to its end, as a line of its own."""
+    """Return a line about the best trial that was trained to its end."""
     finished = (record.best or {}).get("finished")
     if finished is None:
         return ""
@@ -222,7 +220,7 @@ def _finished(record: ExperimentRecord) -> str:
 
 
 def _nothing_finished(record: ExperimentRecord) -> str | None:
-    """What to say if the best value is of a trial that was stopped early and no other was trained to its end."""
+    """Return what to say if the best trial was stopped early and no other was trained to its end."""
     if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
         return None
     return (
@@ -232,7 +230,7 @@ def _nothing_finished(record: ExperimentRecord) -> str | None:
 
 
 def short(params: Mapping[str, Any]) -> str:
-    """``lr=0.0123 width=32``"""
+    """Return a configuration as ``lr=0.0123 width=32``."""
     return printable(
         " ".join(
             f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"

@@ -1,4 +1,4 @@
-"""What `tuner.run` gives back: the experiment as its database has it."""
+"""What `tuner.run` returns: the experiment as its database has it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """One trial at its end. `reason` says why it ended there, `error` which rank failed and why."""
+    """The outcome of one trial.
+
+    `reason` says why it ended, and `error` which rank failed and why.
+    """
 
     id: str
     number: int
@@ -36,16 +39,16 @@ class TrialResult:
     best_value: float | None  # the best report within the constraints; the best of all if none is
     best_iteration: int | None  # of that report
     best_config: Mapping[str, Any]  # the configuration that led to it: under PBT, `config` may be a later one
-    feasible: bool | None  # whether its result keeps within the constraints; None if there are none, or no report
+    feasible: bool | None  # whether its result satisfies the constraints; None if there are none, or no report
     last_value: float | None
     reason: str
     error: str | None  # one line: which rank, where, what
     traceback: str = field(default="", repr=False)  # of the rank that failed
     log_tail: str = field(default="", repr=False)  # its last lines of output
-    notes: Mapping[str, Any]  # what the training code left with the trial: an Optuna trial's user attributes
+    notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
     checkpoint: Checkpoint | None = field(
         repr=False
-    )  # its newest; that of the best value of all is result.best_checkpoint
+    )  # its newest one; result.best_checkpoint has the one of the best value
     history: list[dict[str, float]] = field(repr=False)
     """One dict a report: its metrics, training_iteration, segment, time, and the `step` that came with it, if any."""
 
@@ -53,7 +56,7 @@ class TrialResult:
         raise AttributeError(_not_here("trial of a Result", name, _OF_A_TRIAL))
 
 
-_OF_A_TRIAL = {  # what Ray Tune's and Optuna's results have that is called otherwise here
+_OF_A_TRIAL = {  # names of Ray Tune's and Optuna's results that are different here
     "metrics_dataframe": "history, or result.dataframe(history=True)",
     "params": "config",
     "path": "checkpoint.path; the logs are beside the database",
@@ -89,10 +92,16 @@ def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
 class Result:
     """What a search has found.
 
-    trials: in the order of their numbers. best_trial, best_value, best_config, best_checkpoint: of the best report within the
-    constraints or, with scope="last", of the best last one; None if there is none, and `error` then says why. best_config led
-    to best_value. best_finished, best_finished_value: the trial that was trained to its end (to max_t, or until its function
-    returned) with the best last value; None if no trial was.
+    Attributes:
+        trials: all trials, by number.
+        best_trial: the trial with the best report within the constraints or, with scope="last", with the best last report. None
+            if there is none; `error` says why.
+        best_value: the value of that report.
+        best_config: the configuration that led to it.
+        best_checkpoint: its checkpoint.
+        best_finished: the trial that was trained to its end (to max_t, or until its function returned) with the best last value.
+            None if no trial was.
+        best_finished_value: that value.
     """
 
     def __init__(self, store: Store, experiment_id: str) -> None:
@@ -126,11 +135,19 @@ class Result:
         self.best_checkpoint: Checkpoint | None = _checkpoint(store, best.get("checkpoint_id")) if best else None
 
     def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
-        """The configurations that led to the best checkpoint or, by its number, to where a trial ended; oldest first.
+        """Return the configurations that led to the best checkpoint, or to the end of a trial, oldest first.
 
-        Each is ``{"iteration": after which it held, "config": {...}, "params": the same, flat, "trial": in which}``. One entry
-        unless the search changed configurations on the way, as PBT does; train anew with these changes at these iterations
-        to repeat what it found. Empty where nothing was trained. IndexError where there is no such trial.
+        Unless the search changed configurations on the way, as PBT does, there is one. Train with these changes at these
+        iterations to repeat what the search found. The list is empty if nothing was trained.
+
+        Args:
+            number: the number of a trial. None for the best checkpoint.
+
+        Returns:
+            Items ``{"iteration": after which it applies, "config": {...}, "params": the same, flat, "trial": its number}``.
+
+        Raises:
+            IndexError: there is no such trial.
         """
         place = self._best_place
         if trial is not None:
@@ -145,9 +162,9 @@ class Result:
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
-        """One row a trial, or with `history` one row a report; configurations in columns ``config/lr``.
+        """Return a row for each trial, or with `history` for each report, with configurations in columns ``config/lr``.
 
-        If the search has constraints, the column `feasible` says whether the trial, or the report, keeps within them.
+        If the search has constraints, the column `feasible` says whether the trial, or the report, satisfies them.
         """
         import pandas as pd  # takes a second to load
 
@@ -165,7 +182,7 @@ class Result:
         return pd.DataFrame(rows)
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
-        """The reports with `feasible`, judged by the newest value of each metric."""
+        """Return the reports with `feasible`, judged by the newest value of each metric."""
         if not self._constraints:
             return list(history)
         newest: dict[str, float] = {}
@@ -179,7 +196,7 @@ class Result:
         raise AttributeError(_not_here("Result", name, _OF_A_RESULT))
 
     def __getitem__(self, index: Any) -> Any:
-        raise TypeError("a Result is no list of results: its trials are in result.trials")
+        raise TypeError("a Result is not a list; its trials are in result.trials")
 
     def __repr__(self) -> str:
         best = (
@@ -225,7 +242,7 @@ def _trial(row: TrialRecord, space: Space, seed: int, history: list[dict[str, fl
 
 
 def _config(space: Space, seed: int, params: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """What the function got; parameters that it asked for by itself are beside those of the space."""
+    """Return the configuration that the function got, with the parameters that it asked for itself."""
     return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 
 
@@ -254,11 +271,11 @@ def _opened(info: CheckpointInfo) -> Checkpoint:
 
 
 def _fetch(uri: str, node: str, target: str) -> None:
-    """Fill a directory with a checkpoint that is not to be found here. Only a process that uses Ray anyway has a way to it."""
+    """Download a checkpoint that is not on this machine. This needs a process that is connected to Ray."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         raise CheckpointError(
-            f"there is no committed checkpoint at {uri} on this machine: it lies on the disk of node {node[:8]}, which only a "
+            f"there is no committed checkpoint at {uri} on this machine: it is on the disk of node {node[:8]}, which only a "
             "process connected to that Ray can read"
         )
     from tuner.trials.checkpoints import transfer  # loads Ray

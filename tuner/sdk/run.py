@@ -1,4 +1,4 @@
-"""`tuner.run`: a search from a script or a notebook. The same experiment, in the same database, as through the REST API."""
+"""`tuner.run`: a search from a script or a notebook. It creates the same experiment as the REST API."""
 
 from __future__ import annotations
 
@@ -217,13 +217,19 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
 
 @keywords_explained
 def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int = 1) -> Result:
-    """Take up an experiment that is paused, or whose driver is gone, and wait for the end.
+    """Continue an experiment that is paused, or whose driver is gone, and wait until it has ended.
 
-    experiment_id: ``exp_...``, or the experiment's name if no other has it.
+    Every trial continues from its last committed checkpoint. If a running service has the experiment, or takes it first, this
+    call follows it.
 
-    Every trial goes on from its last committed checkpoint. If a running service has the experiment, or takes it up
-    first, this follows it. Raises Conflict if the experiment has ended or if several have this name (the message lists
-    them), and NotFound if this home's database does not have it.
+    Args:
+        experiment_id: ``exp_...``, or the experiment's name if no other has it.
+        ray_address: as for `run`.
+        verbose: as for `run`.
+
+    Raises:
+        Conflict: the experiment has ended, or several have this name. The message lists them.
+        NotFound: the database of this home has no such experiment.
     """
     settings = Settings.from_env()
     with _store(settings) as store:
@@ -239,7 +245,7 @@ LARGE_BYTES = 50_000_000
 
 
 def _warn_of_size(function: Any, code: CodeRecord) -> None:
-    """Warn of data that travel by value with the function: they go into the database, once for each experiment."""
+    """Warn of data that travel by value with the function. They are stored in the database once per experiment."""
     size = len(code.blob or b"")
     if size <= LARGE_BYTES:
         return
@@ -251,15 +257,15 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
     large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
     which = f" (most of it is {', '.join(large)})" if large else ""
     warnings.warn(
-        f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; hand large "
-        "objects over by tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
+        f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; pass large "
+        "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
         UserWarning,
         stacklevel=above_this_package(),
     )
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:
-    """Where nothing is to be chosen, a list was most likely meant as a choice."""
+    """Warn of lists in a space without choices. Such a list was most likely meant as a choice."""
     lists = [f"{name} is the one value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)]
     if lists:
         what = f"{', '.join(lists)} for all trials: tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries it all"
@@ -276,9 +282,9 @@ def _store(settings: Settings) -> Store:
 def _drive(
     store: Store, settings: Settings, experiment_id: str, ray_address: str | None, verbose: int, keep: bool
 ) -> Result:
-    """Have a driver host run the experiment to its end, and show progress.
+    """Let a driver host run the experiment to its end, and show progress.
 
-    keep: whether the host may serve the next call too: not one that has imported code of the user's, which may change.
+    keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
@@ -304,20 +310,20 @@ def _drive(
                     with interrupts.heard():
                         _follow(store, experiment_id, progress, interrupts)
                     break
-                time.sleep(settings.lease_s)  # the lease of a driver that died on another machine runs out
+                time.sleep(settings.lease_s)  # until the lease of a driver that died on another machine has expired
             except DEAD:
                 if attempt == 2 or interrupts.count > 1:
                     kept.shutdown()
                     raise
-                progress.say("the driver was killed; a new one goes on from what is committed")
+                progress.say("the driver was killed; a new one continues from the last commit")
     result = Result(store, experiment_id)
     if result.state == "paused":
-        progress.say(f"paused; go on with: tuner resume {experiment_id}")
+        progress.say(f"paused; continue with: tuner resume {experiment_id}")
     return result
 
 
 def _check_size(spec: Spec) -> None:
-    """SpecError where the private Ray that is to be started could never hold a trial: starting it takes seconds."""
+    """Raise SpecError if a private Ray could never hold a trial. Starting Ray only to find out takes seconds."""
     from tuner.driver.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
@@ -325,19 +331,19 @@ def _check_size(spec: Spec) -> None:
 
 
 def _connected() -> bool:
-    """Whether this process has a Ray already; does not import it to find out."""
+    """Return True if this process is connected to Ray, without importing Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()
 
 
 def _on_own_ray() -> bool:
-    """Whether that is the one that an earlier search has started."""
+    """Return True if an earlier search has started this process's Ray."""
     kept = sys.modules.get("tuner.driver.kept")
     return kept is not None and kept.on_own_ray()
 
 
 def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:
-    """ClusterUnreachable if the host cannot even come into being: trying again would not help."""
+    """Raise ClusterUnreachable if the host cannot start, in which case another try would not help."""
     import ray
 
     from tuner.driver.cluster import DEAD
@@ -355,8 +361,8 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
 
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
-    """A running service drives this experiment: watch it."""
-    progress.say("a driver that is alive has this experiment, such as that of `tuner serve`; following it")
+    """Follow an experiment that a running service drives."""
+    progress.say("another driver, such as that of `tuner serve`, has this experiment; following it")
     while True:
         record = store.experiments.get(experiment_id)
         if record.state.ended or (record.state is ExperimentState.PAUSED and not store.commands.pending([record.id])):
@@ -389,9 +395,9 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interr
 
 
 class _Interrupts:
-    """Ctrl-C, counted: the first asks for a pause, the second is for the caller to act on.
+    """Counts Ctrl-C. The first one asks for a pause; the caller acts on the second.
 
-    Where nobody looks at the count, as while Ray is being connected to, it interrupts as anywhere else in Python.
+    Outside of `heard`, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
     """
 
     def __init__(self, store: Store, experiment_id: str) -> None:
@@ -412,7 +418,7 @@ class _Interrupts:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Within this block somebody looks at the count every moment."""
+        """Count Ctrl-C in this block, in which the caller looks at the count all the time."""
         self._heard = True
         try:
             yield

@@ -1,7 +1,7 @@
-"""Searchers by the name that a spec gives them; Optuna and scipy are loaded when one asks for them.
+"""Searchers, by the names that specs give them. Each is imported when it is first used, and Optuna and scipy with it.
 
-`from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``; `from_argument` takes what Python code passes
-as `search_alg`. A further searcher is a module and a line in `_WHERE`.
+`from_json` builds one from ``{"type": "tpe", "n_startup_trials": 20}``. `from_argument` takes what Python code passes
+as `search_alg`. A new searcher is a module and an entry in `REGISTRY`.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import SpecError
-from tuner.search.base import Searcher, Suggestion, Task
-from tuner.search.options import build, pick
+from tuner.options import build, pick
+from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.space.words import show
 
 if TYPE_CHECKING:
-    from tuner.search.cmaes import CMAESSearch
-    from tuner.search.define_by_run import DefineByRunSearch
-    from tuner.search.gp import GPSearch
     from tuner.search.grid import GridSearch
-    from tuner.search.nsgaii import NSGAIISearch
-    from tuner.search.optuna_search import OptunaSearch
+    from tuner.search.optuna_samplers.cmaes import CMAESSearch
+    from tuner.search.optuna_samplers.define_by_run import DefineByRunSearch
+    from tuner.search.optuna_samplers.gp import GPSearch
+    from tuner.search.optuna_samplers.nsgaii import NSGAIISearch
+    from tuner.search.optuna_samplers.optuna_search import OptunaSearch
+    from tuner.search.optuna_samplers.tpe import TPESearch
     from tuner.search.qmc import QMCSearch
     from tuner.search.random_search import RandomSearch
     from tuner.search.ray_searcher import RaySearcher
-    from tuner.search.tpe import TPESearch
 
-_WHERE: dict[str, tuple[str, str]] = {
-    "cmaes": ("cmaes", "CMAESSearch"),
-    "define_by_run": ("define_by_run", "DefineByRunSearch"),
-    "gp": ("gp", "GPSearch"),
+REGISTRY: dict[str, tuple[str, str]] = {
+    "cmaes": ("optuna_samplers.cmaes", "CMAESSearch"),
+    "define_by_run": ("optuna_samplers.define_by_run", "DefineByRunSearch"),
+    "gp": ("optuna_samplers.gp", "GPSearch"),
     "grid": ("grid", "GridSearch"),
-    "nsgaii": ("nsgaii", "NSGAIISearch"),
-    "optuna": ("optuna_search", "OptunaSearch"),
+    "nsgaii": ("optuna_samplers.nsgaii", "NSGAIISearch"),
+    "optuna": ("optuna_samplers.optuna_search", "OptunaSearch"),
     "qmc": ("qmc", "QMCSearch"),
     "random": ("random_search", "RandomSearch"),
     "ray": ("ray_searcher", "RaySearcher"),
-    "tpe": ("tpe", "TPESearch"),
+    "tpe": ("optuna_samplers.tpe", "TPESearch"),
 }
-_PUBLIC = {name: module for module, name in _WHERE.values()}
+_MODULE_OF = {name: module for module, name in REGISTRY.values()}
 
 __all__ = [
     "CMAESSearch",
@@ -52,35 +52,38 @@ __all__ = [
     "RandomSearch",
     "RaySearcher",
     "Searcher",
+    "SearcherContext",
     "Suggestion",
     "TPESearch",
-    "Task",
     "from_argument",
     "from_json",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
-    """The searcher that ``{"type": ..., option: value, ...}`` describes.
+    """Return the searcher described by ``{"type": ..., option: value, ...}``.
 
-    SpecError, with pointers below `pointer`, names an unknown type or option and the nearest known one, or a wrong
-    value.
+    Raises:
+        SpecError: the type or an option is unknown, or a value is wrong. Pointers are below `pointer`.
     """
     if not isinstance(data, Mapping):
-        raise SpecError(f'expected {{"type": ..., ...}}, not {show(data)}', pointer)
-    kind = pick(data.get("type"), _WHERE, pointer)
-    return _build(kind, data, pointer)
+        raise SpecError(f'expected {{"type": ..., ...}}, got {show(data)}', pointer)
+    pick(data.get("type"), REGISTRY, "searcher", pointer)
+    return _build(data["type"], data, pointer)
 
 
 def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
-    """The searcher that Python code means: a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
-    `ray.tune.search.Searcher`."""
+    """Return the searcher that Python code passed.
+
+    `argument` may be a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
+    `ray.tune.search.Searcher`.
+    """
     if isinstance(argument, Searcher):
         return argument
     if isinstance(argument, str):
@@ -92,17 +95,17 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         return _build("optuna", {"sampler": argument}, pointer)
     if "ray.tune.search.searcher.Searcher" in families:
         return _build("ray", {"searcher": argument}, pointer)
-    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # draws at random, and grids out
+    if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # it draws at random, and runs grids
         if getattr(argument, "_points_to_evaluate", None):
             raise SpecError("give points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
         return _build("random", {}, pointer)
     if isinstance(argument, type) and issubclass(argument, Searcher):
         raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)
     wanted = "a searcher, its name, its JSON form, an Optuna sampler or a searcher of Ray Tune"
-    raise SpecError(f"expected {wanted}, not {show(argument)}", pointer)
+    raise SpecError(f"expected {wanted}, got {show(argument)}", pointer)
 
 
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:
-    module, name = _WHERE[kind]
+    module, name = REGISTRY[kind]
     cls: type[Searcher] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return build(cls, options, pointer)

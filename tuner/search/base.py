@@ -1,7 +1,8 @@
-"""What a searcher is: it proposes configurations; the scheduler spends the budget on them.
+"""The interface of a searcher, which proposes configurations. The scheduler decides how long each of them trains.
 
-A searcher keeps no state of its own that matters: `suggest` is a function of (seed, number, the trials so far), so the same
-order of reports gives the same suggestions, also over a restart. What it caches (an in-memory study) it can rebuild.
+A searcher keeps no state of its own: `suggest` is a function of the seed, the trial's number and the trials so far. So
+the same order of reports gives the same suggestions, also after a restart. Caches, such as an in-memory study, can be
+rebuilt.
 """
 
 from __future__ import annotations
@@ -21,21 +22,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What the experiment tells its searcher, once."""
+class SearcherContext:
+    """What a searcher knows about its experiment. It is passed to `Searcher.setup` once."""
 
     space: Space
     objectives: tuple[Objective, ...]
     seed: int
     num_samples: int | None = None
-    scope: str = "all"  # "all": best value of a trial counts; "last": its last
+    scope: str = "all"  # "all" if the best value of a trial counts, "last" if its last one counts
     points_to_evaluate: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """`params` is flat ("optimizer/lr" -> JSON value); `state` is stored with the trial and handed back in
-    `Trial.searcher_state`."""
+    """A proposed configuration.
+
+    Attributes:
+        params: flat params ("optimizer/lr" -> JSON value).
+        state: stored with the trial, and later available as `Trial.searcher_state`.
+        note: added to the reason in the decision log, for example "repeats trial 12".
+    """
 
     params: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
@@ -43,35 +49,50 @@ class Suggestion:
 
 
 class Searcher(ABC):
+    """Base class of all searchers."""
+
     TYPE: ClassVar[str]
-    #: run in a process of its own: one ask may take longer than a few tens of milliseconds
+    #: True to run it in another process, since one ask may take longer than a few tens of milliseconds
     HEAVY: ClassVar[bool] = False
 
-    task: Task
+    context: SearcherContext
+
+    @property
+    def task(self) -> SearcherContext:
+        """Return `context`. Searchers written for earlier versions use this name."""
+        return self.context
 
     def __init_subclass__(cls) -> None:
         if own := cls.__dict__.get("__init__"):
             cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
-    def setup(self, task: Task) -> None:
-        """Take the task and check that this searcher can handle its space; SpecError says which ones can."""
-        self.task = task
+    def setup(self, context: SearcherContext) -> None:
+        """Take what the searcher has to know about the experiment, and check that it supports the space.
+
+        Raises:
+            SpecError: it does not support the space. The message names searchers that do.
+        """
+        self.context = context
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """``{"type": ..., option: value, ...}``, from which `tuner.search.from_json` builds an equal searcher."""
+        """Return ``{"type": ..., option: value, ...}``, from which `tuner.search.from_json` builds an equal searcher."""
 
     @abstractmethod
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
-        """The configuration of trial `number`, or None when the space is exhausted (grid).
+        """Return the configuration of trial `number`, or None if no configuration is left.
 
-        Called once per number, in order. Deterministic in (task.seed, number, trials).
+        It is called once per number, in order, and depends only on (context.seed, number, trials).
         """
 
     def metric_constraints(self) -> Sequence[Constraint]:
-        """What reported metrics must satisfy for a trial to count as the best one. None unless there is an option for them."""
+        """Return the constraints that a trial's metrics must satisfy for it to be the best one."""
         return ()
 
     def total(self) -> int | None:
-        """How many trials there will be where that is known (grid × samples); None: as many as num_samples says."""
-        return self.task.num_samples
+        """Return how many trials there will be if that is known, as for a grid, else `num_samples`."""
+        return self.context.num_samples
+
+
+Task = SearcherContext
+"""The former name of `SearcherContext`, for searchers written for earlier versions."""

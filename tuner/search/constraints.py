@@ -9,25 +9,27 @@ from typing import Any, Literal
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
-from tuner.search.options import number
+from tuner.options import check_number
 from tuner.space.words import escape, show
 
-_UNKNOWN = 1e9  # the excess of a trial that did not report the metric: as far from feasible as can be
+_UNKNOWN = 1e9  # the excess of a trial that did not report the metric: far from feasible
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
+    """A bound on a metric that trials report."""
+
     metric: str
     side: Literal["min", "max"]
     bound: float
 
     @property
     def attr(self) -> str:
-        """Where Optuna looks for it."""
+        """Return the name under which Optuna's attributes of a trial hold the excess."""
         return f"constraints:{self.metric}:{self.side}"
 
     def excess(self, metrics: Mapping[str, float]) -> float:
-        """How far the metric is beyond its bound; zero or less where the constraint holds."""
+        """Return how far the metric is beyond its bound. It is zero or negative if the constraint is satisfied."""
         value = metrics.get(self.metric, math.nan)
         if not math.isfinite(value):
             return _UNKNOWN
@@ -35,12 +37,12 @@ class Constraint:
 
 
 def in_words(constraint: Constraint) -> str:
-    """``size at most 0.25``"""
+    """Return ``size at most 0.25``."""
     return f"{constraint.metric} at {'most' if constraint.side == 'max' else 'least'} {constraint.bound:g}"
 
 
 def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """The option that `read` reads these from."""
+    """Return the option from which `read` reads these constraints."""
     found: dict[str, dict[str, float]] = {}
     for one in constraints:
         found.setdefault(one.metric, {})[one.side] = one.bound
@@ -48,20 +50,24 @@ def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
 
 
 def read(option: Any) -> list[Constraint]:
-    """The constraints of an option, or SpecError with pointers below ``/constraints``."""
+    """Return the constraints that an option describes.
+
+    Raises:
+        SpecError: the option is wrong. Pointers are below ``/constraints``.
+    """
     if option is None:
         return []
     if not isinstance(option, Mapping):
-        raise SpecError(f'expected {{metric: {{"max": bound}}}}, not {show(option)}', "/constraints")
+        raise SpecError(f'expected {{metric: {{"max": bound}}}}, got {show(option)}', "/constraints")
     found = []
     for metric, sides in option.items():
         where = f"constraints/{escape(metric)}"
         if not isinstance(sides, Mapping) or not sides:
-            raise SpecError(f'expected {{"min": bound}} or {{"max": bound}}, not {show(sides)}', f"/{where}")
+            raise SpecError(f'expected {{"min": bound}} or {{"max": bound}}, got {show(sides)}', f"/{where}")
         for side, bound in sides.items():
             if side not in ("min", "max"):
                 hint = did_you_mean(side, ["min", "max"]) or "; there are min and max"
                 raise SpecError(f"unknown{hint}", f"/{where}/{escape(side)}")
-            number(f"{where}/{side}", bound)
+            check_number(f"{where}/{side}", bound)
             found.append(Constraint(str(metric), side, float(bound)))
     return found

@@ -7,19 +7,23 @@ from typing import ClassVar
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
-from tuner.search.base import Suggestion, Task
-from tuner.search.options import boolean
+from tuner.options import check_boolean
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
 _MAX_COMBINATIONS = 100_000
 
 
 class GridSearch(Proposer):
-    """Every combination of the `grid_search` parameters, or of the `choice` parameters where the space has no grid.
+    """Runs every combination of the `grid_search` parameters, or of the `choice` parameters if the space has no grid.
 
-    `choices` says otherwise: True takes choices into the grid in any case, False never. The whole grid is run once,
-    then a second time, up to `num_samples` times (once where that is not given). Parameters that are not part of the
-    grid are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` come first and in addition.
+    The whole grid is run once, then a second time, up to `num_samples` times (once if that is not given). Parameters
+    outside the grid are drawn at random for each trial, as in Ray Tune. `points_to_evaluate` are run first, in
+    addition.
+
+    Args:
+        choices: True to include `choice` parameters in the grid in any case; False to exclude them. None: include them
+            if the space has no `grid_search`.
     """
 
     TYPE = "grid"
@@ -27,26 +31,26 @@ class GridSearch(Proposer):
 
     def __init__(self, choices: bool | None = None) -> None:
         if choices is not None:
-            boolean("choices", choices)
+            check_boolean("choices", choices)
         self.choices = choices
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
-        choices = not task.space.has_grid if self.choices is None else self.choices
-        self._grid = task.space.grid(choices, limit=_MAX_COMBINATIONS + 1)
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        choices = not context.space.has_grid if self.choices is None else self.choices
+        self._grid = context.space.grid(choices, limit=_MAX_COMBINATIONS + 1)
         if len(self._grid) > _MAX_COMBINATIONS:
             raise SpecError(
-                f"the grid has more than {_MAX_COMBINATIONS:,} combinations; random search needs fewer", "/search"
+                f"the grid has more than {_MAX_COMBINATIONS:,} combinations; use random search instead", "/search"
             )
-        if self._grid == [{}] and task.num_samples is None:
-            message = "nothing in the space makes a grid (no grid_search and no choice), so num_samples is needed"
+        if self._grid == [{}] and context.num_samples is None:
+            message = "the space has no grid_search and no choice, so there is no grid; give num_samples"
             raise SpecError(message, "/search")
 
     def total(self) -> int:
-        return len(self._points) + len(self._grid) * (self.task.num_samples or 1)
+        return len(self._points) + len(self._grid) * (self.context.num_samples or 1)
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         if number >= self.total():
             return None
         cell = self._grid[(number - len(self._points)) % len(self._grid)]
-        return Suggestion(self.task.space.sample(keyed_random(self.task.seed, "suggest", number), cell))
+        return Suggestion(self.context.space.sample(keyed_random(self.context.seed, "suggest", number), cell))

@@ -1,4 +1,4 @@
-"""How much each parameter matters, by PED-ANOVA."""
+"""The importance of each parameter, by PED-ANOVA."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.domain.experiment import Mode
 from tuner.domain.trial import Trial
-from tuner.search.study import direction, distribution, quiet, to_optuna
+from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
 from tuner.space import Space
 
 MIN_RECORDS = 10
-"""With fewer results the shares would be noise, and none are given."""
+"""With fewer results the shares would be noise, so none are returned."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
-    """Path -> share of the importance, all shares together 1; the most important first.
+    """Return path -> share of the importance, the most important first. The shares add up to 1.
 
-    Watanabe et al. 2023, and for conditional parameters Optuna's extension of it: how differently the best tenth of the
-    results is distributed along each parameter than all of them are. `records` are (flat params, value); results that are
-    not finite are left out. Empty where there are fewer than `MIN_RECORDS`; equal shares where nothing tells them apart.
+    The method is PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023, https://arxiv.org/abs/2304.10255): it measures,
+    for each parameter, how much the distribution of the best tenth of the results differs from that of all results.
+    Conditional parameters are treated as Optuna does.
+
+    Args:
+        space: the search space.
+        mode: "min" or "max".
+        records: (flat params, value) of each result. Values that are not finite are left out.
+
+    Returns:
+        Nothing ({}) for fewer than `MIN_RECORDS` results, and equal shares if the results do not distinguish the
+            parameters.
     """
     finite = [(params, value) for params, value in records if math.isfinite(value)]
     if len(finite) < MIN_RECORDS or not len(space):
@@ -41,7 +50,7 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
 
 
 def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
-    """What `importance` needs of ended trials: stopped ones count with the value they had got to."""
+    """Return the records of ended trials for `importance`. Trials that were stopped early count with the value they reached."""
     found = []
     for trial in trials:
         value = trial.best_value if scope == "all" else trial.last_value

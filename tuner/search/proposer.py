@@ -1,4 +1,4 @@
-"""What all our own searchers share: points to evaluate first, repetitions recognised, options as JSON."""
+"""What all our own searchers share: points to evaluate, detection of repeats, options as JSON."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from typing import Any, ClassVar
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search.base import Searcher, Suggestion, Task
-from tuner.search.options import names
+from tuner.options import option_names
+from tuner.search.base import Searcher, SearcherContext, Suggestion
 
 
 class Proposer(Searcher):
-    """Subclasses say what they propose in `propose`; their options are attributes of the same names."""
+    """Base class of our own searchers. A subclass implements `propose`, and keeps its options in attributes of the same names."""
 
-    #: how often a proposal that repeats an earlier trial is drawn again
+    #: how many times a proposal that repeats an earlier trial is drawn again
     REDRAWS: ClassVar[int] = 0
-    #: the searchers that can take a space with `grid_search`
+    #: True if the searcher supports a space with `grid_search`
     GRIDS: ClassVar[bool] = False
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
         errors = []
         self._points: list[dict[str, Any]] = []
-        for i, point in enumerate(task.points_to_evaluate):
+        for i, point in enumerate(context.points_to_evaluate):
             try:
-                self._points.append(task.space.check(point, f"/points_to_evaluate/{i}"))
+                self._points.append(context.space.check(point, f"/points_to_evaluate/{i}"))
             except SpecError as error:
                 errors += error.errors
         if errors:
             raise SpecError(errors)
-        grids = [p.path for p in task.space.parameters if p.grid]
+        grids = [p.path for p in context.space.parameters if p.grid]
         if grids and not self.GRIDS:
             message = (
-                f"{self.TYPE} cannot run a grid ({', '.join(grids)}): use choice instead, or search with random or grid"
+                f"{self.TYPE} cannot run a grid ({', '.join(grids)}): "
+                "use choice instead of grid_search, or the searcher random or grid"
             )
             raise SpecError(message, "/search")
-        self._cardinality = task.space.cardinality()
+        self._cardinality = context.space.cardinality()
         self._seen = _Seen()
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": self.TYPE} | {name: getattr(self, name) for name in names(type(self))}
+        return {"type": self.TYPE} | {name: getattr(self, name) for name in option_names(type(self))}
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names(type(self)))
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in option_names(type(self)))
         return f"{type(self).__name__}({options})"
 
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
         if number < len(self._points):
-            rng = keyed_random(self.task.seed, "point", number)
-            suggestion: Suggestion | None = Suggestion(self.task.space.sample(rng, self._points[number]))
+            rng = keyed_random(self.context.seed, "point", number)
+            suggestion: Suggestion | None = Suggestion(self.context.space.sample(rng, self._points[number]))
         else:
             suggestion = self.propose(number, trials, 0)
         if suggestion is None:
@@ -62,6 +63,7 @@ class Proposer(Searcher):
         return self._unrepeated(suggestion, number, trials)
 
     def _unrepeated(self, suggestion: Suggestion, number: int, trials: Population) -> Suggestion:
+        """Draw again if the suggestion repeats an earlier trial, up to REDRAWS times. If it still does, add a note."""
         self._seen.sync(trials)
         first = self._seen.first(suggestion.params)
         exhausted = self._cardinality is not None and len(self._seen) >= self._cardinality
@@ -77,21 +79,24 @@ class Proposer(Searcher):
 
     @abstractmethod
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
-        """The configuration of trial `number`; another one for each `attempt` where that is possible."""
+        """Return the configuration of trial `number`, or None if no configuration is left.
+
+        Each `attempt` should give another one, if that is possible.
+        """
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is cached stays here; it is rebuilt where it is needed."""
+        """Leave caches out of the pickle. They are rebuilt by the process that unpickles it."""
         return {k: v for k, v in self.__dict__.items() if not isinstance(v, Cache)} | {"_cold": True}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         cold = state.pop("_cold", False)
         self.__dict__.update(state)
-        if cold and hasattr(self, "task"):
-            self.setup(self.task)
+        if cold and hasattr(self, "context"):
+            self.setup(self.context)
 
 
 class Cache(ABC):
-    """Folds a population into something; begins anew when it is shown another population."""
+    """Folds a population into some other form, and starts anew if it gets a different population."""
 
     def __init__(self) -> None:
         self._of: weakref.ref[Population] | None = None
@@ -105,7 +110,7 @@ class Cache(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
@@ -113,7 +118,7 @@ class Cache(ABC):
 
 
 class _Seen(Cache):
-    """Which configurations have been proposed, and by which trial first."""
+    """The configurations proposed so far, and the first trial of each."""
 
     def clear(self) -> None:
         self._first: dict[str, int] = {}
@@ -132,7 +137,7 @@ class _Seen(Cache):
 
 
 def first_params(trial: Trial) -> Mapping[str, Any]:
-    """What the trial began with; an exploit may have changed `trial.params` since."""
+    """Return the params with which the trial began. An exploit may have changed `trial.params` since."""
     return trial.segments[0].params if trial.segments else trial.params
 
 

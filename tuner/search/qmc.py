@@ -1,4 +1,4 @@
-"""Quasi-random search: points that fill the space more evenly than random ones do."""
+"""Quasi-random search: points that cover the space more evenly than random ones."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from typing import Any
 from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
-from tuner.search.base import Suggestion, Task
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
-_MAX_DIMENSIONS = 21_201  # of scipy's table of direction numbers
+_MAX_DIMENSIONS = 21_201  # the size of scipy's table of direction numbers
 
 
 class QMCSearch(Proposer):
-    """A scrambled Sobol sequence in the unit cube (Owen 1998), trial by trial.
+    """Proposes the points of a scrambled Sobol sequence in the unit cube (Owen 1998), in the order of trials.
 
-    A parameter of a branch that is not taken spends its coordinate unused. Powers of two are the best numbers of
-    samples.
+    A parameter of a branch that is not chosen leaves its coordinate unused. The best numbers of samples are powers of
+    two.
     """
 
     TYPE = "qmc"
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
-        if len(task.space) > _MAX_DIMENSIONS:
-            raise SpecError(f"qmc takes up to {_MAX_DIMENSIONS:,} parameters; random takes any number", "/search")
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if len(context.space) > _MAX_DIMENSIONS:
+            raise SpecError(f"qmc supports up to {_MAX_DIMENSIONS:,} parameters; random supports any number", "/search")
         self._engine: Any = None
         self._at = 0
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
-        if not len(self.task.space):
+        if not len(self.context.space):
             return Suggestion({})
         index = number - len(self._points)
         if self._engine is None or index < self._at:
             from scipy.stats import qmc
 
-            self._engine = qmc.Sobol(len(self.task.space), scramble=True, rng=keyed_seed(self.task.seed, "qmc"))
+            self._engine = qmc.Sobol(len(self.context.space), scramble=True, rng=keyed_seed(self.context.seed, "qmc"))
             self._at = 0
         if index > self._at:
             self._engine.fast_forward(index - self._at)
         point = self._engine.random(1)[0]
         self._at = index + 1
-        return Suggestion(self.task.space.from_unit([float(x) for x in point]))
+        return Suggestion(self.context.space.from_unit([float(x) for x in point]))
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_engine": None}

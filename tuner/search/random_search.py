@@ -1,4 +1,7 @@
-"""Random search: every parameter drawn from its distribution. Bergstra and Bengio 2012."""
+"""Random search: every parameter is drawn from its distribution.
+
+Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13 (2012).
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,28 @@ from typing import ClassVar
 
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
-from tuner.search.base import Suggestion, Task
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.grid import GridSearch
 from tuner.search.proposer import Proposer
 
 
 class RandomSearch(Proposer):
-    """Draws trial `number` from a generator keyed by (seed, number), so that no draw depends on another.
+    """Draws each trial from a random generator keyed by (seed, number), so no draw depends on another one.
 
-    In a space with `grid_search` it runs every combination of the grids `num_samples` times and draws the rest, as Ray
-    Tune does. In a finite space a repetition is drawn again a few times.
+    In a space with `grid_search` it runs every combination of the grids `num_samples` times and draws the other
+    parameters, as Ray Tune does. In a finite space, it draws a repeated configuration again, a few times.
     """
 
     TYPE = "random"
     REDRAWS: ClassVar[int] = 10
     GRIDS: ClassVar[bool] = True
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
         self._grid: GridSearch | None = None
-        if task.space.has_grid:
+        if context.space.has_grid:
             self._grid = GridSearch(choices=False)
-            self._grid.setup(task)
+            self._grid.setup(context)
 
     def total(self) -> int | None:
         return self._grid.total() if self._grid else super().total()
@@ -35,5 +38,5 @@ class RandomSearch(Proposer):
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         if self._grid:
             return self._grid.propose(number, trials, attempt)
-        rng = keyed_random(self.task.seed, "suggest", number, *([attempt] if attempt else []))
-        return Suggestion(self.task.space.sample(rng))
+        rng = keyed_random(self.context.seed, "suggest", number, *([attempt] if attempt else []))
+        return Suggestion(self.context.space.sample(rng))

@@ -1,4 +1,4 @@
-"""Any `ray.tune.search.Searcher`. Ray is not imported here: who brings such a searcher has done so."""
+"""Use any `ray.tune.search.Searcher`. Ray is not imported here; whoever passes such a searcher has imported it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.domain.keys import keyed_random
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search.base import Suggestion, Task
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Cache, Proposer
 from tuner.space import Parameter, Space
 from tuner.space.words import show
@@ -24,61 +24,65 @@ _HOME = "ray.tune.search.searcher"
 
 
 class RaySearcher(Proposer):
-    """Asks a searcher of Ray Tune, and tells it how trials ended.
+    """Asks a searcher of Ray Tune for configurations, and tells it how trials ended.
 
-    Such a searcher keeps its knowledge in itself. After a restart it is taken as it was handed over and led through the
-    same asks and results in the same order, which each trial's state keeps: it proposes the same again if it is
-    deterministic, that is, seeded. Give the space to the experiment and not to the searcher; branches are not supported.
+    Such a searcher keeps its knowledge in itself. After a restart, a fresh copy is asked and told the same things in
+    the same order, which is stored with each trial. It proposes the same configurations again if it is deterministic,
+    that is, seeded. Give the space to the experiment, not to the searcher. Branches are not supported.
     """
 
     TYPE = "ray"
 
     def __init__(self, searcher: Any = None) -> None:
         if searcher is None:
-            raise SpecError("a searcher of Ray Tune is an object: it can be passed from Python only", "/type")
+            raise SpecError("a searcher of Ray Tune is a Python object, so it can be passed from Python only", "/type")
         searcher = _inner(searcher)
         if not any(c.__module__ == _HOME and c.__name__ == "Searcher" for c in type(searcher).__mro__):
-            raise SpecError(f"expected a ray.tune.search.Searcher, not {show(searcher)}", "/searcher")
+            raise SpecError(f"expected a ray.tune.search.Searcher, got {show(searcher)}", "/searcher")
         self._pristine = searcher
 
     def to_json(self) -> dict[str, Any]:
-        """SpecError: a searcher of Ray Tune is an object, which is pickled with the experiment's code."""
+        """Raise SpecError: the object has no JSON form. It is pickled with the experiment's code instead."""
         raise SpecError(f"a {type(self._pristine).__name__} has no JSON form", "/searcher")
 
     def __repr__(self) -> str:
         return f"RaySearcher({type(self._pristine).__name__})"
 
-    def setup(self, task: Task) -> None:
-        super().setup(task)
-        if len(task.objectives) > 1:
-            raise SpecError("searchers of Ray Tune take one objective here; nsgaii, tpe and gp take several", "/search")
-        branches = sorted({p.condition[0] for p in task.space.parameters if p.condition})
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if len(context.objectives) > 1:
+            message = "searchers of Ray Tune support one objective; nsgaii, tpe and gp support several"
+            raise SpecError(message, "/search")
+        branches = sorted({p.condition[0] for p in context.space.parameters if p.condition})
         if branches:
             names = ", ".join(branches)
             message = (
-                f"searchers of Ray Tune cannot take a choice between spaces ({names}); random, qmc, tpe and nsgaii can"
+                f"searchers of Ray Tune do not support a choice between spaces ({names}); "
+                "random, qmc, tpe and nsgaii do"
             )
             raise SpecError(message, "/search")
-        if not len(task.space):
-            message = "give the space to the experiment and not to the searcher of Ray Tune"
+        if not len(context.space):
+            message = "give the space to the experiment, not to the searcher of Ray Tune"
             define_by_run = (
-                "; a function that asks an Optuna trial for its values can be the trainable itself: it is an objective"
+                "; a function that asks an Optuna trial for its values is an objective: pass it as the trainable"
             )
             raise SpecError(
                 message + (define_by_run if callable(getattr(self._pristine, "_space", None)) else ""), "/space"
             )
-        self._live = _Live(self._pristine, task, len(self._points))
+        self._live = _Live(self._pristine, context, len(self._points))
         try:
-            self._try_out(task)
+            self._try_out(context)
         except SpecError:
             raise
         except Exception as error:  # the searcher may be the user's code
-            message = f"{type(self._pristine).__name__} cannot take this space: {error}; random, qmc and tpe take any"
+            message = (
+                f"{type(self._pristine).__name__} does not support this space: {error}; random, qmc and tpe support any"
+            )
             raise SpecError(message, "/search") from error
 
-    def _try_out(self, task: Task) -> None:
-        """One proposal of a copy: what does not fit is said now."""
-        probe = _Live(self._pristine, task, 0)
+    def _try_out(self, context: SearcherContext) -> None:
+        """Ask a copy for one proposal, so that errors show before the search begins."""
+        probe = _Live(self._pristine, context, 0)
         probe.clear()
         config = probe.ask(0)
         if config is not None:
@@ -90,19 +94,17 @@ class RaySearcher(Proposer):
         try:
             config = self._live.ask(number)
             return None if config is None else Suggestion(self._params(config, number), {"told": told})
-        except Exception as error:  # the user's code: the search goes on, and says so
+        except Exception as error:  # from the user's code; the search continues, and the note says so
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
-            params = self.task.space.sample(keyed_random(self.task.seed, "instead", number))
-            note = f"drawn at random, since {self} failed: {type(error).__name__}: {error}"
+            params = self.context.space.sample(keyed_random(self.context.seed, "instead", number))
+            note = f"drawn at random because {self} failed: {type(error).__name__}: {error}"
             return Suggestion(params, {"told": told}, note)
 
     def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
-        space, found = self.task.space, dict(_flat(config))
+        space, found = self.context.space, dict(_flat(config))
         unknown = [path for path in found if path not in space]
         if unknown:
-            message = (
-                f"the searcher of Ray Tune proposes {', '.join(unknown)}, which the experiment's space does not have"
-            )
+            message = f"the searcher of Ray Tune proposes {', '.join(unknown)}, which is not in the experiment's space"
             raise SpecError(message, "/space")
         given = {}
         for path, value in found.items():
@@ -112,39 +114,40 @@ class RaySearcher(Proposer):
             elif p.contains(value):
                 given[path] = p.normal_form(value)
             else:
-                raise SpecError(f"the searcher of Ray Tune proposes {show(value)} for {path}", "/search")
-        return space.sample(keyed_random(self.task.seed, "suggest", number), given)
+                message = f"the searcher of Ray Tune proposes {show(value)} for {path}, which is outside its domain"
+                raise SpecError(message, "/search")
+        return space.sample(keyed_random(self.context.seed, "suggest", number), given)
 
 
 class _Live(Cache):
-    """The searcher at work, and what it knows so far."""
+    """The searcher in use, and what it has been told so far."""
 
-    def __init__(self, pristine: Any, task: Task, points: int) -> None:
+    def __init__(self, pristine: Any, context: SearcherContext, points: int) -> None:
         super().__init__()
         self._pristine = pristine
-        self._task = task
+        self._task = context
         self._points = points
 
     def clear(self) -> None:
         self._searcher = copy.deepcopy(self._pristine)
         objective = self._task.objectives[0]
         self._searcher.set_search_properties(objective.metric, objective.mode, ray_space(self._task.space))
-        self._asked = 0  # of its proposals, how many have been asked for
+        self._asked = 0  # number of proposals it has been asked for
         self._told: set[int] = set()
 
     def fold(self, trials: Population) -> None:
-        """After a restart: what it was told before each ask, and the ask."""
+        """Repeat what the searcher was told and asked before a restart."""
         while self._asked in trials:
             trial = trials[self._asked]
             if self._asked >= self._points:
                 for number in trial.searcher_state.get("told", []):
                     self._tell(trials[number])
-                with contextlib.suppress(Exception):  # as it did the first time
+                with contextlib.suppress(Exception):  # it failed the first time too
                     self._searcher.suggest(str(trial.number))
             self._asked += 1
 
     def tell(self, trials: Population) -> list[int]:
-        """Tell it of every trial that has ended since, by number; those are returned."""
+        """Tell the searcher of every trial that has ended since the last call. Return their numbers."""
         ended = [t.number for t in trials if t.state.ended and t.number not in self._told]
         for number in ended:
             self._tell(trials[number])
@@ -160,17 +163,19 @@ class _Live(Cache):
         value = trial.best_value if self._task.scope == "all" else trial.last_value
         name = str(trial.number)
         if trial.number < self._points:
-            return  # it has not proposed this one
+            return  # the searcher did not propose this trial
         failed = trial.state is TrialState.FAILED or value is None
         metrics = {self._task.objectives[0].metric: value, "training_iteration": trial.iteration, "done": True}
         try:
             self._searcher.on_trial_complete(name, result=None if failed else {**trial.last, **metrics}, error=failed)
-        except Exception:  # the user's code, which then knows less
-            log.warning("%s would not be told of trial %s", type(self._searcher).__name__, name, exc_info=True)
+        except Exception:  # from the user's code; the search continues
+            log.warning(
+                "%s failed to take in the result of trial %s", type(self._searcher).__name__, name, exc_info=True
+            )
 
 
 def ray_space(space: Space) -> dict[str, Any]:
-    """The parameters as `ray.tune` domains, nested by path; choices of other things than scalars by index."""
+    """Return the parameters as `ray.tune` domains, nested by path. Choices among other things than scalars have indices."""
     sample = sys.modules["ray.tune.search.sample"]
     nested: dict[str, Any] = {}
     for p in space.parameters:
@@ -208,7 +213,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _inner(searcher: Any) -> Any:
-    """Without a ConcurrencyLimiter: how many trials run at once is the experiment's business."""
+    """Return the searcher inside a ConcurrencyLimiter. The experiment limits how many trials run at once."""
     while type(searcher).__name__ == "ConcurrencyLimiter" and hasattr(searcher, "searcher"):
         searcher = searcher.searcher
     return searcher

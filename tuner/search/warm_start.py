@@ -1,4 +1,4 @@
-"""Results of earlier experiments that a model-based searcher begins with."""
+"""Results of earlier experiments, from which a model-based searcher learns before its first trial."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ from tuner.space.words import show
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """One result of an earlier experiment."""
+
     params: Mapping[str, Any]  # flat
     values: tuple[float, ...]  # one per objective
 
 
 def plain(option: Any) -> list[dict[str, Any]]:
-    """The option as JSON, ``[{"params": {...}, "value": 0.9}, ...]``; pairs (params, value) are taken too.
+    """Return the option as JSON: ``[{"params": {...}, "value": 0.9}, ...]``.
 
-    With several objectives `value` is a list, in their order. SpecError points below ``/warm_start``.
+    Args:
+        option: such a list, a list of pairs (params, value), or an `optuna.Study`. With several objectives each value
+            is a list, in the order of the objectives.
+
+    Raises:
+        SpecError: the option is wrong. Pointers are below ``/warm_start``.
     """
     if hasattr(option, "get_trials") and hasattr(option, "directions"):
         option = _of_study(option)
     if not isinstance(option, list | tuple):
-        raise SpecError(f"expected a list of (params, value), not {show(option)}", "/warm_start")
+        raise SpecError(f"expected a list of (params, value), got {show(option)}", "/warm_start")
     out = []
     for i, item in enumerate(option):
         where = f"/warm_start/{i}"
@@ -37,37 +44,42 @@ def plain(option: Any) -> list[dict[str, Any]]:
         elif isinstance(item, list | tuple) and len(item) == 2:
             params, value = item
         else:
-            raise SpecError(f"expected params and a value, not {show(item)}", where)
+            raise SpecError(f"expected params and a value, got {show(item)}", where)
         if not isinstance(params, Mapping):
-            raise SpecError(f"expected a dict of params, not {show(params)}", f"{where}/params")
+            raise SpecError(f"expected a dict of params, got {show(params)}", f"{where}/params")
         values = list(value) if isinstance(value, list | tuple) else [value]
         if not values or not all(is_number(v) for v in values):
-            raise SpecError(f"expected a finite number, not {show(value)}", f"{where}/value")
+            raise SpecError(f"expected a finite number, got {show(value)}", f"{where}/value")
         numbers = [float(v) for v in values]
         out.append({"params": dict(params), "value": numbers[0] if len(numbers) == 1 else numbers})
     return out
 
 
 def _of_study(study: Any) -> list[tuple[dict[str, Any], list[float]]]:
-    """The finished trials of an `optuna.Study`."""
+    """Return the finished trials of an `optuna.Study`."""
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
     return [(dict(trial.params), list(trial.values)) for trial in done]
 
 
 def fit(option: Sequence[Mapping[str, Any]], space: Space, objectives: int) -> list[Record]:
-    """The records that this space has room for; those of another space (a value outside its bounds, a parameter that is
-    missing) are left out. SpecError where none is left, or where the number of objectives is another."""
+    """Return the records that fit this space. Others are left out.
+
+    A record does not fit if a value is out of bounds or an active parameter is missing.
+
+    Raises:
+        SpecError: no record fits, or a record has the wrong number of values.
+    """
     records, reason = [], ""
     for i, item in enumerate(option):
         values = item["value"] if isinstance(item["value"], list) else [item["value"]]
         if len(values) != objectives:
-            raise SpecError(f"expected {objectives} values, not {len(values)}", f"/search/warm_start/{i}/value")
+            raise SpecError(f"expected {objectives} values, got {len(values)}", f"/search/warm_start/{i}/value")
         try:
             params = space.check(item["params"])
             missing = [p.path for p, on in zip(space.parameters, space.active(params), strict=True) if on]
             missing = [path for path in missing if path not in params]
             if missing:
-                reason = reason or f"{', '.join(missing)} missing"
+                reason = reason or f"{', '.join(missing)} is missing"
                 continue
         except SpecError as error:
             reason = reason or str(error)

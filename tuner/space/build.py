@@ -1,4 +1,4 @@
-"""From primitives and constants to a checked tree."""
+"""Build a checked tree from primitives and constants."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from tuner.space.values import is_number, is_scalar, plain_value
 from tuner.space.words import escape, join, show
 
 MAX_DEPTH = 40
-_MAX_EXACT = 2**53  # beyond this a float no longer tells neighbouring integers apart
+_MAX_EXACT = 2**53  # above this, neighbouring integers are equal as floats
 
 
 class Builder:
-    """Turns primitives and constants into nodes and collects every error."""
+    """Turns primitives and constants into nodes, and collects all errors."""
 
     def __init__(self) -> None:
         self.errors: list[tuple[str, str]] = []
         self.parameters: list[Parameter] = []
-        self.functions: list[Function] = []
 
     def node(self, value: Any, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
         if depth > MAX_DEPTH:
@@ -77,30 +76,28 @@ class Builder:
         takes = True
         if not isinstance(func, Opaque):
             if not callable(func):
-                self.errors.append((pointer, f"sample_from takes a function, not {show(func)}"))
+                self.errors.append((pointer, f"sample_from takes a function, got {show(func)}"))
                 return Const(None)
             accepts = accepts_config(func)
             if accepts is None:
-                self.errors.append((pointer, "the function of sample_from takes no argument or one, the configuration"))
+                self.errors.append((pointer, "the function of sample_from must take nothing, or the configuration"))
                 return Const(None)
             takes = accepts
-        function = Function(path, func, takes)
-        self.functions.append(function)
-        return function
+        return Function(path, func, takes)
 
     def _choice(self, d: Domain, path: str, pointer: str, condition: tuple[str, int] | None, depth: int) -> Node:
         name = "categories" if d.type == "choice" else "values"
         given = d.options[name]
         if not isinstance(given, list | tuple):
-            self.errors.append((f"{pointer}/{name}", f"expected a list, not {show(given)}"))
+            self.errors.append((f"{pointer}/{name}", f"expected a list, got {show(given)}"))
             return Const(None)
         items = [plain_value(domain_of(item)) for item in given]
         if not items:
-            self.errors.append((f"{pointer}/{name}", f"an empty {d.type}: give at least one value"))
+            self.errors.append((f"{pointer}/{name}", f"the {d.type} is empty; give at least one value"))
             return Const(None)
         ordered = d.options.get("ordered")
         if ordered is not None and not isinstance(ordered, bool):
-            self.errors.append((f"{pointer}/ordered", f"expected true or false, not {ordered!r}"))
+            self.errors.append((f"{pointer}/ordered", f"expected true or false, got {ordered!r}"))
             return Const(None)
         at = len(self.parameters)
         branches = [
@@ -133,17 +130,17 @@ class Builder:
         if len(self.errors) > before or mean is None or sd is None:
             return None
         if sd <= 0:
-            self.errors.append((f"{pointer}/sd", f"the standard deviation must be above zero, not {sd:g}"))
+            self.errors.append((f"{pointer}/sd", f"the standard deviation must be above zero, got {sd:g}"))
         elif not math.isfinite(abs(mean) + 10 * sd):
-            self.errors.append((f"{pointer}/sd", "too wide for a float"))
+            self.errors.append((f"{pointer}/sd", "the distribution is too wide for floats"))
         elif q is not None and (q <= 0 or (abs(mean) + 10 * sd) / q > _MAX_EXACT):
-            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny beside sd, not {q:g}"))
+            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny compared with sd, got {q:g}"))
         else:
             return {"kind": "normal", "mean": mean, "sd": sd, "step": q}
         return None
 
     def _bounds(self, d: Domain, pointer: str) -> dict[str, Any] | None:
-        """Checked, inclusive bounds and the step of a bounded numeric domain, or None after adding errors."""
+        """Return the checked, inclusive bounds and the step of a bounded numeric domain, or None after adding errors."""
         before = len(self.errors)
         whole, log, stepped = d.type.endswith("randint"), "log" in d.type, d.type.startswith("q")
         lower = self._number(d, "lower", pointer, whole=whole)
@@ -152,20 +149,22 @@ class Builder:
         if len(self.errors) > before or lower is None or upper is None:
             return None
         if log and lower <= 0:
-            message = f"a logarithmic domain needs a lower bound above zero, not {lower:g}"
+            message = f"a logarithmic domain needs a lower bound above zero, got {lower:g}"
             if upper < 0:
-                message += "; give the bounds themselves and not their logarithms"
+                message += "; give the bounds themselves, not their logarithms"
             self.errors.append((f"{pointer}/lower", message))
         elif lower > upper:
             self.errors.append((f"{pointer}/lower", f"the bounds are reversed: {lower:g} is above upper, {upper:g}"))
         elif lower == upper:
             empty = whole and (q is None or q == 1)
-            message = f"lower equals upper, {upper:g}" + (", which is exclusive: no value is left" if empty else "")
-            self.errors.append((f"{pointer}/upper", f"{message}; a value that does not vary is written as a constant"))
+            message = f"lower equals upper, {upper:g}" + (", which is exclusive, so no value is left" if empty else "")
+            self.errors.append((f"{pointer}/upper", f"{message}; write a value that does not vary as a constant"))
         elif not math.isfinite(upper - lower):
             self.errors.append((f"{pointer}/upper", "the bounds are too far apart for a float"))
         elif q is not None and (q <= 0 or max(abs(lower), abs(upper)) / q > _MAX_EXACT):
-            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny beside the bounds, not {q:g}"))
+            self.errors.append(
+                (f"{pointer}/q", f"q must be above zero and not tiny compared with the bounds, got {q:g}")
+            )
         if len(self.errors) > before:
             return None
         if whole:
@@ -194,13 +193,13 @@ class Builder:
         if not is_number(value):
             finite = isinstance(value, Real) and not isinstance(value, bool)
             wanted = "a finite number" if finite else "an integer" if whole else "a number"
-            self.errors.append((where, f"expected {wanted}, not {show(value)}"))
+            self.errors.append((where, f"expected {wanted}, got {show(value)}"))
             return None
         number = float(value)
         if not whole:
             return number
         if not number.is_integer():
-            self.errors.append((where, f"expected an integer, not {number:g}"))
+            self.errors.append((where, f"expected an integer, got {number:g}"))
             return None
         if abs(number) > _MAX_EXACT:
             self.errors.append((where, "integers beyond 2**53 are not supported"))
@@ -209,7 +208,7 @@ class Builder:
 
 
 def _label(value: Any, index: int) -> str:
-    """What a branch is called: the first constant string in it, or its number."""
+    """Return the name of a branch: the first constant string in it, or its number."""
     if isinstance(value, Mapping):
         for item in value.values():
             if isinstance(item, str):
@@ -220,7 +219,7 @@ def _label(value: Any, index: int) -> str:
 
 
 def accepts_config(func: Callable[..., Any]) -> bool | None:
-    """True: takes the configuration; False: takes nothing; None: neither."""
+    """Return True if the function takes the configuration, False if it takes nothing, and None if it takes anything else."""
     try:
         shape = signature(func)
     except (TypeError, ValueError):

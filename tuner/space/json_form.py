@@ -1,4 +1,4 @@
-"""The JSON form, in and out."""
+"""Read and write the JSON form of a space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tuner.usercode.pickling import culprits
 
 
 class Reader:
-    """JSON form -> primitives and constants. Says what is wrong in form; `Builder` says what is wrong in value."""
+    """Turns the JSON form into primitives and constants.
+
+    It reports errors of form. `Builder` reports errors of value.
+    """
 
     def __init__(self, values: list[Any] | None, opaque: bool) -> None:
         self.values = values
@@ -63,7 +66,7 @@ class Reader:
             case "tuple":
                 items = data["items"]
                 if not isinstance(items, list):
-                    self.errors.append((f"{pointer}/items", f"expected a list, not {show(items)}"))
+                    self.errors.append((f"{pointer}/items", f"expected a list, got {show(items)}"))
                     return None
                 return tuple(self.value(items, f"{pointer}/items", depth + 1))
             case "python":
@@ -82,12 +85,12 @@ class Reader:
     def _object(self, data: Mapping[str, Any], pointer: str) -> Any:
         index = data["index"]
         if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-            self.errors.append((f"{pointer}/index", f"expected an index, not {show(index)}"))
+            self.errors.append((f"{pointer}/index", f"expected an index, got {show(index)}"))
             return None
         if self.opaque:
             return Opaque(index, str(data.get("repr", "a Python object")))
         if self.values is None:
-            self.errors.append((pointer, "a Python object cannot be sent as JSON: run this space from Python"))
+            self.errors.append((pointer, "a Python object cannot be sent as JSON; run this space from Python"))
             return None
         if index >= len(self.values):
             self.errors.append((f"{pointer}/index", f"there are only {len(self.values)} Python objects"))
@@ -96,11 +99,14 @@ class Reader:
 
 
 class Writer:
-    """Primitives and constants -> JSON form, and the list of values that are not JSON, with where each of them stands."""
+    """Turns primitives and constants into the JSON form.
+
+    It collects the values that are not JSON, and a pointer to each of them.
+    """
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.places: list[str] = []  # a pointer for each of the values
+        self.places: list[str] = []  # the pointer of each of the values
 
     def mapping(self, source: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         return {
@@ -149,13 +155,13 @@ class Writer:
         return {"type": kind, "index": len(self.values) - 1, "repr": text[:200]}
 
 
-_OF_A_STORE = (
-    "a reference into Ray's object store says nothing once that Ray has ended: search over a name or a number, and hand the "
-    "objects to the function by tuner.with_parameters"
+_RAY_REFERENCE = (
+    "a reference to Ray's object store becomes useless when that Ray ends: search over a name or a number, and pass the "
+    "objects to the function with tuner.with_parameters"
 )
 
 
-def _of_a_store(value: Any) -> bool:
+def _is_ray_reference(value: Any) -> bool:
     return type(value).__name__ == "ObjectRef" and type(value).__module__.partition(".")[0] == "ray"
 
 
@@ -163,8 +169,8 @@ def dump(writer: Writer) -> bytes:
     """cloudpickle of the writer's values. SpecError points at those that cannot be pickled, and names what in them cannot."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
-    if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _of_a_store(value)]:
-        raise SpecError([(at, _OF_A_STORE) for at in references])
+    if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _is_ray_reference(value)]:
+        raise SpecError([(at, _RAY_REFERENCE) for at in references])
     try:
         return bytes(cloudpickle.dumps(writer.values))
     except Exception as whole:
@@ -175,9 +181,9 @@ def dump(writer: Writer) -> bytes:
             except Exception as error:
                 because = f" because of {', '.join(found)}" if (found := culprits(value)) else ""
                 name = getattr(value, "__qualname__", None) or show(value)
-                what = f"{name} cannot be sent to other processes{because}"
+                what = f"{name} cannot be pickled for other processes{because}"
                 errors.append((pointer, f"{what}: {type(error).__name__}: {error}"))
-        raise SpecError(errors or f"cannot be sent to other processes: {whole}", "/space") from whole
+        raise SpecError(errors or f"cannot be pickled for other processes: {whole}", "/space") from whole
 
 
 def load(blob: bytes | None, pointer: str) -> list[Any] | None:
@@ -187,7 +193,7 @@ def load(blob: bytes | None, pointer: str) -> list[Any] | None:
 
     try:
         values = pickle.loads(blob)
-    except Exception as error:  # unpickling runs code of others, which may raise anything
+    except Exception as error:  # unpickling runs foreign code, which may raise anything
         raise SpecError(f"the Python objects of this space cannot be loaded: {error!r}", pointer) from error
     if not isinstance(values, list):
         raise SpecError("the Python objects of this space are damaged", pointer)

@@ -1,4 +1,4 @@
-"""A checked space as a tree."""
+"""The tree of a checked space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class List:
 @dataclass(frozen=True, slots=True)
 class Leaf:
     parameter: Parameter
-    branches: tuple[Node, ...] = ()  # of a choice: what each category becomes
+    branches: tuple[Node, ...] = ()  # for a choice: the tree of each category
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ Node = Const | Dict | List | Leaf | Function
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Stands for a Python object whose blob was not loaded: such a space can be looked at but not run."""
+    """Stands for a Python object whose blob was not loaded. Such a space can be displayed but not run."""
 
     index: int
     text: str
@@ -65,7 +65,7 @@ def has_leaf(node: Node) -> bool:
 
 
 def count(node: Node) -> int | None:
-    """How many different configurations a tree has; None: without bound."""
+    """Return the number of different configurations of a tree, or None if it is unlimited."""
     match node:
         case Const() | Function():
             return 1

@@ -1,8 +1,8 @@
-"""One dimension of a search space: its values, the way to and from the unit interval, and moves that stay inside.
+"""One dimension of a search space: its values, how they map to the unit interval, and moves that stay inside.
 
-Every value has a place in [0, 1). What is discrete owns an interval of it: an integer or a multiple of q the half-open
-cell [v - q/2, v + q/2) (in logarithms where the domain is logarithmic), a category an equal share. Drawing a value is
-thus drawing a uniform number, and `value(unit(v)) == v` for everything discrete.
+Every value has a place in [0, 1). A discrete value owns an interval of it: an integer or a multiple of q has the
+half-open cell [v - q/2, v + q/2) (on the logarithmic scale if the domain is logarithmic), and a category has an equal
+share. So drawing a value means drawing a uniform number, and `value(unit(v)) == v` for every discrete value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["float", "int", "normal", "choice"]
 
 _NORMAL = NormalDist()
 _NAMED = re.compile(r"<(?:function|class|built-in function) '?([\w.<>]+)'?>")
-_TAIL = 1e-15  # the unit interval of a normal ends here: 7.9 standard deviations
+_TAIL = 1e-15  # the unit interval of a normal ends at this probability: 7.9 standard deviations from the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +37,44 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter by its path, such as ``optimizer/lr``.
+    """A parameter of a space.
 
-    `lower` and `upper` are both inclusive and, with a `step`, multiples of it, whatever form the user wrote. A choice
-    of JSON scalars has the category itself as its value (`plain`); any other choice has the category's index.
+    Attributes:
+        path: such as ``optimizer/lr``.
+        kind: float, int, normal or choice.
+        type: the primitive as declared, such as "loguniform".
+        lower: the lowest value, inclusive.
+        upper: the highest value, inclusive, whatever form the user wrote.
+        log: True if values are drawn uniformly on the logarithmic scale.
+        step: 1 for integers, or q if it was given. Bounds are multiples of it.
+        mean: the mean of a normal.
+        sd: the standard deviation of a normal.
+        categories: of a choice; a category that is a space of its own is a `Branch`.
+        ordered: True if neighbouring categories are similar.
+        plain: True if the value of a choice is the category itself, a JSON scalar. Otherwise it is the category's
+            index.
+        grid: True for `grid_search`.
+        condition: (path, index) of the choice that makes this parameter active; None if it is always active.
     """
 
     path: str
     kind: Kind
-    type: str  # as declared: "loguniform"
+    type: str
     lower: float = -math.inf
     upper: float = math.inf
     log: bool = False
-    step: float | None = None  # 1 for integers, q where it was given
+    step: float | None = None
     mean: float = 0.0
     sd: float = 1.0
-    categories: tuple[Any, ...] = ()  # a `Branch` where the category is a space of its own
+    categories: tuple[Any, ...] = ()
     ordered: bool = False
     plain: bool = True
     grid: bool = False
-    condition: tuple[str, int] | None = None  # active only where this choice has this index
+    condition: tuple[str, int] | None = None
     _places: dict[tuple[Any, Any], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the scalars: True and 1 are different, 1 and 1.0 only where both are there."""
+        """Index the categories. True and 1 are different; 1 and 1.0 are different only if both are categories."""
         places: dict[tuple[Any, Any], int] = {}
         if self.plain:
             for i, category in enumerate(self.categories):
@@ -76,17 +90,17 @@ class Parameter:
 
     @property
     def labels(self) -> list[Any]:
-        """The categories to show: JSON scalars as they are, anything else in words."""
+        """Return the categories to display: JSON scalars as they are, anything else in words."""
         return list(self.categories) if self.plain else [_shown(category) for category in self.categories]
 
     def readable(self, value: Any) -> Any:
-        """A value to show: a choice's index becomes its label."""
+        """Return a value to display. The index of a category becomes its label."""
         if self.kind != "choice" or self.plain or not self.contains(value):
             return value
         return self.labels[self.index(value)]
 
     def describe(self) -> dict[str, Any]:
-        """What a page needs to draw an axis, as JSON; only what applies."""
+        """Return what a page needs to draw an axis, as JSON."""
         about: dict[str, Any] = {"path": self.path, "type": self.type, "kind": self.kind}
         match self.kind:
             case "choice":
@@ -101,7 +115,7 @@ class Parameter:
 
     @property
     def size(self) -> int | None:
-        """How many values there are; None where they are not counted (continuous, or a normal)."""
+        """Return the number of values, or None for a continuous or normal parameter."""
         if self.kind == "choice":
             return len(self.categories)
         if self.step is None or self.kind == "normal":
@@ -109,7 +123,7 @@ class Parameter:
         return round((self.upper - self.lower) / self.step) + 1
 
     def contains(self, value: Any) -> bool:
-        """Whether `value` is one that this parameter can have."""
+        """Return True if the parameter can have this value."""
         match self.kind:
             case "choice":
                 return self._find(value) is not None
@@ -123,7 +137,7 @@ class Parameter:
                 return self.step is None or abs(value - self._snap(value)) <= 1e-9 * max(self.step, abs(value))
 
     def normal_form(self, value: Any) -> Any:
-        """A contained value as `sample` would have written it: a plain int, float or category."""
+        """Return a contained value as `sample` would have written it: a plain int, float or category."""
         match self.kind:
             case "choice":
                 index = self.index(value)
@@ -134,18 +148,22 @@ class Parameter:
                 return float(value) if self.step is None else self._snap(float(value))
 
     def index(self, value: Any) -> int:
-        """The index of a choice's value; ValueError where it has none such."""
+        """Return the index of a choice's value.
+
+        Raises:
+            ValueError: the value is not one of the categories.
+        """
         found = self._find(value)
         if found is None:
-            raise ValueError(f"{value!r} is none of {self.path}'s categories")
+            raise ValueError(f"{value!r} is not one of {self.path}'s categories")
         return found
 
     def at(self, index: int) -> Any:
-        """The value of a choice at this index."""
+        """Return the value of a choice at this index."""
         return self.categories[index] if self.plain else index
 
     def clip(self, value: Any) -> Any:
-        """The nearest value of the domain to a number. A choice's value must be one already."""
+        """Return the value of the domain that is nearest to a number. The value of a choice must be valid already."""
         if self.kind == "choice":
             return self.normal_form(value)
         number = float(value)
@@ -158,26 +176,16 @@ class Parameter:
             number = min(max(number, self.lower), self.upper)
         return number if self.step is None else self._snap(number)
 
-    def neighbours(self, value: Any) -> list[Any]:
-        """The values one step away: at most two where there is an order, every other category where there is none."""
-        if self.kind == "choice":
-            at = self.index(value)
-            near = (at - 1, at + 1) if self.ordered else range(len(self.categories))
-            return [self.at(i) for i in near if i != at and 0 <= i < len(self.categories)]
-        if self.step is None:
-            return []
-        around = [self.clip(value - self.step), self.clip(value + self.step)]
-        return [v for v in around if v != value]
-
     def resample(self, rng: random.Random) -> Any:
+        """Return a value drawn from the parameter's distribution."""
         return self.value(rng.random())
 
     def perturb(self, value: Any, factor: float) -> Any:
-        """`value` times `factor`, inside the domain.
+        """Return `value` times `factor`, inside the domain.
 
-        What is discrete moves by one step at least, so that 2 × 1.2 is 3 and not 2 for ever; an ordered choice moves to
-        its neighbour, upwards for a factor above 1; at the edge both stay. An unordered choice has no such move and
-        stays as it is.
+        A discrete value moves by at least one step, so 2 × 1.2 is 3 and does not stay 2. An ordered choice moves to
+        its neighbour, upwards for a factor above 1. At the edge of the domain both stay. An unordered choice always
+        stays.
         """
         if factor == 1:
             return self.clip(value)
@@ -193,7 +201,7 @@ class Parameter:
         return moved
 
     def unit(self, value: Any) -> float:
-        """The place of a value in [0, 1]: the middle of its cell where it is discrete."""
+        """Return the place of a value in [0, 1]. For a discrete value it is the middle of its cell."""
         match self.kind:
             case "choice":
                 return (self.index(value) + 0.5) / len(self.categories)
@@ -205,7 +213,7 @@ class Parameter:
                 return min(max((place - low) / (high - low), 0.0), 1.0)
 
     def value(self, unit: float) -> Any:
-        """The value at a place in [0, 1]."""
+        """Return the value at a place in [0, 1]."""
         unit = min(max(unit, 0.0), 1.0)
         match self.kind:
             case "choice":
@@ -227,7 +235,7 @@ class Parameter:
             return None
 
     def _snap(self, number: float) -> Any:
-        """The nearest multiple of the step that lies inside, without the dust of binary fractions: 0.3, not 3 * 0.1."""
+        """Return the nearest multiple of the step that lies inside, as a clean decimal: 0.3, not 3 * 0.1."""
         assert self.step is not None
         if self.kind == "int":
             step = int(self.step)
@@ -238,13 +246,13 @@ class Parameter:
 
 
 def multiple_of(step: float, count: int) -> float:
-    """`count` times `step` as a decimal, so that 3 times 0.1 is 0.3."""
+    """Return `count` times `step`, computed in decimals, so that 3 times 0.1 is 0.3."""
     return float(Decimal(repr(float(step))) * count)
 
 
 @lru_cache(maxsize=4096)
 def _edges(lower: float, upper: float, step: float | None, log: bool) -> tuple[float, float]:
-    """The ends of the whole interval, half a step outside the bounds where there are steps."""
+    """Return the ends of the whole interval. With a step, they are half a step outside the bounds."""
     half = (step or 0.0) / 2
     low, high = lower - half, upper + half
     return (math.log(low), math.log(high)) if log else (low, high)

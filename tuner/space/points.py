@@ -1,4 +1,4 @@
-"""Checking a point that a user gave."""
+"""Check a point that a user gave."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tuner.space.words import escape, show
 
 
 class Checker:
+    """Collects the flat params of a point, and all errors in it."""
+
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self.parameters = parameters
         self.errors: list[tuple[str, str]] = []
@@ -24,7 +26,7 @@ class Checker:
                 self.parameter(parameter, branches, value, pointer)
             case Dict(items):
                 if not isinstance(value, Mapping):
-                    self.errors.append((pointer, f"expected a dict, not {show(value)}"))
+                    self.errors.append((pointer, f"expected a dict, got {show(value)}"))
                     return
                 for key, item in value.items():
                     where = f"{pointer}/{escape(key)}"
@@ -42,9 +44,9 @@ class Checker:
                     self.node(part, item, f"{pointer}/{i}")
             case Const(constant):
                 if not same(constant, value):
-                    self.errors.append((pointer, f"this is a constant in the search space, {constant!r}"))
+                    self.errors.append((pointer, f"this is the constant {constant!r} in the search space"))
             case Function():
-                self.errors.append((pointer, "this is computed by sample_from and cannot be given"))
+                self.errors.append((pointer, "this is computed by sample_from and cannot be given a value"))
 
     def parameter(self, p: Parameter, branches: tuple[Node, ...] | None, value: Any, pointer: str) -> None:
         if p.kind == "choice" and not p.plain:
@@ -79,15 +81,16 @@ class Checker:
                 continue
             parent, index = condition
             if parent not in self.found:
-                message = f"{path} is in force only where {parent} has index {index}: give {parent} too"
+                message = f"{path} is active only if {parent} has index {index}: give {parent} too"
             elif self.parameters[parent].index(self.found[parent]) != index:
-                message = f"{path} is in force only where {parent} has index {index}"
+                message = f"{path} is active only if {parent} has index {index}"
             else:
                 continue
             self.errors.append((f"{pointer}/{escape(path)}", message))
 
 
 def describe(p: Parameter) -> str:
+    """Return the domain of a parameter, in words."""
     if p.kind == "choice":
         return f"{p.path}: one of {list(p.categories)!r}"
     if p.kind == "normal":

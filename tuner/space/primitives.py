@@ -1,4 +1,4 @@
-"""The primitives, under Ray Tune's names and with its bounds."""
+"""The primitives of a space, with Ray Tune's names and bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.space.values import listed
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Domain:
-    """What the primitives return: a type and its options, checked when a `Space` is built from it."""
+    """A primitive: a type and its options. They are checked when a `Space` is built from it."""
 
     type: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -21,74 +21,79 @@ class Domain:
 
 
 def uniform(lower: float, upper: float) -> Domain:
-    """A float, uniformly in [lower, upper]."""
+    """Return the domain of floats in [lower, upper], drawn uniformly."""
     return Domain("uniform", {"lower": lower, "upper": upper})
 
 
 def loguniform(lower: float, upper: float) -> Domain:
-    """A float in [lower, upper], uniform in its logarithm; both bounds are positive."""
+    """Return the domain of floats in [lower, upper], drawn uniformly on the logarithmic scale. Both bounds are positive."""
     return Domain("loguniform", {"lower": lower, "upper": upper})
 
 
 def quniform(lower: float, upper: float, q: float) -> Domain:
-    """A multiple of q in [lower, upper], all equally likely; the bounds are multiples of q."""
+    """Return the domain of multiples of q in [lower, upper], all equally likely. The bounds are multiples of q."""
     return Domain("quniform", {"lower": lower, "upper": upper, "q": q})
 
 
 def qloguniform(lower: float, upper: float, q: float) -> Domain:
-    """A multiple of q in [lower, upper], uniform in its logarithm; the bounds are multiples of q."""
+    """Return the domain of multiples of q in [lower, upper], drawn uniformly on the logarithmic scale.
+
+    The bounds are multiples of q.
+    """
     return Domain("qloguniform", {"lower": lower, "upper": upper, "q": q})
 
 
 def randint(lower: int, upper: int) -> Domain:
-    """An integer from lower to upper - 1, as in Ray Tune and numpy."""
+    """Return the domain of integers from lower to upper - 1, as in Ray Tune and numpy."""
     return Domain("randint", {"lower": lower, "upper": upper})
 
 
 def lograndint(lower: int, upper: int) -> Domain:
-    """An integer from lower to upper - 1, uniform in its logarithm."""
+    """Return the domain of integers from lower to upper - 1, drawn uniformly on the logarithmic scale."""
     return Domain("lograndint", {"lower": lower, "upper": upper})
 
 
 def qrandint(lower: int, upper: int, q: int = 1) -> Domain:
-    """A multiple of q from lower to upper, upper included, except for q = 1, where it is not (as in Ray Tune)."""
+    """Return the domain of multiples of q from lower to upper, inclusive. With q = 1, upper is excluded, as in Ray Tune."""
     return Domain("qrandint", {"lower": lower, "upper": upper, "q": q})
 
 
 def qlograndint(lower: int, upper: int, q: int) -> Domain:
-    """A multiple of q from lower to upper (as in `qrandint`), uniform in its logarithm."""
+    """Return the domain of `qrandint`, drawn uniformly on the logarithmic scale."""
     return Domain("qlograndint", {"lower": lower, "upper": upper, "q": q})
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
-    """A float, normally distributed."""
+    """Return the domain of normally distributed floats."""
     return Domain("randn", {"mean": mean, "sd": sd})
 
 
 def qrandn(mean: float, sd: float, q: float) -> Domain:
-    """A normally distributed float, rounded to a multiple of q."""
+    """Return the domain of normally distributed floats, rounded to multiples of q."""
     return Domain("qrandn", {"mean": mean, "sd": sd, "q": q})
 
 
 def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
-    """One of the categories, which may be spaces of their own.
+    """Return the domain of a set of categories, which may be spaces of their own.
 
-    `ordered` says that neighbours in the list are alike, which PBT and models make use of; unless told it is taken to
-    be so where all categories are numbers in ascending order.
+    Args:
+        categories: at least one.
+        ordered: True if neighbouring categories are similar. PBT and models use that. None: True if all categories are
+            numbers in ascending order.
     """
     return Domain("choice", {"categories": listed(categories)} | ({} if ordered is None else {"ordered": ordered}))
 
 
 def grid_search(values: Iterable[Any]) -> Domain:
-    """Every one of the values: each combination of a space's grids is run `num_samples` times."""
+    """Return a grid parameter. Every combination of a space's grids is run `num_samples` times."""
     return Domain("grid_search", {"values": listed(values)})
 
 
 def sample_from(func: Callable[..., Any]) -> Domain:
-    """A value computed from the rest of the configuration.
+    """Return a parameter that is computed from the rest of the configuration.
 
-    `func` takes nothing or the configuration, a dict whose keys are attributes too (``spec.config.width`` works as in
-    Ray Tune). `random` and `numpy.random` are seeded for each trial while it runs, so that it gives the same again.
+    `func` takes nothing, or the configuration: a dict whose keys are attributes too (``spec.config.width`` works as in
+    Ray Tune). `random` and `numpy.random` are seeded for each trial while it runs, so it returns the same value again.
     """
     return Domain("sample_from", {"func": func})
 
@@ -114,7 +119,11 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # type -> neede
 
 
 def domain_of(value: Any) -> Any:
-    """Ray Tune's objects and its ``{"grid_search": [...]}`` as our `Domain`, numpy's scalars as Python's."""
+    """Return our form of a value.
+
+    Ray Tune's objects and its ``{"grid_search": [...]}`` become a `Domain`, and numpy's scalars become Python's. Any other
+    value stays as it is.
+    """
     if isinstance(value, Domain):
         return value
     if isinstance(value, Mapping):

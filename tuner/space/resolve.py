@@ -1,4 +1,4 @@
-"""From flat params to the dict that the user's function gets."""
+"""Turn flat params into the configuration that the user's function gets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tuner.space.words import escape
 
 
 class Unresolved(Exception):
-    """A function of sample_from looked at a value that is not there yet."""
+    """A function of `sample_from` read a value that has not been computed yet."""
 
 
 class View(dict[str, Any]):
-    """The configuration as functions of `sample_from` see it: keys are attributes, and ``config`` is itself."""
+    """The configuration as functions of `sample_from` see it: keys are attributes, and ``config`` is the view itself."""
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
@@ -68,7 +68,7 @@ def resolve(node: Node, params: Mapping[str, Any]) -> Any:
 
 
 class Items(list[Any]):
-    """A list or tuple under way."""
+    """A list or tuple in a configuration that is not complete yet."""
 
     def __init__(self, items: Iterable[Any], make: type) -> None:
         super().__init__(items)
@@ -101,7 +101,7 @@ def thaw(value: Any) -> Any:
 
 
 def call(function: Function, config: Any, seed: int) -> Any:
-    """Calls it with `random` and `numpy.random` seeded, and puts their states back."""
+    """Call the function with `random` and `numpy.random` seeded, and restore their states afterwards."""
     if isinstance(function.func, Opaque):
         raise SpecError("this space was read without its Python objects", "/space")
     import numpy

@@ -1,4 +1,4 @@
-"""`Space`: a checked search space and what is done with it."""
+"""`Space`: a checked search space."""
 
 from __future__ import annotations
 
@@ -20,39 +20,50 @@ from tuner.space.words import escape, show
 
 
 class Space:
-    """A checked search space. Immutable.
+    """A checked search space. It is immutable.
 
-    `parameters` lists them in the order of declaration, a choice before the parameters of its branches.
+    `parameters` lists its parameters in the order of declaration. A choice comes before the parameters of its
+    branches.
     """
 
     def __init__(self, source: Mapping[str, Any], *, pointer: str = "/space") -> None:
-        """SpecError lists everything that is wrong, with pointers below `pointer`."""
+        """Check and compile a space.
+
+        Raises:
+            SpecError: lists everything that is wrong, with pointers below `pointer`.
+        """
         build = Builder()
         if not isinstance(source, Mapping):
-            raise SpecError(f"a search space is a dict of parameters, not {show(source)}", pointer)
+            raise SpecError(f"expected a search space, which is a dict of parameters, got {show(source)}", pointer)
         self._root = build.node(source, "", pointer, None, 0)
         if build.errors:
             raise SpecError(build.errors)
         self._source = source
         self.parameters: list[Parameter] = build.parameters
         self._by_path = {p.path: p for p in self.parameters}
-        self._functions = build.functions
 
     @classmethod
     def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:
-        """From a dict of primitives, of `ray.tune`'s objects of the same names, of constants and of such dicts."""
+        """Return the space of a dict.
+
+        Its values are primitives, Ray Tune's objects of the same names, constants, or such dicts.
+        """
         return cls(space, pointer=pointer)
 
     @classmethod
     def from_json(
         cls, data: Mapping[str, Any], blob: bytes | None = None, *, opaque: bool = False, pointer: str = "/space"
     ) -> Space:
-        """From the JSON form. `blob` holds the Python objects it refers to; it is unpickled, so it must be trusted.
+        """Return the space of a JSON form.
 
-        `opaque=True` reads a space with Python objects without them, to be looked at.
+        Args:
+            data: the JSON form.
+            blob: the pickled Python objects that the JSON form refers to. It is unpickled, so it must be trusted.
+            opaque: True to read a space without its Python objects, for display.
+            pointer: where the space is in the spec, for error messages.
         """
         if not isinstance(data, Mapping):
-            raise SpecError(f"a search space is an object of parameters, not {show(data)}", pointer)
+            raise SpecError(f"expected a search space, which is an object of parameters, got {show(data)}", pointer)
         reader = Reader(load(blob, pointer), opaque)
         source = {str(key): reader.value(value, f"{pointer}/{escape(key)}", 1) for key, value in data.items()}
         if reader.errors:
@@ -60,12 +71,14 @@ class Space:
         return cls(source, pointer=pointer)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
         return Writer().mapping(self._source, "")
 
     def blob(self) -> bytes | None:
-        """cloudpickle of the Python objects that the JSON form refers to; None where there are none.
+        """Return the Python objects that the JSON form refers to, pickled by cloudpickle, or None if there are none.
 
-        SpecError names the parameters whose objects or functions cannot be pickled, and what in them cannot.
+        Raises:
+            SpecError: names the parameters whose objects cannot be pickled, and what in them cannot.
         """
         writer = Writer()
         writer.mapping(self._source, "/space")
@@ -88,7 +101,7 @@ class Space:
         return f"Space({self._source!r})"
 
     def active(self, params: Mapping[str, Any]) -> list[bool]:
-        """For each of `parameters` whether it is in force under the choices made in `params`."""
+        """Return, for each of `parameters`, True if it is active under the choices made in `params`."""
         on: dict[str, bool] = {}
         for p in self.parameters:
             on[p.path] = p.condition is None or (
@@ -99,17 +112,17 @@ class Space:
         return list(on.values())
 
     def sample(self, rng: random.Random, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Flat params drawn at random; those in `given` are kept as they are, as far as they are active."""
+        """Return flat params drawn at random. Active parameters in `given` keep their values."""
         given = given or {}
         return self._fill(lambda p: p.normal_form(given[p.path]) if p.path in given else p.resample(rng))
 
     def to_unit(self, params: Mapping[str, Any]) -> list[float]:
-        """A point of the unit cube, one coordinate per parameter; 0.5 for those that are not active."""
+        """Return the point of the unit cube, one coordinate per parameter. An inactive parameter has 0.5."""
         on = self.active(params)
         return [p.unit(params[p.path]) if yes else 0.5 for p, yes in zip(self.parameters, on, strict=True)]
 
     def from_unit(self, unit: Sequence[float]) -> dict[str, Any]:
-        """Flat params at a point of the unit cube; coordinates of parameters that are not active are not looked at."""
+        """Return the flat params at a point of the unit cube. Coordinates of inactive parameters are ignored."""
         place = dict(zip(self._by_path, unit, strict=True))
         return self._fill(lambda p: p.value(place[p.path]))
 
@@ -124,10 +137,12 @@ class Space:
         return params
 
     def config(self, params: Mapping[str, Any], seed: int = 0, number: int = 0) -> dict[str, Any]:
-        """What the user's function gets: nested, with constants and `sample_from` filled in.
+        """Return the configuration that the user's function gets: nested, with constants and the values of `sample_from`.
 
-        The functions of `sample_from` draw from generators keyed by (seed, number, path). SpecError where params are
-        missing.
+        Functions of `sample_from` draw from generators keyed by (seed, number, path).
+
+        Raises:
+            SpecError: params are missing, or a function of `sample_from` failed.
         """
         root = resolve(self._root, params)
         pending = dict(pending_functions(root, ()))
@@ -143,18 +158,21 @@ class Space:
                 done += 1
             if not done:
                 names = ", ".join(sorted(f.path for f in pending.values()))
-                raise SpecError(f"these functions of sample_from wait for each other: {names}", "/space")
+                raise SpecError(f"these functions of sample_from depend on each other: {names}", "/space")
         return thaw(root)  # type: ignore[no-any-return]
 
     def check(self, point: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
-        """A point that a user gave, nested as a config or flat, as flat params; it may leave parameters out.
+        """Return a point that a user gave as flat params. It may leave parameters out.
 
-        What is complete as flat params (those of another trial) is read as such. Otherwise a choice's value is read as a
-        category where it fits one, and as an index where it does not. SpecError lists what is unknown, outside its
-        domain, or given for a branch that is not taken.
+        The point may be nested like a configuration, or flat. If it is complete and valid as flat params, such as
+        those of another trial, it is read as such. Otherwise the value of a choice is read as a category if it equals
+        one, and else as an index.
+
+        Raises:
+            SpecError: lists values that are unknown, outside their domain, or of a branch that is not chosen.
         """
         if not isinstance(point, Mapping):
-            raise SpecError(f"a point is a dict of values, not {show(point)}", pointer)
+            raise SpecError(f"expected a point, which is a dict of values, got {show(point)}", pointer)
         if self._is_flat(point):
             return {p.path: p.normal_form(point[p.path]) for p in self.parameters if p.path in point}
         checker = Checker(self._by_path)
@@ -173,7 +191,7 @@ class Space:
         return {p.path: checker.found[p.path] for p in self.parameters if p.path in checker.found}
 
     def _is_flat(self, point: Mapping[str, Any]) -> bool:
-        """Whether it has a value for each active parameter, each in its domain, and nothing else."""
+        """Return True if the point has a valid value for each active parameter, and nothing else."""
         needed: list[str] = []
         chosen: dict[str, int] = {}
         for p in self.parameters:
@@ -187,12 +205,14 @@ class Space:
 
     @property
     def has_grid(self) -> bool:
+        """Return True if a parameter is a `grid_search`."""
         return any(p.grid for p in self.parameters)
 
     def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
-        """Every combination of the grids (and, if told so, of the choices), as flat params without the rest.
+        """Return every combination of the grids (and of the choices, if `choices`) as flat params without other parameters.
 
-        The first declared varies slowest. One empty combination where there is nothing to enumerate; at most `limit`.
+        The parameter declared first varies slowest. If there is no grid, there is one empty combination. At most
+        `limit` combinations are returned.
         """
         return list(itertools.islice(self._combinations(0, {}, {}, choices), limit))
 
@@ -210,14 +230,14 @@ class Space:
         yield params
 
     def readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return flat params to show to people: if a choice's value is an index, the label of what it stands for."""
+        """Return flat params to display: the index of a category is replaced by its label."""
         known = self._by_path
         return {path: known[path].readable(value) if path in known else value for path, value in params.items()}
 
     def labels(self) -> dict[str, list[Any]]:
-        """Return the labels of the categories of each choice whose values are indices, by path."""
+        """Return the labels of the categories, by path, for each choice whose value is an index."""
         return {p.path: p.labels for p in self.parameters if p.kind == "choice" and not p.plain}
 
     def cardinality(self) -> int | None:
-        """How many different params there are; None where that has no bound."""
+        """Return the number of different params, or None if it is unlimited."""
         return count(self._root)

@@ -1,4 +1,4 @@
-"""What is a number, a scalar, a JSON value."""
+"""Tell numbers, scalars and JSON values apart."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 
 def listed(values: Any) -> Any:
-    """A list that may be gone over twice; what is no series of values is left for the check to refuse."""
+    """Return a list of the values, so that they can be read twice. Anything that is not a series of values stays as it is."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         return values
     return list(values)
 
 
 def is_scalar(value: Any) -> bool:
+    """Return True for a JSON scalar."""
     if value is None or type(value) in (str, bool, int):
         return True
     return isinstance(value, float) and math.isfinite(value)
 
 
 def plain_value(value: Any) -> Any:
-    """A float of a subclass, such as numpy's, as a plain one."""
+    """Return a float of a subclass, such as numpy's, as a plain float."""
     return float(value) if isinstance(value, float) else value
 
 
 def is_number(value: Any) -> bool:
-    """A finite real number, True and False not counted."""
+    """Return True for a finite real number other than True and False."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -38,11 +39,12 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """A number without a fraction: 3 and 3.0."""
+    """Return True for a number without a fraction: 3 and 3.0."""
     return is_number(value) and (isinstance(value, Integral) or float(value).is_integer())
 
 
 def same(a: Any, b: Any) -> bool:
+    """Return True if both are equal and neither is a bool that stands for a number."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if a is b:
@@ -54,6 +56,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def is_json(value: Any) -> bool:
+    """Return True if the value can be written as JSON."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""How errors about a space are worded."""
+"""How errors show values and paths."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 
 def show(value: Any) -> str:
+    """Return a value with its type, shortened, as in ``str 'adam'``."""
     if value is None:
         return "nothing"
     text = repr(value)
@@ -13,8 +14,10 @@ def show(value: Any) -> str:
 
 
 def escape(key: Any) -> str:
+    """Return a key as a part of a JSON pointer (RFC 6901)."""
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def join(path: str, key: str) -> str:
+    """Return the path of a key below another path."""
     return f"{path}/{escape(key)}" if path else escape(key)

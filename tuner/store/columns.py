@@ -1,7 +1,7 @@
-"""Trials of one experiment sorted and filtered by any column, among them parameters and metrics by name.
+"""Sort and filter the trials of one experiment by any column, including parameters and metrics by name.
 
-What JSON text holds, no index can sort. So the columns that somebody sorts or filters by are kept in memory, and brought up to
-date from the log: only the trials that newer entries name are read again.
+No index can sort what is inside JSON text. So the columns by which trials were sorted or filtered are kept in memory and
+updated from the log: only the trials that newer entries name are read again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """`name` is one of NAMES, ``params.NAME`` or ``last.NAME`` (a metric's newest value)."""
+    """A condition. `name` is one of NAMES, ``params.NAME`` or ``last.NAME`` (the newest value of a metric)."""
 
     name: str
     operator: Operator
@@ -54,7 +54,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """From ``best_value>=0.5``, ``state=running`` or ``params.optimizer/lr<0.01``."""
+        """Parse ``best_value>=0.5``, ``state=running`` or ``params.optimizer/lr<0.01``."""
         found = [(text.find(op), -len(op), op) for op in OPERATORS if op in text]
         if not found or min(found)[0] < 1:
             raise SpecError(f"expected NAME OPERATOR VALUE with one of {' '.join(OPERATORS)}, got {text!r}", "/where")
@@ -72,7 +72,7 @@ def check_name(name: str, pointer: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values of one column as numbers that sort as the values do, NaN where there is none.
+    """The values of one column as numbers that sort as the values do. NaN stands for no value.
 
     words: the text that each number stands for; None if the values are numbers.
     """
@@ -91,7 +91,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """The number of a value, or one between those of its neighbours."""
+        """Return the number of a value, or one between those of its neighbours."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))
@@ -106,7 +106,7 @@ class Column:
     def fits(self, condition: Filter) -> NDArray[np.bool_]:
         if condition.operator == "~":
             if self.words is None:
-                raise SpecError(f"{condition.name} is a number; ~ looks for a part of a text", "/where")
+                raise SpecError(f"{condition.name} is a number; ~ searches for a part of a text", "/where")
             inside = np.char.find(np.char.lower(self.words), condition.value.lower()) >= 0
             return np.isin(self.keys, np.flatnonzero(inside))
         try:
@@ -135,7 +135,7 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Bring what is kept up to the end of the log, and read the groups of these columns if they are not kept yet."""
+        """Update what is kept to the end of the log, and read the groups of these columns if they are not kept yet."""
         last = int(cursor.value("SELECT last_event_seq FROM experiment WHERE id = ?", (self._experiment,)) or 0)
         if last != self._seq:
             self._columns.clear()
@@ -153,7 +153,7 @@ class Columns:
             self._read(cursor, group, None)
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
-        """The numbers of the trials that newer log entries name; None for all of them."""
+        """Return the numbers of the trials that newer log entries name, or None for all trials."""
         if not self._seq or last - self._seq > READ_ALL_FROM:
             return None
         span = (self._experiment, self._seq, last)
@@ -194,7 +194,10 @@ class Columns:
         return self.column("number").keys.astype(np.int64)
 
     def order(self, sort: str) -> NDArray[np.intp]:
-        """Positions by this column, descending with a minus before it; equal ones by number, those without a value last."""
+        """Return positions ordered by this column, with a minus for descending order.
+
+        Equal trials are ordered by number. Trials without a value come last.
+        """
         found = self._orders.get(sort)
         if found is None:
             keys = self.column(sort.removeprefix("-")).keys
@@ -209,14 +212,14 @@ def _group(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Booleans as text, as JSON writes them; what is not finite has no place in an order."""
+    """Return booleans as text, as JSON writes them, and None for a value that is not finite."""
     if isinstance(value, bool):
         return dumps(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Sorter:
-    """Keeps the columns of the experiments that were asked for last. For one process; may be used from any thread."""
+    """Keeps the columns of the experiments that were asked for most recently. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -225,7 +228,7 @@ class Sorter:
     def page(
         self, cursor: Cursor, experiment: int, sort: str, where: Sequence[Filter], size: int, token: str | None
     ) -> tuple[list[int], str | None, int]:
-        """(numbers of the trials of a page, token of the next one, how many fit altogether)."""
+        """Return (numbers of the trials on the page, token of the next page, how many trials match altogether)."""
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
@@ -260,7 +263,7 @@ class Sorter:
 def _behind(
     column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
 ) -> NDArray[np.bool_]:
-    """Which of the ordered positions come after the last one of the page before."""
+    """Return which of the ordered positions come after the last one of the previous page."""
     value, number = last
     keys, after = column.keys[order], numbers[order] > number
     nothing = np.isnan(keys)

@@ -1,4 +1,4 @@
-"""Engines: the settings that SQLite and PostgreSQL need, and the errors that may pass by themselves."""
+"""Engines with the settings that SQLite and PostgreSQL need, and the errors that may pass by themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tuner.errors import Retryable, StoreError
 
 Synchronous = Literal["NORMAL", "FULL"]
 
-#: WAL shares memory between processes through the file system, which these do not do between machines
+#: WAL shares memory between processes through the file system; these file systems do not support that between machines
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ncpfs"}
     | {"orangefs", "pvfs2", "davfs", "davfs2"}
@@ -34,11 +34,11 @@ _SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):\S*(?=@)|(?<=[?&])([^=&]*(?:passwor
 
 
 class StoreUnavailable(StoreError, Retryable):
-    """The database is locked or out of reach just now; nothing was written, and the same call may work later."""
+    """The database is locked or unreachable. Nothing was written; the same call may work later."""
 
 
 def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
-    """An engine with this project's settings. StoreError where the URL cannot work."""
+    """Return an engine with this project's settings. Raise StoreError if the URL cannot work."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -55,13 +55,13 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL as it may be printed and logged: with *** in the place of its password."""
+    """Return the URL as it may be printed and logged: with *** instead of its password."""
     return _SECRETS.sub(lambda found: f"{found[1]}:***" if found[1] is not None else f"{found[2]}=***", url)
 
 
 def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     if not url.database or url.database == ":memory:":
-        raise StoreError("an SQLite database must be a file: the driver and the API are processes of their own")
+        raise StoreError("an SQLite database must be a file, because the driver and the API are separate processes")
     path = Path(url.database).expanduser().absolute()
     refuse_network_disk(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # else sqlite3 begins transactions when it thinks best
+        connection.isolation_level = None  # otherwise sqlite3 begins transactions by itself
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         _write_ahead(cursor)
@@ -89,7 +89,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn the write-ahead log on. Only the first process has to, and SQLite does not wait for that as for other locks."""
+    """Turn the write-ahead log on. Only the first process must; SQLite does not wait for it as for other locks."""
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
@@ -111,7 +111,7 @@ def _postgresql(url: URL) -> Engine:
 
 
 def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
-    """StoreError where `path` is on a file system that several machines share."""
+    """Raise StoreError if `path` is on a file system that several machines share."""
     kind, where = file_system(path, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
@@ -121,7 +121,7 @@ def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
 
 
 def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
-    """(type, mount point) of the file system that holds `path`; ("", "") where the machine does not say."""
+    """Return (type, mount point) of the file system of `path`, or ("", "") if the machine does not tell."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -140,7 +140,7 @@ def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
 
 @contextmanager
 def translated(backend: str) -> Iterator[None]:
-    """Errors of the database's driver come out as StoreError; `StoreUnavailable` where a repeat may help."""
+    """Turn errors of the database's driver into StoreError, or StoreUnavailable if a repeated call may work."""
     try:
         yield
     except DBAPIError as error:

@@ -1,7 +1,7 @@
-"""Curves at the resolution of a screen: from buckets where there are many points, from the points where there are few.
+"""Read curves at the resolution of a screen: from buckets if there are many points, else from the points.
 
-What comes out are points that were reported. Of every `width` reports the lowest and the highest stay, and of every segment
-the first and the last, so no spike is lost; the same log gives the same curve.
+All points that are returned were reported. Of every `width` reports the lowest and the highest stay, and of every segment the
+first and the last, so no spike is lost. The same log always gives the same curve.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
   (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
 FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
 ORDER BY t.number, s.ordinal"""
-# A range has one lower bound: of two, SQLite looks only one up in the index and checks the other row by row.
+# A range has one lower bound. Given two, SQLite finds only one in the index and checks the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no > {from_} AND p.report_no <= w.hi"""
@@ -53,15 +53,16 @@ _BEHIND_ROWS = """{greatest}(w.lo - 1, COALESCE((SELECT b.last_no FROM metric_bu
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
 WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= {from_} AND b.chunk <= (w.hi - 1) / ?"""
-# What the level above has already is left out.
+# Leave out what the level above has already.
 _BEHIND_ABOVE = """{greatest}((w.lo - 1) / ?, 8 * COALESCE((SELECT u.chunk + 1 FROM metric_bucket u
   WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ? ORDER BY u.chunk DESC LIMIT 1), 0))"""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of the curves that is asked for, on the axis `x`: a training_iteration ("step"), the training code's own
-    count ("user_step"), or seconds since `begin` ("time").
+    """The part of the curves that is wanted, on the axis `x`.
+
+    x: "step" (training_iteration), "user_step" (the step that the training code reported), or "time" (seconds since `begin`).
     """
 
     x: Literal["step", "user_step", "time"]
@@ -73,7 +74,10 @@ class Span:
 def read(
     cursor: Cursor, experiment: int, metric: str, span: Span, points: int, trials: Sequence[int] | None = None
 ) -> Curves:
-    """The curves of these trials, by default of all. The longest has about `points` points, the others proportionally fewer."""
+    """Return the curves of these trials, by default of all.
+
+    The longest curve has about `points` points, the others proportionally fewer.
+    """
     key = cursor.value("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if key is None:
         return Curves(width=1, curves=())
@@ -91,8 +95,9 @@ def read(
 def best_so_far(
     cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
 ) -> tuple[list[float], list[float]]:
-    """(seconds since `begin`, best value by then) of each improvement: as the writer kept them where the metric is an objective
-    with this mode, else at the resolution of the buckets.
+    """Return (seconds since `begin`, best value by then) of each improvement.
+
+    For an objective and its own mode, the writer has stored them. For others they have the resolution of the buckets.
     """
     found = cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
     if not found:
@@ -115,7 +120,7 @@ def best_so_far(
 
 
 def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
-    """(number, state, best value, segment id, ordinal, cause, start_step, newest report_no) of the segments with points."""
+    """Return (number, state, best value, segment id, ordinal, cause, start_step, newest report_no) by segment."""
     if trials is None:
         return [row for row in cursor.rows(_OWNERS.format(chosen=""), (key, experiment)) if row[-1] is not None]
     if cursor.backend == "sqlite":
@@ -127,14 +132,14 @@ def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | N
 
 
 def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict[int, tuple[int, int]]:
-    """Segment id -> the first and the last report_no of the part of it that lies in the span."""
+    """Return segment id -> the first and the last report_no of the part that is in the span."""
     whole = {row[3]: (1, row[7]) for row in owners}
     if (span.low is None and span.high is None) or span.x == "user_step":
         return whole
     low = -np.inf if span.low is None else span.low
     high = np.inf if span.high is None else span.high
     if span.x == "step":
-        # One report more on either side, so that lines reach the edge of what is shown.
+        # Add a report on either side, so that lines reach the edge of the picture.
         starts = {row[3]: row[6] for row in owners}
         parts = {s: (max(low - starts[s] - 1, 1), min(high - starts[s] + 1, hi)) for s, (_, hi) in whole.items()}
         return {s: (int(np.ceil(lo)), int(hi)) for s, (lo, hi) in parts.items() if np.ceil(lo) <= hi}
@@ -144,8 +149,9 @@ def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict
 def _in_time(
     cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], low: float, high: float
 ) -> dict[int, tuple[int, int]]:
-    """Find the reports between two times, and a few more at both ends: in coarse buckets first, in finer ones as the part
-    gets smaller.
+    """Find the reports between two times, and a few more at both ends.
+
+    The search begins in coarse buckets and goes on in finer ones as the part gets smaller.
     """
     found = dict(whole)
     for level in range(MAX_LEVEL, -1, -1):
@@ -165,17 +171,20 @@ def _in_time(
 
 
 def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
-    """How far the wanted parts reach, in reports."""
+    """Return the length of the wanted parts, in reports."""
     parts = [(row[6] + wanted[row[3]][0], row[6] + wanted[row[3]][1]) for row in owners if row[3] in wanted]
     return max(end for _, end in parts) - min(begin for begin, _ in parts) + 1 if parts else 0
 
 
 def _resolution(steps: int, total: int, points: int) -> tuple[int, int]:
-    """(reports of which the lowest and the highest are drawn, level of the buckets to read; 0 is the points themselves)."""
+    """Return (reports of which the lowest and the highest are drawn, level of the buckets to read).
+
+    Level 0 is the points themselves.
+    """
     width = 1 if steps <= points else -(-steps // max((points - 2) // 2, 1))
     width = max(width, -(-2 * total // MAX_POINTS) if total > MAX_POINTS else 1)
     level = 0
-    # Some buckets a group, so that the width need not be rounded up by much.
+    # A group has several buckets, so that the width is not rounded up by much.
     while 4 * pyramid.reports_per_bucket(level + 1) <= width or _too_many(total, level):
         level += 1
     size = pyramid.reports_per_bucket(level)
@@ -189,8 +198,9 @@ def _too_many(total: int, level: int) -> bool:
 def _records(
     cursor: Cursor, key: int, wanted: Mapping[int, tuple[int, int]], level: int
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The buckets (R,) of the wanted parts and the segment (R,) of each, in order. What no bucket of this level has comes from
-    lower levels, and at last from the points.
+    """Return the buckets (R,) of the wanted parts and the segment (R,) of each, in order.
+
+    Reports that no bucket of this level covers come from lower levels, and finally from the points.
     """
     found, owners = [], []
     table, parameters = _as_table(cursor, wanted)
@@ -230,7 +240,7 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """A bucket of its own for every point."""
+    """Return a bucket for each point."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records
@@ -249,7 +259,7 @@ def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
 def _drawn(
     records: NDArray[Any], segments: NDArray[np.int64], width: int, span: Span
 ) -> dict[int, tuple[list[float], list[float | None]]]:
-    """Segment id -> the points (x, y) that are drawn of it, in order."""
+    """Return segment id -> the points (x, y) to draw, in order."""
     if not len(records):
         return {}
     group = (records["first_no"].astype(np.int64) - 1) // width
@@ -262,7 +272,7 @@ def _drawn(
         _points(records, segments, last, "last", span),
         _points(records, segments, _extreme(records["low_value"], finite, starts, np.minimum), "low", span),
         _points(records, segments, _extreme(records["high_value"], finite, starts, np.maximum), "high", span),
-        # Where a group has no finite value, a gap.
+        # A group without a finite value is a gap.
         _points(records, segments, starts[~np.logical_or.reduceat(finite, starts)], "first", span),
     ]
     owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
@@ -279,7 +289,7 @@ def _drawn(
 def _by_user_step(
     cursor: Cursor, key: int, drawn: Mapping[int, tuple[list[float], list[float | None]]], span: Span
 ) -> dict[int, tuple[list[float], list[float | None]]]:
-    """Put the steps that the training code passed in the place of report numbers; leave out reports without one."""
+    """Replace report numbers by the steps that the training code reported. Leave out reports without a step."""
     numbers = [(segment, int(number)) for segment, (x, _) in drawn.items() for number in x]
     steps: dict[tuple[int, int], int] = {}
     for at in range(0, len(numbers), MAX_LOOKUPS):
@@ -303,7 +313,7 @@ def _by_user_step(
 
 
 def _extreme(values: Floats, finite: NDArray[np.bool_], starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """The index of the earliest lowest (or highest) value of every group that has a finite one."""
+    """Return the index of the earliest lowest (or highest) value of every group that has a finite value."""
     worst = np.inf if pick is np.minimum else -np.inf
     comparable = np.where(finite, values, worst)
     sizes = np.diff(np.r_[starts, len(values)])
@@ -328,7 +338,7 @@ def _points(
 
 
 def _runs(values: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
-    """(begin, end) of each run of equal values."""
+    """Return (begin, end) of each run of equal values."""
     if not len(values):
         return []
     edges = np.flatnonzero(np.r_[True, np.diff(values) != 0, True])

@@ -1,4 +1,4 @@
-"""Log entries out of rows: what a restarted driver folds, and what the event stream sends."""
+"""Read log entries from rows: for the fold of a restarted driver, and for the event stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = Any
 
 
 def entries(connection: Connection, experiment_id: int, after: int = 0) -> Iterator[Entry]:
-    """The log behind `after`, in order, as the very values that were committed."""
+    """Yield the log after `after`, in order, as the values that were committed."""
     last = _last(connection, experiment_id)
     ordinals = _ordinals(connection, experiment_id)
     while after < last:
@@ -36,8 +36,8 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 
 
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
-    """At most `limit` log entries behind `after`, in order, as plain data."""
-    upto = min(after + limit, _last(connection, experiment_id))  # read first: what is up to it is there whole
+    """Return at most `limit` log entries after `after`, in order, as plain data."""
+    upto = min(after + limit, _last(connection, experiment_id))  # read first: entries up to it are complete
     items = [
         StreamItem(
             seq=row.event_seq,
@@ -109,10 +109,10 @@ def _decisions(connection: Connection, experiment_id: int, after: int, upto: int
 def _metrics(
     connection: Connection, experiment_id: int, after: int, upto: int
 ) -> dict[tuple[int, int], dict[str, float]]:
-    """(segment id, report_no) -> metrics, of the reports numbered after+1 to upto."""
+    """Return (segment id, report_no) -> metrics, of the reports with event_seq from after + 1 to upto."""
     keys = select(metric_key.c.id, metric_key.c.name).where(metric_key.c.experiment_id == experiment_id)
     names = {row.id: row.name for row in connection.execute(keys)}
-    # Spelt out as a set, not joined: so that every point is one look-up in the primary key.
+    # A set instead of a join, so that every point is one look-up in the primary key.
     ours = select(metric_key.c.id).where(metric_key.c.experiment_id == experiment_id)
     same = and_(metric_point.c.segment_id == event.c.segment_id, metric_point.c.report_no == event.c.report_no)
     query = (
@@ -130,7 +130,7 @@ def _metrics(
 
 
 def _ordinals(connection: Connection, experiment_id: int, only: set[int] | None = None) -> dict[int, int]:
-    """Segment id -> its ordinal within its trial."""
+    """Return segment id -> its ordinal within its trial."""
     query = select(segment.c.id, segment.c.ordinal)
     if only is None:
         query = query.join(trial, trial.c.id == segment.c.trial_id).where(trial.c.experiment_id == experiment_id)

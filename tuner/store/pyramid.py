@@ -1,11 +1,11 @@
 """Buckets of metric points, so that a curve is read at the resolution of a screen without touching its points.
 
-A bucket summarises consecutive reports of one metric of one segment: its first, last, lowest and highest point. A bucket of
-level 1 covers 8 reports, one of level 2 covers 64, and so on. A row of `metric_bucket` holds the 8 buckets of a level that make
-one bucket of the next level, packed (`RECORD`). A row is written in the transaction that commits its last report, or when its
-segment ends; newer reports of a running segment are read as points. So a report costs a fraction of a row.
+A bucket summarises consecutive reports of one metric in one segment: its first, last, lowest and highest point. A bucket of
+level 1 covers 8 reports, one of level 2 covers 64, and so on. A row of `metric_bucket` contains the 8 buckets of a level that
+make one bucket of the next level, packed as a `RECORD`. A row is written in the transaction that commits its last report, or
+when its segment ends. Newer reports of a running segment are read as points. So a report costs a fraction of a row.
 
-Non-finite values are counted (`gaps`) and are never the lowest or highest while the bucket has a finite one.
+Non-finite values are counted (`gaps`). They are never the lowest or highest if the bucket has a finite value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 FACTOR = 8
-SEAL_FROM = 16  # reports; of a shorter segment the points are read as quickly
+SEAL_FROM = 16  # reports; the points of a shorter segment are read as quickly
 
 #: n, gaps, and (report_no, step, time, value) of the first, last, lowest and highest point
 RECORD = struct.Struct("<II" + 4 * "Iidd")
@@ -65,7 +65,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """The bucket of these points, which are in the order of their reports. Of equal values the earliest counts."""
+    """Return the bucket of these points, which are in the order of their reports. Of equal values the earliest counts."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -83,7 +83,7 @@ def _with_gaps(points: Sequence[Row]) -> Bucket:
 
 
 def merged(buckets: Sequence[Bucket]) -> Bucket:
-    """The bucket of all the points in these, which are in the order of their reports."""
+    """Return the bucket of all points in these buckets, which are in the order of their reports."""
     finite = [bucket for bucket in buckets if bucket[0] > bucket[1]] or buckets[:1]
     low = min(finite, key=itemgetter(_LOW.stop - 1))
     high = max(finite, key=itemgetter(_HIGH.stop - 1))
@@ -100,7 +100,7 @@ def unpacked(data: bytes) -> list[Bucket]:
 
 
 class _Open:
-    """What is known of a running segment."""
+    """The state of a running segment."""
 
     __slots__ = ("last_no", "points", "rows")
 
@@ -113,7 +113,7 @@ class _Open:
 class Pyramid:
     """Writes the buckets of one experiment, in the transactions that write its points.
 
-    Keeps the points of running segments that are in no row yet; of a segment that it does not know, it reads them.
+    Keeps the points of running segments that no row covers yet. It reads the points of segments that it does not know.
     """
 
     def __init__(self, experiment: int) -> None:
@@ -121,11 +121,11 @@ class Pyramid:
         self._open: dict[int, _Open] = {}
 
     def opened(self, segment: int) -> None:
-        """Say that the segment is new, which spares two queries."""
+        """Announce a new segment, which saves two queries."""
         self._open[segment] = _Open()
 
     def add(self, cursor: Any, segment: int, report_no: int, points: Sequence[Row]) -> None:
-        """Take in the points of one report, before they are inserted. A report that is known already changes nothing."""
+        """Add the points of one report, before they are inserted. A report that is known already changes nothing."""
         known = self._open.get(segment) or self._load(cursor, segment)
         if report_no > known.last_no:
             known.points += points
@@ -147,7 +147,7 @@ class Pyramid:
                 known.rows, known.points = complete, behind
 
     def seal(self, cursor: Any, segment: int) -> None:
-        """Write the rows of a segment that will not report again, the incomplete ones too."""
+        """Write the rows of a segment that will not report again, including incomplete ones."""
         known = self._open.pop(segment, None) or self._load(cursor, segment)
         self._open.pop(segment, None)
         if known.last_no < SEAL_FROM:
@@ -181,7 +181,7 @@ class Pyramid:
         """Write the rows [begin, end) of the level above `level`."""
         rows = cursor.rows(_ROWS, (self._experiment, segment, level, begin * FACTOR, end * FACTOR))
         out = []
-        # The rows of one level make one bucket each of the next.
+        # Each row of a level makes one bucket of the next.
         for (key, chunk), below in groupby(rows, lambda row: (row[0], row[1] // FACTOR)):
             buckets = [merged(unpacked(row[2])) for row in below]
             out.append((segment, key, level + 1, chunk, buckets[-1][_LAST][_NO], packed(buckets)))
@@ -190,7 +190,7 @@ class Pyramid:
 
 
 def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
-    """The points of one metric, cut behind every report_no that is a multiple of `size`."""
+    """Split the points of one metric after every report_no that is a multiple of `size`."""
     begin = 0
     while begin < len(points):
         limit = ((points[begin][_NO] - 1) // size + 1) * size
@@ -200,8 +200,9 @@ def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
 
 
 def fill(cursor: Any) -> None:
-    """Write the buckets of all points of a database that has none. The migration that adds the table calls it, so this may
-    name only what the tables had then.
+    """Write the buckets of all points of a database that has none.
+
+    The migration that adds the table calls this, so it must use only what the tables had then.
     """
     for experiment, segment, ended_at, last_no in cursor.rows(
         """SELECT t.experiment_id, s.id, s.ended_at, (SELECT MAX(p.report_no) FROM metric_key k CROSS JOIN metric_point p

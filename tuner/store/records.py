@@ -34,9 +34,9 @@ class CodeRecord:
     """A trainable that travels by value, and what it needs to be unpickled elsewhere."""
 
     hash: str
-    blob: bytes | None = None  # cloudpickle; None where the spec's entrypoint is imported
-    space_blob: bytes | None = None  # cloudpickle of choices that are no JSON values
-    parts_blob: bytes | None = None  # cloudpickle of a scheduler, searcher or stopper that JSON cannot say
+    blob: bytes | None = None  # cloudpickle; None if the spec's entrypoint is imported
+    space_blob: bytes | None = None  # cloudpickle of choices that JSON cannot express
+    parts_blob: bytes | None = None  # cloudpickle of a scheduler, searcher or stopper that JSON cannot express
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     sys_path: Sequence[str] = ()
@@ -87,7 +87,7 @@ class ExperimentRecord:
         )
 
     def abandoned(self, now: float) -> bool:
-        """Return True if a script created this experiment and is gone, so that it goes on only when somebody says so."""
+        """Return True if the script that created this experiment is gone, so that it continues only on request."""
         if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
             return False
         return self.driver_epoch > 0 or now - self.created_at >= NEW_S
@@ -100,7 +100,7 @@ NEW_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an experiment has got: what somebody who follows it asks several times a second."""
+    """How far an experiment is. A caller that follows it asks for this several times a second."""
 
     last_event_seq: int
     state: ExperimentState
@@ -200,7 +200,7 @@ class CheckpointRecord:
     uri: str
     bytes: int
     state: str  # uploading | ready | deleted
-    node: str | None  # Ray's id of the node that wrote it to a path; None where it lies at a URI
+    node: str | None  # Ray's id of the node that wrote it to a path; None if it is at a URI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamItem:
-    """One log entry for the event stream. `event` is its kind; a decision's is "decision"."""
+    """One log entry for the event stream. `event` is its kind; the kind of every decision is "decision"."""
 
     seq: int
     event: str
@@ -234,7 +234,7 @@ class CurveSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One trial's curve; it breaks between segments."""
+    """The curve of one trial, with a break between segments."""
 
     trial: int
     state: str
@@ -244,7 +244,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The curves of some trials. Of every `width` reports the lowest and the highest are there; 1 is every report."""
+    """The curves of some trials. Of every `width` reports they have the lowest and the highest; 1 means every report."""
 
     width: int
     curves: Sequence[Curve]
@@ -297,7 +297,7 @@ class OpenLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSample:
-    """What one rank used at one moment. `sample_no`, from 1 per (segment, rank), makes a repeat harmless."""
+    """What one rank used at one moment. `sample_no` counts from 1 per (segment, rank), so a repeat is harmless."""
 
     trial: int
     segment: int
@@ -306,7 +306,7 @@ class UsageSample:
     time: float
     cpu_s: float  # CPU time used since the segment's start, child processes included
     rss_bytes: int
-    gpu_bytes: int | None = None  # allocated; None where no GPU is in use, as the next two
+    gpu_bytes: int | None = None  # allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
     gpu_percent: float | None = None  # of the time that its GPUs were busy
 

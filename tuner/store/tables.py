@@ -1,8 +1,9 @@
-"""The tables, as SQLAlchemy sees them. `migrations/` builds the same ones; a test compares the two.
+"""The tables, for SQLAlchemy. `migrations/` builds the same tables; a test compares the two.
 
-Outside, ids are opaque with a prefix (`public_id`); inside, integers. Times are seconds since the epoch in UTC, as
-doubles. JSON is kept as text, so that both databases give back what was put in: key order, NaN and all. The tables that
-grow with every report have no foreign keys: one writer fills them, and the checks would cost more than the rows.
+Public ids (`public_id`) are opaque and have a prefix; internal ids are integers. Times are doubles, in seconds since 1970 in
+UTC. JSON is stored as text, so that both databases return exactly what was stored, including the order of keys and NaN. The
+tables that grow with every report have no foreign keys: only one writer fills them, and the checks would cost more than the
+rows.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is an alias of the rowid there
+Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is an alias of the rowid in SQLite
 Real: TypeEngine[float] = Double().with_variant(Float, "sqlite")
 
 
@@ -137,9 +138,9 @@ code = Table(
     "code",
     metadata,
     Column("hash", String(80), primary_key=True),
-    Column("blob", LargeBinary),  # cloudpickle of the trainable; NULL where an import finds it
-    Column("space_blob", LargeBinary),  # choices that are no JSON values
-    Column("parts_blob", LargeBinary),  # a scheduler, searcher or stopper that JSON cannot say
+    Column("blob", LargeBinary),  # cloudpickle of the trainable; NULL if it is imported
+    Column("space_blob", LargeBinary),  # cloudpickle of choices that JSON cannot express
+    Column("parts_blob", LargeBinary),  # cloudpickle of a scheduler, searcher or stopper that JSON cannot express
     Column("python", String(40), nullable=False),
     Column("packages", JsonText, nullable=False),
     Column("sys_path", JsonText, nullable=False),
@@ -157,7 +158,7 @@ experiment = Table(
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("source", String(16), nullable=False),  # python | api | adopted: from Python, a service's by now
+    Column("source", String(16), nullable=False),  # python | api | adopted: created in Python, now driven by a service
     Column("idempotency_key", Text, unique=True),
     Column("code_hash", ForeignKey("code.hash")),
     Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write
@@ -221,13 +222,13 @@ metric_key = Table(
 metric_point = Table(
     "metric_point",
     metadata,
-    # In this order the points of one curve lie side by side.
+    # In this order the points of one curve are adjacent.
     Column("segment_id", Id, primary_key=True, autoincrement=False),
     Column("key_id", Id, primary_key=True, autoincrement=False),
     Column("report_no", Integer, primary_key=True, autoincrement=False),
     Column("step", Integer, nullable=False),
     Column("time", Real, nullable=False),
-    Column("value", Real),  # NULL where `kind` is not 0
+    Column("value", Real),  # NULL if `kind` is not 0
     Column("kind", SmallInteger, nullable=False),  # 0 finite, 1 NaN, 2 +inf, 3 -inf
     Column("user_step", BigInteger),  # the training code's own count; `step` is the training_iteration
     sqlite_with_rowid=False,
@@ -266,7 +267,7 @@ checkpoint = Table(
     Column("uri", Text, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
-    Column("node", String(64)),  # Ray's id of the node that wrote it to a path; null where it lies at a URI
+    Column("node", String(64)),  # Ray's id of the node that wrote it to a path; NULL if it is at a URI
 )
 
 event = Table(
@@ -276,7 +277,7 @@ event = Table(
     Column("event_seq", Id, primary_key=True, autoincrement=False),
     Column("time", Real, nullable=False),
     Column("kind", String(32), nullable=False),
-    # The next four say where the metrics of a report are; they are not stored a second time.
+    # The next four point to the metrics of a report, which are not stored twice.
     Column("trial_number", Integer),
     Column("segment_id", Id),
     Column("report_no", Integer),
@@ -319,11 +320,11 @@ rank_usage = Table(
     metadata,
     Column("segment_id", Id, primary_key=True, autoincrement=False),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("sample_no", Integer, primary_key=True, autoincrement=False),  # evenly spaced; thinned where there are many
+    Column("sample_no", Integer, primary_key=True, autoincrement=False),  # evenly spaced; thinned if there are many
     Column("time", Real, nullable=False),
     Column("cpu_s", Real, nullable=False),  # CPU time used since the segment's start
     Column("rss_bytes", BigInteger, nullable=False),
-    Column("gpu_bytes", BigInteger),  # the next three are NULL where no GPU is in use
+    Column("gpu_bytes", BigInteger),  # the next three are NULL if no GPU is in use
     Column("gpu_reserved_bytes", BigInteger),
     Column("gpu_percent", Real),
     sqlite_with_rowid=False,

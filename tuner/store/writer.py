@@ -1,6 +1,7 @@
-"""One driver's batches into rows: the path that every report takes, so it goes past SQLAlchemy's statement building.
+"""Write a driver's batches as rows.
 
-Statements are plain SQL that both databases understand, with `?` for parameters.
+Every report goes through here, so this module does not use SQLAlchemy to build statements. They are plain SQL that both databases
+understand, with `?` for parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _ANY_SEQ = (0, 2**62)
-# An index has the state: naming it in an UPDATE costs an index entry, whether it changes or not.
+# The state is in an index. An UPDATE that names it writes an index entry even if the state is the same.
 _TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in CHANGING[1:])} WHERE id = ?"
 _TRIAL_STATE = "UPDATE trial SET state = ? WHERE id = ?"
 _TRIAL_INSERT = f"""
@@ -95,15 +96,15 @@ class Cursor:
         return self._raw.executemany(_named(sql), rows)
 
     def another(self) -> Cursor:
-        """A second cursor in the same transaction, whose `rowcount` outlives what this one does."""
+        """Return a second cursor in the same transaction. Its `rowcount` stays when this one is used."""
         return Cursor(self._raw.connection.cursor(), self.backend)
 
     def pipelined(self) -> AbstractContextManager[Any]:
-        """Within it PostgreSQL is not waited for between statements; errors may come at its end."""
+        """Send statements to PostgreSQL without waiting for each. Errors may come at the end of the block."""
         return nullcontext() if self.backend == "sqlite" else self._raw.connection.pipeline()
 
     def insert(self, one: str, at_once: str, rows: list[tuple[Any, ...]]) -> None:
-        """Many rows: SQLite is fastest row by row, PostgreSQL with one statement that takes a list for each column."""
+        """Insert many rows: into SQLite row by row, into PostgreSQL with one statement and a list for each column."""
         if self.backend == "sqlite" or len(rows) == 1:
             self.executemany(one, rows)
         else:
@@ -114,7 +115,7 @@ class Cursor:
         return int(self._raw.rowcount)
 
     def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the only row, or None."""
+        """Return the first column of the only row, or None."""
         self.execute(sql, parameters)
         rows = self._raw.fetchall()
         return rows[0][0] if rows else None
@@ -135,9 +136,9 @@ def _named(sql: str) -> str:
 
 
 class Writer:
-    """Writes the batches of one experiment. Keeps the ids of its rows, so a report costs no look-ups.
+    """Writes the batches of one experiment. It keeps the ids of its rows, so that a report needs no look-ups.
 
-    After an error the caller drops it: what it remembers may then not be in the database.
+    After an error the caller must drop it, because its ids may not be in the database.
     """
 
     def __init__(self, cursor: Cursor, experiment: int, epoch: int) -> None:
@@ -171,7 +172,7 @@ class Writer:
                 self._best[self._keys[name]] = best
 
     def write(self, cursor: Cursor, batch: Batch, now: float) -> None:
-        """Put the batch into the open transaction. LostLease where the epoch is not this writer's any more."""
+        """Write the batch in the open transaction. Raise LostLease if another driver has claimed the experiment."""
         time = _last_time(batch, now)
         owner = cursor.another()
         with cursor.pipelined():
@@ -188,10 +189,10 @@ class Writer:
             raise StoreError(
                 f"experiment {self.public_id}: the log ends at {found[0][1]} and this batch begins at {batch.log[0][0]}"
             )
-        raise LostLease(f"experiment {self.public_id}: another driver has taken it over (ours was {self.epoch})")
+        raise LostLease(f"experiment {self.public_id}: another driver has claimed it since epoch {self.epoch}")
 
     def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
-        """What the batch says of rows that were written before."""
+        """Update rows of earlier batches."""
         if batch.carried_out:
             cursor.executemany(
                 "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ? AND state = 'pending'",
@@ -216,7 +217,7 @@ class Writer:
 
     def _write_experiment(self, cursor: Cursor, batch: Batch, time: float) -> None:
         last_seq = batch.log[-1][0] if batch.log else None
-        # The log has no gaps, and a batch that was written before may come again.
+        # The log has no gaps, and the same batch may be written twice.
         before = (batch.log[0][0] - 1, last_seq) if batch.log else _ANY_SEQ
         if last_seq is not None and batch.state is None and not batch.summary:
             cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
@@ -241,7 +242,7 @@ class Writer:
             )
 
     def _write_trials(self, cursor: Cursor, trials: Sequence[Trial], time: float) -> set[int]:
-        """Return the segments that have ended in this batch."""
+        """Write trials and their segments. Return the ids of the segments that have ended in this batch."""
         updates, ended = [], set()
         for trial in trials:
             values = trial_row(trial, time)
@@ -257,7 +258,7 @@ class Writer:
             self._states[trial.number] = values[0]
             for segment in reversed(trial.segments):
                 if self._write_segment(cursor, row, trial.number, segment, time):
-                    break  # those before it are as they were
+                    break  # the segments before it have not changed
                 if segment.ended_at is not None:
                     ended.add(self._segment(trial.number, segment.ordinal))
         if updates:
@@ -265,7 +266,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Whether the row was there already and had ended."""
+        """Write a segment. Return True if its row was complete already, so that it did not change."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None
@@ -350,7 +351,7 @@ class Writer:
             cursor.executemany(_DECISION, decisions)
 
     def _add_best(self, best: list[tuple[Any, ...]], seq: int, report: e.Reported) -> None:
-        """Add a row where the report has the best value of an objective so far."""
+        """Add a row if the report has the best value of an objective so far."""
         for name, highest in self._objectives.items():
             value, kind = encode(report.metrics.get(name, math.nan))
             if value is None or kind != FINITE:
@@ -371,7 +372,7 @@ class Writer:
             points.append((segment, key, number, step, time, finite, kind, report.step))
 
     def _follow(self, cursor: Cursor, event: e.Event) -> None:
-        """Bring the rows of checkpoints up to date."""
+        """Update the rows of checkpoints."""
         match event:
             case e.CheckpointSaved():
                 self._write_checkpoint(cursor, self._segment(event.trial, event.segment), event.checkpoint)
@@ -389,15 +390,15 @@ class Writer:
             return self._segments[trial, ordinal]
         except KeyError:
             raise StoreError(
-                f"experiment {self.public_id}: trial {trial} has no segment {ordinal} in the database or in this batch"
+                f"experiment {self.public_id}: trial {trial} has no segment {ordinal}, neither in the database nor in this batch"
             ) from None
 
 
 def encode(value: float) -> tuple[float | None, int]:
-    """(value, kind) as a metric point keeps it: neither database's NaN nor JSON's can be trusted to come back."""
+    """Return (value, kind) as a metric point stores it, since neither SQL nor JSON keeps NaN and infinities reliably."""
     try:
         value = float(value)
-    except OverflowError:  # an integer beyond what a double holds
+    except OverflowError:  # an integer that is too large for a double
         return None, PLUS_INF if value > 0 else MINUS_INF
     if math.isfinite(value):
         return value, FINITE

@@ -25,9 +25,19 @@ _ROOMS = {
         "apart", "calling", "code", "directories", "hygiene", "logs", "modules", "outbox", "rendezvous", "worker",
     ),
     "tuner.trials.training": ("metrics", "session", "torch"),
+    "tuner.search.optuna_samplers": (
+        "cmaes", "define_by_run", "gp", "model_based", "nsgaii", "optuna_search", "study", "tpe",
+    ),
+    "tuner.schedulers.shared": ("rungs", "wording"),
+    "tuner.schedulers.pbt": ("explore",),
 }  # fmt: skip
 MOVED = {
-    **{f"tuner.trials.{name}": f"{room}.{name}" for room, names in _ROOMS.items() for name in names},
+    **{f"{room.rpartition('.')[0]}.{name}": f"{room}.{name}" for room, names in _ROOMS.items() for name in names},
+    "tuner.search.known_space": "tuner.search.optuna_samplers.tpe_sampler",
+    "tuner.search.plain_cmaes": "tuner.search.optuna_samplers.cmaes_sampler",
+    "tuner.search.options": "tuner.options",
+    "tuner.schedulers.options": "tuner.options",
+    "tuner.schedulers.halving": "tuner.schedulers.successive_halving",
     "tuner.trials.asking": "tuner.trials.messages.rpc",
     "tuner.trials.desk": "tuner.trials.training.driver_calls",
     "tuner.trials.figures": "tuner.trials.runtime.process_stats",

@@ -74,7 +74,8 @@ export interface DecisionQuery {
   page_token?: string;
 }
 
-export type Action = "pause" | "resume" | "cancel";
+/** What an experiment can be asked for. The service says which of these its state allows. */
+export type Action = Exclude<Experiment["actions"][number], "stop">;
 
 export const api = {
   experiments: (query: { state?: string; name?: string; page_size?: number; page_token?: string }, signal?: AbortSignal) =>

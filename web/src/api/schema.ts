@@ -294,7 +294,7 @@ export interface components {
             x: "step" | "user_step" | "time";
             /**
              * Width
-             * @description of every so many reports the lowest and the highest are there; 1: all reports are
+             * @description of each group of this many reports the lowest and the highest are there; 1: all reports
              */
             width: number;
             /**
@@ -439,7 +439,7 @@ export interface components {
         ErrorItem: {
             /**
              * Pointer
-             * @description JSON pointer to the field; empty where the whole is meant
+             * @description JSON pointer to the field; empty for the whole document
              */
             pointer: string;
             /**
@@ -535,7 +535,7 @@ export interface components {
             scheduler: {
                 [key: string]: unknown;
             };
-            /** @description null where an older version created it */
+            /** @description null if an older version created it */
             resolved: components["schemas"]["Resolved"] | null;
             /**
              * Method
@@ -555,22 +555,22 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
-             * @description null where the function travelled by value
+             * @description null if the function travels by value
              */
             entrypoint: string | null;
             /**
              * Source
-             * @description python or api: where it was created; adopted: in Python, and a service drives it by now
+             * @description python or api: where it was created; adopted: created in Python, now driven by a service
              */
             source: string;
             /**
              * Abandoned
-             * @description its script is gone and no driver has it: it goes on when it is resumed
+             * @description its script is gone and no driver has it; it continues when it is resumed
              */
             abandoned: boolean;
             /**
              * How To Go On
-             * @description where it is abandoned, what to do, in words
+             * @description if it is abandoned, what to do, in words
              */
             how_to_go_on: string | null;
             /**
@@ -761,12 +761,12 @@ export interface components {
             trials: number;
             /**
              * Needed
-             * @description how many of them there have to be
+             * @description how many of them there must be
              */
             needed: number;
             /**
              * Left Out
-             * @description ended trials that were not looked at: at most 5,000 are, evenly spaced
+             * @description ended trials that were not used; at most 5,000 are, evenly spaced
              */
             left_out: number;
         };
@@ -840,13 +840,13 @@ export interface components {
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
-             * @description train anew with these to repeat what was found
+             * @description train with these to repeat what was found
              */
             schedule: components["schemas"]["ScheduleEntry"][];
         };
         /**
          * LineageSegment
-         * @description One segment behind a trial's weights, which may be another trial's.
+         * @description One segment that led to a trial's weights. It may be a segment of another trial.
          */
         LineageSegment: {
             /**
@@ -882,7 +882,7 @@ export interface components {
             start_iteration: number;
             /**
              * End Iteration
-             * @description where the next one took its weights over, or where it is now
+             * @description where the next one continued from it, or where it is now
              */
             end_iteration: number;
             /**
@@ -904,7 +904,7 @@ export interface components {
             };
             /**
              * Changes
-             * @description of parameters, against the segment before
+             * @description parameters that changed from the previous segment
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -925,7 +925,7 @@ export interface components {
         };
         /**
          * LiveRank
-         * @description What a rank does and uses now; null where it does not answer, or uses no GPU.
+         * @description What a rank does and uses now. null if it does not answer, or uses no GPU.
          */
         LiveRank: {
             /**
@@ -965,7 +965,7 @@ export interface components {
             gpu_reserved_bytes: number | null;
             /**
              * Gpu Percent
-             * @description how busy its GPUs are, by whomever
+             * @description how busy its GPUs are, with all their processes
              */
             gpu_percent: number | null;
         };
@@ -1052,7 +1052,7 @@ export interface components {
         };
         /**
          * Problem
-         * @description RFC 9457.
+         * @description An error, as RFC 9457 defines it.
          */
         Problem: {
             /**
@@ -1085,7 +1085,7 @@ export interface components {
         };
         /**
          * Resolved
-         * @description What the scheduler and the search that were asked for mean in this experiment.
+         * @description What the requested scheduler and search mean in this experiment.
          */
         Resolved: {
             /**
@@ -1097,7 +1097,7 @@ export interface components {
             };
             /**
              * Search
-             * @description null where the scheduler proposes configurations itself
+             * @description null if the scheduler proposes configurations itself
              */
             search: {
                 [key: string]: unknown;
@@ -1112,7 +1112,7 @@ export interface components {
             };
             /**
              * Budget
-             * @description what the search may spend, in words, and how to raise it
+             * @description what the search may spend and how to raise it, in words
              */
             budget: string | null;
         };
@@ -1172,7 +1172,7 @@ export interface components {
         ScheduleEntry: {
             /**
              * Iteration
-             * @description after which it held
+             * @description after which it applies
              */
             iteration: number;
             /**
@@ -1591,7 +1591,7 @@ export interface components {
         };
         /**
          * TrialCurves
-         * @description The curves of one trial, one for every metric that it has reported.
+         * @description The curves of one trial, one for each metric that it has reported.
          */
         TrialCurves: {
             /**
@@ -1731,7 +1731,7 @@ export interface components {
             next_page_token: string | null;
             /**
              * Total
-             * @description how many trials fit, on all pages together
+             * @description how many trials match, on all pages together
              */
             total: number;
         };

@@ -1,0 +1,104 @@
+"""Options of schedulers, stoppers and searchers: build an object from JSON, check values, and point at what is wrong.
+
+A constructor raises SpecError with pointers relative to itself, such as ``/grace_period``. `build` puts the place in the
+spec before them: ``/scheduler/grace_period``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from tuner.errors import SpecError
+from tuner.names import of_the_experiment, option_meant
+from tuner.space.words import show
+
+T = TypeVar("T")
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return ``"; did you mean max_t?"``, or the list of known names if none is similar."""
+    names = sorted(known)
+    return option_meant(name, names) or (f"; choose from {', '.join(names)}" if names else "; there are none")
+
+
+@functools.cache
+def option_names(make: Callable[..., Any]) -> list[str]:
+    """Return the names of the keyword arguments that a class or a function takes."""
+    return [name for name in inspect.signature(make).parameters if name not in ("self", "args", "kwargs")]
+
+
+def options_of(thing: Any) -> dict[str, Any]:
+    """Return every option of `thing`, read from its attributes.
+
+    Defaults are included, since a later version may have other ones.
+    """
+    make: Callable[..., Any] = type(thing)
+    return {name: getattr(thing, name) for name in option_names(make)}
+
+
+def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
+    """Return ``make(**data)``, with "type" left out of `data`.
+
+    Raises:
+        SpecError: an option is unknown or has a wrong value. Its pointer is below `pointer`.
+    """
+    options = {name: value for name, value in data.items() if name != "type"}
+    known = option_names(make)
+    errors = []
+    for name in options:
+        if name not in known:
+            hint = of_the_experiment(name, known) or nearest(name, known)
+            errors.append((f"{pointer}/{name}", f"unknown option{hint}"))
+    if errors:
+        raise SpecError(errors)
+    try:
+        return make(**options)
+    except SpecError as error:
+        raise SpecError([(pointer + inner, message) for inner, message in error.errors]) from error
+    except TypeError as error:
+        raise SpecError(str(error), pointer) from error
+
+
+def pick(kind: Any, table: Mapping[str, T], what: str, pointer: str) -> T:
+    """Return the entry `kind` of a registry.
+
+    Raises:
+        SpecError: there is no such entry. `what` names the kind of thing in the message, such as "scheduler".
+    """
+    if not isinstance(kind, str) or kind not in table:
+        raise SpecError(f"unknown {what} {kind!r}{nearest(kind, table)}", f"{pointer}/type")
+    return table[kind]
+
+
+def check_number(
+    name: str, value: Any, *, above: float | None = None, at_least: float | None = None, at_most: float | None = None
+) -> None:
+    """Raise SpecError unless `value` is a finite number within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SpecError(f"expected a number, got {show(value)}", f"/{name}")
+    if above is not None and not value > above:
+        raise SpecError(f"expected a number above {above:g}, got {value:g}", f"/{name}")
+    low, high = at_least is None or value >= at_least, at_most is None or value <= at_most
+    if low and high:
+        return
+    if at_least is not None and at_most is not None:
+        raise SpecError(f"expected a number from {at_least:g} to {at_most:g}, got {value:g}", f"/{name}")
+    bound = f"at most {at_most:g}" if at_least is None else f"at least {at_least:g}"
+    raise SpecError(f"expected {bound}, got {value:g}", f"/{name}")
+
+
+def check_integer(name: str, value: Any, *, at_least: int = 0) -> None:
+    """Raise SpecError unless `value` is an integer of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"expected an integer, got {show(value)}", f"/{name}")
+    check_number(name, value, at_least=at_least)
+
+
+def check_boolean(name: str, value: Any) -> None:
+    """Raise SpecError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise SpecError(f"expected true or false, got {show(value)}", f"/{name}")

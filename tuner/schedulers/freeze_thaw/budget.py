@@ -1,0 +1,112 @@
+"""How much freeze-thaw may train, and which trial it trains to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.schedulers.base import SchedulerContext
+from tuner.schedulers.shared.wording import shown
+
+FINISH_TRIES = 3  # trials that are chosen as the leading one at the end, in case one fails or is overtaken
+
+
+def repeated_training(trial: Trial) -> float:
+    """Return what a paused trial must train again, in units of time_attr.
+
+    This is the training between its newest checkpoint and its newest report.
+    """
+    if not trial.iteration:
+        return 0.0
+    step = trial.checkpoint.step if trial.checkpoint is not None else 0
+    return trial.t * max(0.0, 1 - step / trial.iteration)
+
+
+class Budget:
+    """The training that all trials together may use, in full trainings of `end` units of time_attr each.
+
+    A part of it is reserved for the leading trial: what that trial still needs to reach max_t, at most half of the budget.
+    """
+
+    def __init__(self, own: float | None, finish_best: bool, end: float, context: SchedulerContext) -> None:
+        self._given = own if own is not None else context.budget
+        self._finish_best = finish_best
+        self._end = end
+        self._context = context
+        self.total = self._total()  # in full trainings; None: no limit
+
+    def _total(self) -> float | None:
+        if self._given is not None:
+            return float(self._given)
+        samples = self._context.num_samples
+        if samples is None or self._context.time_budget_s is not None:
+            return None
+        return float(min(samples, max(3, samples / 5)))
+
+    def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
+        """Return True if nothing is left of the budget except what is reserved for the leading trial.
+
+        `spent` is the training so far, in units of time_attr; `finishing` are the trials chosen as the leading one so far.
+        """
+        if self.total is None:
+            return False
+        whole = self.total * self._end
+        reserved = 0.0
+        if spent < whole and (leader := self.leader(finishing, trials)) is not None:
+            reserved = min(self._remaining(trials[leader]), whole / 2)
+        return spent + reserved >= whole
+
+    def leader(self, finishing: Sequence[int], trials: Population) -> int | None:
+        """Return the trial to train to max_t before the search ends, or None if the leading trial has reached it.
+
+        The trial with the best score leads; of equal ones, the one that has trained longer. Trials that ended before max_t
+        and trials that a user has paused are ignored. At most FINISH_TRIES trials are chosen.
+        """
+        if not self._finish_best or self.total is None or self.total < 1:
+            return None
+        objective, ended = self._context.objective, (TrialState.STOPPED, TrialState.FAILED, TrialState.CANCELLED)
+        best: tuple[float, bool, float, int] | None = None
+        for trial in trials:
+            value = self._value(trial)
+            if value is None or trial.state in ended or trial.held or trial.diverged or trial.feasible is False:
+                continue
+            place = (objective.score(value), trial.state is TrialState.COMPLETED, trial.t, -trial.number)
+            if best is None or place > best:
+                best = place
+        if best is None or best[1]:
+            return None
+        leader = -best[3]
+        return leader if leader in finishing or len(finishing) < FINISH_TRIES else None
+
+    def _value(self, trial: Trial) -> float | None:
+        return trial.last_value if self._context.scope == "last" else trial.best_value
+
+    def _remaining(self, trial: Trial) -> float:
+        """Return the training that the trial still needs to reach max_t, including what it must repeat."""
+        again = 0.0 if trial.state is TrialState.RUNNING else repeated_training(trial)
+        return max(0.0, self._end - trial.t) + again
+
+    def in_words(self) -> str | None:
+        """Say what the budget is and which argument raises it, or return None if there is no limit."""
+        if self.total is None:
+            return None
+        unit = "iterations" if self._context.time_attr == "training_iteration" else f"of {self._context.time_attr}"
+        trainings = "1 full training" if self.total == 1 else f"{shown(self.total)} full trainings"
+        said = f"{trainings} ({shown(self.total * self._end)} {unit}), shared by all trials"
+        if self._given is not None:
+            return f"{said}; to raise it, give a larger budget=..."
+        samples = f"num_samples={self._context.num_samples}"
+        return f"{said}, derived from {samples}; to raise it, give budget=... or a larger num_samples"
+
+    def why_finish(self, trial: Trial) -> str:
+        """Say why the leading trial continues although the rest of the budget is spent."""
+        name = self._context.objective.metric
+        whole = trial.state is TrialState.PAUSED and trial.checkpoint is None
+        start = "; it saved no checkpoint, so it starts from the beginning" if whole else ""
+        best = f"its {name} of {shown(self._value(trial) or 0.0)} is the best so far"
+        return f"trained to the end as the leading trial: {best}, and the rest of the budget is reserved for it{start}"
+
+    def why_spent(self) -> str:
+        """Say that the budget is spent."""
+        return f"the search's budget of {shown(self.total or 0)} full trainings is spent"

@@ -1,0 +1,93 @@
+"""The results at levels, and which of them the curve model is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints
+
+MAX_ROWS = 320  # results that the model is shown; its cost grows with the cube of their number
+TOP_TRIALS = 40  # the best trials, whose earlier results are preferred to those of other trials
+TOP_RESULTS = 180  # how many earlier results of the best trials are preferred
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All results at levels, in the order in which they arrived.
+
+    A trial's slot is its position among all trials with results, ordered by number. There are n results and k such
+    trials.
+
+    Attributes:
+        slot: the slot of each result's trial (n,).
+        level: the level index of each result (n,).
+        score: the score of each result (n,); -inf for a crash.
+        number: the trial number of each slot (k,).
+        best: the best score of each slot (k,).
+        newest: the index of the newest result of each slot (k,).
+        points: the realised point of each slot (k, p).
+        repeat: True for each slot whose trial is known to repeat another one (k,). The model is not shown its results.
+    """
+
+    slot: Ints
+    level: Ints
+    score: Floats
+    number: Ints
+    best: Floats
+    newest: Ints
+    points: Floats
+    repeat: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        results: Sequence[tuple[int, int, float | None]],
+        point: Callable[[int], Floats],
+        repeats: Callable[[int], bool] = lambda number: False,
+    ) -> Results:
+        """Return the results from a list of (trial, level, score), where the score of a crash is None. It must not be empty.
+
+        `point` gives the realised point of a trial, and `repeats` says if the trial repeats another one.
+        """
+        numbers, slot = np.unique(np.array([r[0] for r in results], dtype=np.int64), return_inverse=True)
+        score = np.array([-np.inf if r[2] is None else r[2] for r in results])
+        best = np.full(len(numbers), -np.inf)
+        np.maximum.at(best, slot, score)
+        newest: Ints = np.zeros(len(numbers), dtype=np.int64)
+        newest[slot] = np.arange(len(slot))
+        level: Ints = np.array([r[1] for r in results], dtype=np.int64)
+        points = np.array([point(int(n)) for n in numbers])
+        repeat = np.array([repeats(int(n)) for n in numbers], dtype=bool)
+        return cls(slot, level, score, numbers, best, newest, points, repeat)
+
+    def thinned(self, generator: np.random.Generator, always: int | None = None) -> Ints:
+        """Return the indices of the results that the model is shown: at most MAX_ROWS, ascending.
+
+        Results of repeats are left out: they say nothing new, and that copies agree says nothing about how similar
+        neighbours are. The newest results of the best trials come first, then their earlier ones, which show how
+        curves continue; then the newest results of the other trials, then the rest. If not all results of one kind
+        fit, some are chosen at random. The newest result of slot `always` is always included.
+        """
+        own = np.flatnonzero(~self.repeat[self.slot])
+        if len(own) <= MAX_ROWS:
+            return own
+        place = np.full(len(self.best), TOP_TRIALS)
+        top = self.top(TOP_TRIALS)
+        place[top] = np.arange(len(top))
+        place = place[self.slot[own]]
+        best, last = place < TOP_TRIALS, np.isin(own, self.newest)
+        kind = np.where(best, np.where(last, 0, 3), np.where(last, 2, 3))
+        earlier = np.flatnonzero(best & ~last)
+        kind[earlier[np.argsort(place[earlier], kind="stable")[:TOP_RESULTS]]] = 1
+        if always is not None:
+            kind[own == self.newest[always]] = 0
+        return np.sort(own[np.argsort(kind + generator.random(len(own)), kind="stable")[:MAX_ROWS]])
+
+    def top(self, count: int) -> Ints:
+        """Return the slots of the best trials, best first, without repeats."""
+        order: Ints = np.lexsort((-self.best, self.repeat))
+        return order[: min(count, int((~self.repeat).sum()))]

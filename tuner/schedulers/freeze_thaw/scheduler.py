@@ -1,0 +1,516 @@
+"""The scheduler: keeps the facts, asks `acquisition` for decisions, and fits the curve model."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tuner.domain.decisions import Cancel, Complete, Decision, Fail, Note, Pause, Resume, Retry, Start, Stop
+from tuner.domain.keys import keyed_seed
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.options import check_boolean, check_number, options_of
+from tuner.schedulers.base import (
+    Fact,
+    Fitted,
+    Scheduler,
+    SchedulerContext,
+    StartMeasured,
+    TrialEnded,
+    TrialReported,
+    TrialRestarted,
+    TrialStarted,
+    can_resume,
+)
+from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
+from tuner.schedulers.freeze_thaw.budget import Budget, repeated_training
+from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows
+from tuner.schedulers.freeze_thaw.levels import levels, tau
+from tuner.schedulers.freeze_thaw.novelty import Novelty
+from tuner.schedulers.freeze_thaw.reasons import Reasons
+from tuner.schedulers.freeze_thaw.repeats import Repeats
+from tuner.schedulers.freeze_thaw.results import Results
+from tuner.schedulers.freeze_thaw.score_warp import Warp
+from tuner.schedulers.freeze_thaw.state import FreezeThawState
+from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
+from tuner.schedulers.shared.wording import at, reached_max_t
+
+FIRST_TRIALS = 8  # chosen without the model
+KEPT_TIMES = 64  # number of measured times in a median
+REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
+FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
+SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
+SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
+PATIENCE = 5  # in the first full trainings the search never counts as stalled
+NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
+RECENT = 10  # number of the model's latest proposals that are checked for repeats
+
+PRIOR = Prior()
+
+
+class FreezeThawScheduler(Scheduler):
+    """Pauses and resumes trials, and proposes new ones, as a model of their learning curves suggests.
+
+    Args:
+        max_t: the length of a full training, in units of time_attr. None: the experiment's.
+        grace_period: the lowest level. No trial is paused before it. Each further level is about 1.5 times the one
+            before. None: 1, or max_t / 64 if max_t is below 2.
+        budget: ends the search when all trials together have trained for this many full trainings. None: the
+            experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
+            that is less). Without either, and if the experiment has a time budget, there is no limit.
+        finish_best: True to train the leading trial, the one with the best value so far, to max_t before the search
+            ends. What this still costs, up to half of the budget, is reserved for it. With a budget below one full
+            training no trial is trained to the end.
+        thaw: the share of decisions in which started trials are compared by their expected improvement at max_t.
+        random_share: the share of new trials that are chosen without the model, in case the model is wrong about the
+            space.
+        scout_share: the share of all training that goes to scouts: trials that are chosen without the model and not
+            paused before a fifth of max_t. Good trials that start slowly cannot be recognised early, and a model that
+            has never seen one does not expect any. While scores do not improve, up to three times this share goes to
+            scouts.
+        time_attr: must equal the experiment's. None: the experiment's.
+    """
+
+    TYPE: ClassVar[str] = "freeze_thaw"
+    PROPOSES: ClassVar[bool] = True
+    COUNTS_BUDGET: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        max_t: float | None = None,
+        grace_period: float | None = None,
+        budget: float | None = None,
+        thaw: float = 0.3,
+        random_share: float = 0.1,
+        scout_share: float = 0.07,
+        time_attr: str | None = None,
+        finish_best: bool = True,
+    ) -> None:
+        check_boolean("finish_best", finish_best)
+        for name, value in (("max_t", max_t), ("grace_period", grace_period), ("budget", budget)):
+            if value is not None:
+                check_number(name, value, above=0)
+        for name, value in (("thaw", thaw), ("random_share", random_share), ("scout_share", scout_share)):
+            check_number(name, value, at_least=0, at_most=1)
+        self.max_t = max_t
+        self.grace_period = grace_period
+        self.budget = budget
+        self.thaw = thaw
+        self.random_share = random_share
+        self.scout_share = scout_share
+        self.time_attr = time_attr
+        self.finish_best = finish_best
+        self.state = FreezeThawState()
+        self._cache = _Cache()
+
+    def setup(self, context: SchedulerContext) -> None:
+        super().setup(context)
+        end = self.inherited_max_t(self.max_t, self.time_attr)
+        if end is None:
+            raise SpecError("freeze_thaw needs max_t, the length of a full training", "/scheduler/max_t")
+        if context.space.has_grid:
+            message = (
+                "freeze_thaw chooses configurations itself and cannot run a grid: "
+                "use choice(...) instead of grid_search(...)"
+            )
+            raise SpecError(message, "/space")
+        if not len(context.space):
+            raise SpecError("the space has no parameters, so there is nothing to search", "/space")
+        grace = self.grace_period if self.grace_period is not None else (1 if end >= 2 else end / 64)
+        if grace > end:
+            raise SpecError(f"expected at least grace_period ({grace:g}), got {end:g}", "/scheduler/max_t")
+        if None not in (self.budget, context.budget) and self.budget != context.budget:
+            message = (
+                f"the experiment's budget is {context.budget:g} and the scheduler's is {self.budget:g}: give only one"
+            )
+            raise SpecError(message, "/scheduler/budget")
+        self._levels = levels(float(grace), float(end))
+        self._end = self._levels[-1]
+        self._scout_end = next(level for level in self._levels if level >= SCOUT_REACH * self._end)
+        self._cube = Cube(context.space)
+        self._budget = Budget(self.budget, self.finish_best, self._end, context)
+        self._reasons = Reasons(context.objective, context.time_attr)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE, **options_of(self)}
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the options with the lowest level and the budget in place of None.
+
+        The budget stays None if there is no limit.
+        """
+        own = {"max_t": self._end, "grace_period": self._levels[0], "budget": self._budget.total}
+        whole = {name: int(value) if value is not None and value.is_integer() else value for name, value in own.items()}
+        return {**super().resolved(), **whole}
+
+    def budget_words(self) -> str | None:
+        return self._budget.in_words()
+
+    # -- facts -----------------------------------------------------------------------------------------------------------
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        """Return the next level at which the trial has no result yet.
+
+        What a trial trains again after a retry is not decided again.
+        """
+        index = max(self.state.reached.get(trial.number, -1), self._passed(trial.t)) + 1
+        if trial.tags.get("scout"):
+            index = max(index, self._levels.index(self._scout_end))
+        return self._levels[index] if index < len(self._levels) else None
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        state: FreezeThawState = self.state
+        match fact:
+            case TrialStarted(trial=trial):
+                state.running[trial] = None
+            case TrialRestarted(trial=trial, t=t):
+                state.running[trial] = None
+                state.clock[trial] = (t, None)
+            case StartMeasured(startup_s=startup_s):
+                if math.isfinite(startup_s) and startup_s >= 0:
+                    state.startups = [*state.startups, startup_s][-KEPT_TIMES:]
+            case TrialReported():
+                self._reported(fact)
+            case TrialEnded():
+                self._ended(fact, trials[fact.trial])
+            case Fitted(payload=payload):
+                state.theta = [float(v) for v in payload["theta"]]
+                state.fitted_at = int(payload["results"])
+                state.fits += 1
+                state.ordinal += 1
+
+    def _reported(self, fact: TrialReported) -> None:
+        state: FreezeThawState = self.state
+        t, time = state.clock.get(fact.trial, (0.0, None))
+        if fact.t > t:
+            state.spent += fact.t - t
+            if time is not None and fact.time >= time:
+                state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
+        state.clock[fact.trial] = (fact.t, fact.time)
+        if state.best is None or fact.score > state.best:
+            state.best = fact.score
+            state.records.append((state.spent, fact.score))
+        index = self._passed(fact.t)
+        if index > state.reached.get(fact.trial, -1):
+            state.reached[fact.trial] = index
+            state.results.append((fact.trial, index, fact.score))
+            state.ordinal += 1
+            state.held = fact.trial
+        elif state.held == fact.trial:
+            state.held = None
+
+    def _ended(self, fact: TrialEnded, trial: Trial) -> None:
+        state: FreezeThawState = self.state
+        state.running.pop(fact.trial, None)
+        state.clock.pop(fact.trial, None)
+        state.ordinal += 1
+        if state.held == fact.trial:
+            state.held = None
+        crashed = fact.state is TrialState.FAILED and trial.failure is not None and trial.failure.kind == "user"
+        if fact.diverged or crashed:
+            # The trial counts as worse than all others at the level where it crashed, and at the last level.
+            last = len(self._levels) - 1
+            index = min(state.reached.get(fact.trial, -1) + 1, last)
+            state.results += [(fact.trial, i, None) for i in sorted({index, last})]
+            state.reached[fact.trial] = last
+
+    def enacted(self, decision: Decision, trials: Population) -> None:
+        state: FreezeThawState = self.state
+        if isinstance(decision, Resume | Note) and decision.trial not in state.finishing:
+            self._take_up(decision.trial, trials)
+        match decision:
+            case Start(tags=tags):
+                state.ordinal += 1
+                state.held = None
+                if tags.get("scout"):
+                    state.scouts += 1
+                    state.scouted += self._scout_end
+            case Resume(trial=trial) | Retry(trial=trial):
+                state.running[trial] = None
+                state.ordinal += 1
+                state.held = None
+            case (
+                Pause(trial=trial) | Stop(trial=trial) | Complete(trial=trial) | Fail(trial=trial) | Cancel(trial=trial)
+            ):
+                state.running.pop(trial, None)
+
+    def _take_up(self, number: int | None, trials: Population) -> None:
+        if number is not None and self._spent_out(trials) and number == self._last_leader(trials):
+            self.state.finishing.append(number)
+
+    # -- decisions -------------------------------------------------------------------------------------------------------
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        state: FreezeThawState = self.state
+        if not isinstance(fact, TrialReported):
+            return ()
+        number, here = fact.trial, at(self.context.time_attr, fact.t)
+        if fact.t >= self._end:
+            return (Complete(trial=number, reason=reached_max_t(self.context.time_attr, fact.t, self._end)),)
+        if state.held != number or number not in state.running:
+            return ()
+        if self._spent_out(trials):
+            if number == self._last_leader(trials):
+                why = self._budget.why_finish(trials[number])
+                return () if number in state.finishing else (Note(trial=number, reason=why),)
+            return (Stop(trial=number, reason=f"stopped at {here}: {self._budget.why_spent()}"),)
+        if trials[number].tags.get("scout") and fact.t < self._scout_end:
+            return ()
+        may_start = self.context.num_samples is None or len(trials) < self.context.num_samples
+        first = max(FIRST_TRIALS, self.context.given_points)
+        if may_start and len(trials) < first and self._spread(trials, len(trials), "") is not None:
+            why = f"the first {first} configurations are started before any trial continues"
+            return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
+        if (original := self._repeats().original(number)) is not None:
+            why = f"all its results so far equal those of trial {original}, so more training would show nothing new"
+            return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
+        winner = self._winner(trials, number, may_start)
+        if winner is None or winner.trial == number:
+            return ()
+        return (Pause(trial=number, reason=self._reasons.paused(fact.t, winner)),)
+
+    def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
+        state: FreezeThawState = self.state
+        if self._spent_out(trials):
+            leader = self._last_leader(trials)
+            if leader is None or not can_resume(trials[leader]):
+                return None
+            return Resume(trial=leader, reason=self._budget.why_finish(trials[leader]))
+        count = len(trials)
+        if may_start and count < self.context.given_points:
+            return Start(reason="started: this configuration is one of points_to_evaluate")
+        if may_start and (count < FIRST_TRIALS or not state.results):
+            why = f"started: one of the first {FIRST_TRIALS} configurations, which are spread over the space"
+            if (start := self._spread(trials, count, why)) is not None:
+                return start
+        if not state.results:
+            return None
+        if may_start and self._scout_due():
+            reach = at(self.context.time_attr, self._scout_end)
+            why = (
+                f"started: a scout, chosen without the model and not paused before {reach}, "
+                "because a good trial that starts slowly cannot be recognised earlier"
+            )
+            return self._spread(trials, state.scouts, why, scout=True)
+        held = state.held if state.held not in state.running else None
+        if held is not None and self._repeats().original(held) is not None:
+            held = None
+        winner = self._winner(trials, held, may_start)
+        if winner is not None and winner.trial is not None and winner.trial == held:
+            winner = self._winner(trials, None, may_start)
+        if winner is None:
+            return None
+        if winner.trial is not None:
+            return Resume(trial=winner.trial, reason=self._reasons.resumed(winner))
+        if self._draw("random") < self.random_share and not self._cube.discrete:
+            why = f"started: chosen without the model, as {self.random_share:.0%} of the new configurations are"
+            return self._spread(trials, count, why)
+        assert winner.point is not None
+        reason = self._reasons.started(winner)
+        return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
+
+    def finished(self, trials: Population, may_start: bool) -> str | None:
+        over = self._spent_out(trials) and self._last_leader(trials) is None
+        return self._budget.why_spent() if over else None
+
+    def _winner(self, trials: Population, held: int | None, may_start: bool) -> Winner | None:
+        """Return what trains next: a paused trial, the one that reported (`held`) or a new one. None if there is none.
+
+        With the same state, `decide` and `choose` get the same answer, whether or not it is cached.
+        """
+        state: FreezeThawState = self.state
+        repeats = self._repeats()
+        paused = [
+            n
+            for n in trials.in_state(TrialState.PAUSED)
+            if n in state.reached and n != held and can_resume(trials[n]) and repeats.original(n) is None
+        ]
+        start_cost = self._start_cost()
+        waste = [start_cost + repeated_training(trials[n]) for n in paused]
+        if held is not None:
+            paused.append(held)
+            waste.append(0.0)
+        running = sorted(n for n in state.running if n != held)
+        asked = (state.ordinal, held, paused, waste, running, start_cost, may_start)
+        if self._cache.asked != asked:
+            inputs = DecisionInputs(
+                results=self._results(trials),
+                levels=np.array(self._levels),
+                theta=self._theta(),
+                best=state.best if state.best is not None else 0.0,
+                started=np.array(paused, dtype=np.int64),
+                held=held is not None,
+                waste=np.array(waste),
+                running=np.array(running, dtype=np.int64),
+                start_cost=start_cost,
+                may_start=may_start,
+                thaw=self.thaw,
+                repeats=self._chance_of_repeats(trials),
+                few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
+            )
+            generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
+            self._cache.winner = choose_next(inputs, self._cube, lambda n: self._point(trials[n]), generator)
+            self._cache.asked = asked
+        return self._cache.winner
+
+    def _idle_share(self, trials: Population) -> float:
+        """Return how often to choose from uniform points instead of climbing.
+
+        This is 1.5 times the share of the model's recent proposals that began like another trial.
+        """
+        repeats, recent = self._repeats(), []
+        for number in range(len(trials) - 1, FIRST_TRIALS - 1, -1):
+            if trials[number].tags.get("model") and number in self.state.reached:
+                recent.append(repeats.begins_like_another(number))
+                if len(recent) == RECENT:
+                    break
+        return min(1.5 * sum(recent) / RECENT, 0.8)
+
+    def _chance_of_repeats(self, trials: Population) -> Floats | None:
+        novelty = self._cache.novelty
+        novelty.follow(self.state.results, lambda n: self._cube.features(self._point(trials[n])[None])[0])
+        return novelty.chance()
+
+    def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
+        """Return a Start at the next point of a low-discrepancy sequence.
+
+        Scouts have a sequence of their own, so that a few of them are spread over the whole space. In a finite space,
+        the next point is the first one that has not been tried. Return None if all have been tried.
+        """
+        shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)
+        if self._cube.discrete:
+            tried = {key(self._point(trial)) for trial in trials}
+            untried = [point for point in self._cube.spread(256, shift) if key(point) not in tried]
+            if not untried:
+                return None
+            point = untried[0]
+        else:
+            (point,) = self._cube.spread(1, shift, index)
+        return Start(params=self._cube.params(point), reason=reason, tags={"scout": True} if scout else {})
+
+    # -- fits ------------------------------------------------------------------------------------------------------------
+
+    def fit_request(self, trials: Population) -> Mapping[str, Any] | None:
+        state: FreezeThawState = self.state
+        count = len(state.results)
+        if count < REFIT_GROWTH * state.fitted_at + 4:
+            return None
+        results = self._results(trials)
+        kept = results.thinned(np.random.default_rng(self._key("fit", count)))
+        slots, trial = np.unique(results.slot[kept], return_inverse=True)
+        grid = np.array(self._levels)
+        return {
+            "x": self._cube.features(results.points[slots]).tolist(),
+            "trial": trial.tolist(),
+            "tau": tau(grid, grid[results.level[kept]]).tolist(),
+            "z": Warp.of(results.score[kept]).z.tolist(),
+            "group": self._cube.group.tolist(),
+            "theta": self._theta().tolist(),
+            "from_prior": state.fits < FITS_FROM_PRIOR,
+            "results": count,
+        }
+
+    @staticmethod
+    def fit(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        rows = Rows(
+            x=np.array(payload["x"], dtype=float),
+            trial=np.array(payload["trial"], dtype=np.int64),
+            tau=np.array(payload["tau"], dtype=float),
+        )
+        z, group = np.array(payload["z"], dtype=float), np.array(payload["group"], dtype=np.int64)
+        evidence = Evidence(rows, z, group, PRIOR)
+        starts = [(np.array(payload["theta"], dtype=float), 25)]
+        if payload["from_prior"]:
+            starts.append((PRIOR.mean(evidence.dims), 12))
+        return {"theta": evidence.fit(starts).tolist(), "results": payload["results"]}
+
+    def _theta(self) -> Floats:
+        prior = PRIOR.mean(self._cube.dims)
+        # An older version fitted a model with other parameters. Its fit cannot be used.
+        return np.array(self.state.theta) if len(self.state.theta) == len(prior) else prior
+
+    # -- helpers -----------------------------------------------------------------------------------------------------------
+
+    def _results(self, trials: Population) -> Results:
+        results = self.state.results
+        if self._cache.results is None or len(self._cache.results.slot) != len(results):
+            repeats = self._repeats()
+            self._cache.results = Results.of(
+                results, lambda n: self._point(trials[n]), lambda n: repeats.original(n) is not None
+            )
+        return self._cache.results
+
+    def _repeats(self) -> Repeats:
+        self._cache.repeats.follow(self.state.results)
+        return self._cache.repeats
+
+    def _point(self, trial: Trial) -> Floats:
+        if trial.number not in self._cache.points:
+            self._cache.points[trial.number] = self._cube.point(trial.params)
+        return self._cache.points[trial.number]
+
+    def _passed(self, t: float) -> int:
+        """Return the index of the highest level at or below t, or -1 if t is below the lowest."""
+        return sum(level <= t for level in self._levels) - 1
+
+    def _start_cost(self) -> float:
+        """Return the cost of a start or a resume, in units of time_attr.
+
+        It is computed from medians of measured times, and is 0 before any are known.
+        """
+        state: FreezeThawState = self.state
+        if not state.startups or not state.pace:
+            return 0.0
+        pace = statistics.median(state.pace)
+        return statistics.median(state.startups) / pace if pace > 0 else 0.0
+
+    def _scout_due(self) -> bool:
+        state: FreezeThawState = self.state
+        if self._cube.discrete or len(self._levels) < 3 or self._scout_end <= self._levels[1]:
+            return False
+        share = self.scout_share * (1 + SCOUTS_WHEN_STALLED * self._stalled())
+        return state.scouted < share * state.spent
+
+    def _stalled(self) -> float:
+        """Return the share of all training that was spent since a score nearly as good as the best was first reached.
+
+        Training up to PATIENCE full trainings is not counted.
+        """
+        state: FreezeThawState = self.state
+        scores = [score for _, _, score in state.results if score is not None]
+        if state.best is None or not scores or not state.spent:
+            return 0.0
+        near = state.best - NEARLY * max(0.0, state.best - statistics.median(scores))
+        since = next((spent for spent, best in state.records if best >= near), state.spent)
+        return max(0.0, 1 - max(since, PATIENCE * self._end) / state.spent)
+
+    def _spent_out(self, trials: Population) -> bool:
+        return self._budget.is_spent(self.state.spent, self.state.finishing, trials)
+
+    def _last_leader(self, trials: Population) -> int | None:
+        return self._budget.leader(self.state.finishing, trials)
+
+    def _key(self, *purpose: str | int) -> int:
+        return keyed_seed(self.context.seed, "freeze_thaw", *purpose)
+
+    def _draw(self, purpose: str) -> float:
+        """Return a number in [0, 1) that is random for each purpose and decision."""
+        return self._key(purpose, self.state.ordinal) / 2**64
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What can be computed again from the state and the population. It is kept to save time."""
+
+    asked: Any = None
+    winner: Winner | None = None
+    results: Results | None = None
+    repeats: Repeats = field(default_factory=Repeats)
+    novelty: Novelty = field(default_factory=Novelty)
+    points: dict[int, Floats] = field(default_factory=dict)

@@ -1,0 +1,36 @@
+"""The state of the freeze-thaw scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class FreezeThawState:
+    """The facts so far, and the last committed fit."""
+
+    results: list[tuple[int, int, float | None]] = field(
+        default_factory=list
+    )  # trial, level index, score (None: crashed)
+    best: float | None = None  # the best score so far
+    records: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # (`spent` at that time, score) of each new best score
+    running: dict[int, None] = field(default_factory=dict)
+    reached: dict[int, int] = field(
+        default_factory=dict
+    )  # trial -> index of the highest level at which it has a result
+    clock: dict[int, tuple[float, float | None]] = field(
+        default_factory=dict
+    )  # trial -> (t, time) of its newest report
+    ordinal: int = 0  # counts the facts that a decision may depend on; keys the randomness of the decision
+    held: int | None = None  # the trial whose report at a new level is the newest such fact
+    spent: float = 0.0  # training of all trials together, in units of time_attr
+    scouts: int = 0
+    scouted: float = 0.0  # the part of `spent` that went to scouts before they could be paused
+    pace: list[float] = field(default_factory=list)  # seconds per unit of time_attr, of the latest reports
+    startups: list[float] = field(default_factory=list)  # seconds, of the latest segments
+    theta: list[float] = field(default_factory=list)  # parameters of the curve model
+    fitted_at: int = 0  # number of results at the last fit
+    fits: int = 0
+    finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial

@@ -1,0 +1,172 @@
+"""How population based training changes a configuration: which parameters, and how each moves inside its domain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import SpecError
+from tuner.options import nearest
+from tuner.schedulers.functions import function_name, import_function
+from tuner.schedulers.shared.wording import shown
+from tuner.space import Parameter, Space, choice
+
+AT = "hyperparam_mutations"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """What one parameter may become. Exactly one of these is given."""
+
+    values: Sequence[Any] | None = None  # in an order in which neighbours are similar
+    domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive
+    function: Callable[[], Any] | None = None  # draws a value; "module:name" in JSON
+
+
+def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mutation]]:
+    """Yield (path, mutation) from a dict of lists, domains and functions, as Ray Tune takes it, or from its JSON form."""
+    for key, value in given.items():
+        path = f"{prefix}/{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and isinstance(value.get("function"), str) and len(value) == 1:
+            yield path, Mutation(function=import_function(f"{AT}/{path}/function", value["function"]))
+        elif isinstance(value, Mapping) and not isinstance(value.get("type"), str):
+            yield from read_mutations(value, path)
+        elif isinstance(value, Mapping):
+            yield path, Mutation(domain=_space(path, value, json=True).to_json()["it"])
+        elif isinstance(value, (list, tuple, range)):
+            if not value:
+                raise SpecError("the list of values is empty", f"/{AT}/{path}")
+            yield path, Mutation(values=list(value))
+        elif callable(value) and not hasattr(value, "sample"):
+            yield path, Mutation(function=value)
+        else:
+            yield path, Mutation(domain=_space(path, value).to_json()["it"])
+
+
+def mutations_to_json(mutations: Mapping[str, Mutation]) -> dict[str, Any]:
+    """Return path -> list, domain, or ``{"function": "module:name"}``.
+
+    Raises:
+        SpecError: a function cannot be imported by another process.
+    """
+    return {
+        path: {"function": function_name(f"{AT}/{path}", mutation.function)}
+        if mutation.function is not None
+        else (mutation.values if mutation.values is not None else mutation.domain)
+        for path, mutation in mutations.items()
+    }
+
+
+def _space(path: str, value: Any, json: bool = False) -> Space:
+    try:
+        return Space.from_json({"it": value}) if json else Space.from_python({"it": value})
+    except SpecError as error:
+        raise SpecError(
+            [(f"/{AT}/{path}" + at.removeprefix("/space/it"), message) for at, message in error.errors]
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A parameter of the space, and the source of its new values."""
+
+    target: Parameter
+    source: Parameter | None  # None: the target's own domain, or `draw`
+    draw: Callable[[], Any] | None = None
+
+    def drawn(self, rng: random.Random) -> Any:
+        return self.draw() if self.draw is not None else (self.source or self.target).resample(rng)
+
+
+class Explorer:
+    """Changes the configuration of a donor for the trial that takes it over.
+
+    Each of the mutated parameters is drawn anew with probability `resample_probability`. Otherwise a number is
+    multiplied by one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbour, and an
+    unordered choice stays. The result is moved into the parameter's domain in the space. Parameters of a newly chosen
+    branch are drawn at random.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        mutations: Mapping[str, Mutation],
+        resample_probability: float,
+        perturbation_factors: Sequence[float],
+        custom: Callable[[dict[str, Any]], dict[str, Any]] | None,
+    ) -> None:
+        self._space = space
+        self._moves = [_move(space, path, mutation) for path, mutation in mutations.items()]
+        if not mutations:
+            self._moves = [_Move(parameter, None) for parameter in space.parameters]
+        self._resample = resample_probability
+        self._factors = perturbation_factors
+        self._custom = custom
+
+    def __call__(self, donor: Mapping[str, Any], rng: random.Random) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the new params, and how each of them changed, in words by path."""
+        params = dict(donor)
+        how: dict[str, str] = {}
+        for move in self._moves:
+            path = move.target.path
+            if path in params:
+                params[path], how[path] = self._moved(move, params[path], rng)
+        if self._custom is not None:
+            params = dict(self._custom(dict(params)))
+            how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
+        drawn = {path: value for path, value in params.items() if path not in self._space}  # define-by-run: copied
+        kept = {p: _inside(self._space[p], value, donor.get(p)) for p, value in params.items() if p not in drawn}
+        result = self._space.sample(rng, given={p: v for p, v in kept.items() if v is not None}) | drawn
+        return result, {
+            path: f"{self._shown(path, donor.get(path))} → {self._shown(path, value)} ({how.get(path, 'new branch')})"
+            for path, value in result.items()
+            if value != donor.get(path)
+        }
+
+    def _shown(self, path: str, value: Any) -> str:
+        return _words(self._space[path].readable(value) if path in self._space and value is not None else value)
+
+    def _moved(self, move: _Move, value: Any, rng: random.Random) -> tuple[Any, str]:
+        source = move.source or move.target
+        if rng.random() < self._resample or not source.contains(value):
+            return move.drawn(rng), "drawn anew"
+        factor = rng.choice(self._factors)
+        if source.kind == "choice" and source.ordered:
+            return source.perturb(value, factor), f"{'next' if factor > 1 else 'previous'} value"
+        return source.perturb(value, factor), f"× {shown(factor)}"
+
+
+def _move(space: Space, path: str, mutation: Mutation) -> _Move:
+    if path not in space:
+        known = [parameter.path for parameter in space.parameters]
+        raise SpecError(f"not in the search space{nearest(path, known)}", f"/scheduler/{AT}/{path}")
+    target = space[path]
+    if mutation.values is not None:
+        outside = [value for value in mutation.values if not target.contains(value)]
+        if outside:
+            raise SpecError(f"{outside[0]!r} is outside the parameter's domain", f"/scheduler/{AT}/{path}")
+        values = [target.normal_form(value) for value in mutation.values]
+        return _Move(target, Space({"it": choice(values, ordered=True)})["it"])
+    if mutation.domain is not None:
+        source = Space.from_json({"it": mutation.domain})["it"]
+        if source.kind == "choice" and not all(target.contains(source.at(i)) for i in range(len(source.categories))):
+            raise SpecError("some values are outside the parameter's domain", f"/scheduler/{AT}/{path}")
+        if (source.kind == "choice") != (target.kind == "choice") and source.kind != "choice":
+            raise SpecError("a range of numbers does not fit a parameter that is a choice", f"/scheduler/{AT}/{path}")
+        return _Move(target, source)
+    return _Move(target, None, mutation.function)
+
+
+def _inside(parameter: Parameter, value: Any, fallback: Any) -> Any:
+    """Return the value moved into the domain. For a choice, a value that is not a category is replaced by `fallback`."""
+    if parameter.contains(value):
+        return parameter.normal_form(value)
+    if parameter.kind == "choice" or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return fallback
+    return parameter.clip(value)
+
+
+def _words(value: Any) -> str:
+    return shown(value) if isinstance(value, float) else "nothing" if value is None else str(value)

@@ -1,0 +1,358 @@
+"""Population based training: bad members copy good ones, weights and configuration, and explore from there.
+
+Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunning, Simonyan, Fernando, Kavukcuoglu:
+"Population Based Training of Neural Networks", 2017, algorithm 1, https://arxiv.org/abs/1711.09846. Quantiles and
+perturbations are those of Ray Tune.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from tuner.domain.decisions import Decision, Exploit, Note, Pause, Resume
+from tuner.domain.keys import keyed_random
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.options import check_boolean, check_number
+from tuner.schedulers.base import (
+    Choice,
+    Fact,
+    Scheduler,
+    SchedulerContext,
+    TrialEnded,
+    TrialReported,
+    TrialStarted,
+    can_resume,
+)
+from tuner.schedulers.functions import function_name, import_function
+from tuner.schedulers.pbt.explore import Explorer, Mutation, mutations_to_json, read_mutations
+from tuner.schedulers.shared.wording import at, reported
+
+
+@dataclass(slots=True)
+class Move:
+    """A configuration that a trial has from some training iteration on. If the trial took it over, it has a donor."""
+
+    trial: int
+    iteration: int  # of the checkpoint that it starts from
+    params: dict[str, Any]
+    donor: int | None = None
+    donors_moves: int = 0  # number of configurations that the donor had had by then
+
+
+@dataclass(slots=True)
+class PbtState:
+    ranking: SortedList[tuple[float, int]] = field(default_factory=SortedList)  # (score at the last interval, trial)
+    scores: dict[int, float] = field(default_factory=dict)  # the same by trial
+    due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
+    moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
+    newest: int | None = None  # the trial that reached the end of an interval with the latest fact
+    yielded: dict[int, None] = field(
+        default_factory=dict
+    )  # trials that gave up their worker group before they were judged
+    waiting: dict[int, None] = field(default_factory=dict)  # synch: trials that have reached the end of the interval
+    plan: dict[int, int | None] = field(default_factory=dict)  # synch: trial to be resumed -> its donor
+
+
+class PopulationBasedTraining(Scheduler):
+    """At the end of every interval, a member in the bottom quantile continues from a member of the top quantile.
+
+    It takes over the donor's checkpoint and its configuration, which is then changed: see `Explorer`. The population
+    is `num_samples` trials. If it is larger than what can run at once, members take turns, and those that have trained
+    least come first. A donor always has a checkpoint. If no member of the top quantile has one yet, the trial
+    continues unchanged, and a note in the log says so.
+
+    Args:
+        perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
+            5; Ray Tune's is 60 (seconds).
+        hyperparam_mutations: {parameter: list of values, domain, or function that draws a value}, as in Ray Tune,
+            nested or by path. Parameters that are not named are copied. None: every parameter of the space, in its own
+            domain.
+        quantile_fraction: the size of the top and of the bottom quantile, as a share of the population; at most a
+            half.
+        resample_probability: the probability of drawing a parameter anew instead of perturbing it.
+        perturbation_factors: a number is multiplied by one of these. In a list of values, a factor above 1 moves to
+            the next value, and one below 1 to the previous value.
+        custom_explore_fn: takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
+        synch: True to let every member wait at the end of each interval until all have reached it.
+        burn_in_period: no decision is made before this time.
+        require_attrs: must be True: a trial that never reports the objective fails.
+        time_attr: must equal the experiment's. None: the experiment's.
+    """
+
+    TYPE = "pbt"
+    SAVES_AT_MILESTONES = True
+
+    def __init__(
+        self,
+        perturbation_interval: float = 5,
+        hyperparam_mutations: Mapping[str, Any] | None = None,
+        quantile_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        perturbation_factors: Sequence[float] = (1.2, 0.8),
+        custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | str | None = None,
+        synch: bool = False,
+        burn_in_period: float = 0,
+        require_attrs: bool = True,
+        time_attr: str | None = None,
+    ) -> None:
+        check_number("perturbation_interval", perturbation_interval, above=0)
+        check_number("quantile_fraction", quantile_fraction, above=0, at_most=0.5)
+        check_number("resample_probability", resample_probability, at_least=0, at_most=1)
+        check_number("burn_in_period", burn_in_period, at_least=0)
+        check_boolean("synch", synch)
+        if require_attrs is not True:
+            message = (
+                "only True is supported: a report may leave the objective out, but a trial that never reports it fails"
+            )
+            raise SpecError(message, "/require_attrs")
+        if not isinstance(perturbation_factors, (list, tuple)) or not perturbation_factors:
+            raise SpecError(f"expected a list of numbers, got {perturbation_factors!r}", "/perturbation_factors")
+        for place, factor in enumerate(perturbation_factors):
+            check_number(f"perturbation_factors/{place}", factor, above=0)
+        self.perturbation_interval = perturbation_interval
+        self.mutations: dict[str, Mutation] = dict(read_mutations(hyperparam_mutations or {}))
+        self.quantile_fraction = quantile_fraction
+        self.resample_probability = resample_probability
+        self.perturbation_factors = tuple(perturbation_factors)
+        self.custom_explore_fn = (
+            import_function("custom_explore_fn", custom_explore_fn)
+            if isinstance(custom_explore_fn, str)
+            else custom_explore_fn
+        )
+        self.synch = synch
+        self.burn_in_period = burn_in_period
+        self.time_attr = time_attr
+        self.state = PbtState()
+
+    def setup(self, context: SchedulerContext) -> None:
+        super().setup(context)
+        self.inherited_max_t(None, self.time_attr)
+        if context.num_samples is None:
+            raise SpecError("population based training needs num_samples, the size of its population", "/num_samples")
+        if not context.checkpoints:
+            message = "population based training copies checkpoints, but this trainable saves none"
+            raise SpecError(message, "/scheduler/type")
+        self._explore = Explorer(
+            context.space,
+            self.mutations,
+            self.resample_probability,
+            self.perturbation_factors,
+            self.custom_explore_fn,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        explore = self.custom_explore_fn
+        return {
+            "type": self.TYPE,
+            "perturbation_interval": self.perturbation_interval,
+            "hyperparam_mutations": mutations_to_json(self.mutations) or None,
+            "quantile_fraction": self.quantile_fraction,
+            "resample_probability": self.resample_probability,
+            "perturbation_factors": list(self.perturbation_factors),
+            "custom_explore_fn": None if explore is None else function_name("custom_explore_fn", explore),
+            "synch": self.synch,
+            "burn_in_period": self.burn_in_period,
+            "time_attr": self.time_attr,
+        }
+
+    # ------------------------------------------------------------------------------------------------ facts
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        return max(self._due(trial.number), math.nextafter(trial.t, math.inf))
+
+    def _due(self, trial: int) -> float:
+        state: PbtState = self.state
+        return max(state.due.get(trial, self.perturbation_interval), self.burn_in_period)
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        state: PbtState = self.state
+        state.newest = None
+        match fact:
+            case TrialStarted(trial=number):
+                state.moves[number] = [Move(number, 0, dict(trials[number].params))]
+            case TrialReported(trial=number) if fact.t >= self._due(number):
+                self._rank(number, fact.score)
+                state.due[number] = fact.t + self.perturbation_interval
+                state.newest = number
+                if self.synch:
+                    state.waiting[number] = None
+            case TrialEnded(trial=number):
+                self._rank(number, None)
+                for group in (state.waiting, state.plan, state.yielded):
+                    group.pop(number, None)
+                state.plan = {trial: None if donor == number else donor for trial, donor in state.plan.items()}
+
+    def _rank(self, trial: int, score: float | None) -> None:
+        old = self.state.scores.pop(trial, None)
+        if old is not None:
+            self.state.ranking.remove((old, trial))
+        if score is not None:
+            self.state.scores[trial] = score
+            self.state.ranking.add((score, trial))
+
+    def enacted(self, decision: Decision, trials: Population) -> None:
+        state: PbtState = self.state
+        if isinstance(decision, Pause) and not decision.held and not self.synch:
+            state.yielded[decision.trial] = None
+        if not isinstance(decision, Exploit | Resume):
+            return
+        state.yielded.pop(decision.trial, None)
+        if decision.trial in state.waiting and self._all_wait(trials):
+            state.plan = self._plan(trials)
+            state.waiting = {}
+        state.waiting.pop(decision.trial, None)
+        state.plan.pop(decision.trial, None)
+        if isinstance(decision, Exploit):
+            self._take_over(decision, trials)
+
+    def _take_over(self, decision: Exploit, trials: Population) -> None:
+        trial, donor = trials[decision.trial], trials[decision.donor]
+        source = trial.inherited
+        iteration = source.step if source is not None else donor.iteration
+        moves = self.state.moves
+        moves[decision.trial].append(
+            Move(decision.trial, iteration, dict(decision.params), decision.donor, len(moves[decision.donor]))
+        )
+        match self.context.time_attr:
+            case "training_iteration":
+                begins = float(iteration)
+            case "time_total_s":
+                begins = trial.t
+            case _:  # a metric: it continues from the donor's value
+                kept = donor.checkpoints.get(decision.checkpoint)
+                begins = kept.t if kept is not None and kept.t is not None else donor.t
+        self.state.due[decision.trial] = begins + self.perturbation_interval
+
+    # ------------------------------------------------------------------------------------------------ decisions
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        if not isinstance(fact, TrialReported) or self.state.newest != fact.trial:
+            return ()
+        number, where = fact.trial, at(self.context.time_attr, fact.t)
+        if self.synch:
+            missing = self._members(trials) - len(self.state.waiting)
+            return (Pause(trial=number, reason=f"paused at {where}: waiting for {missing} other members"),)
+        if self._others_wait(trials):
+            return (Pause(trial=number, reason=f"paused at {where}: it is another member's turn"),)
+        if self._in_bottom(number):
+            donor = self._donor(number, trials)
+            if donor is None:
+                why = f"trial {number} is among the worst {self._quantile()} at {where}"
+                return (Note(reason=f"{why}, but none of the best has a checkpoint to continue from"),)
+            return (self._exploit(number, donor, trials),)
+        return ()
+
+    def choose(self, trials: Population, may_start: bool) -> Choice | None:
+        if may_start:
+            return super().choose(trials, may_start)
+        if not self.synch:
+            ready = [trials[number] for number in trials.in_state(TrialState.PAUSED)]
+            behind = min(filter(can_resume, ready), key=lambda trial: (trial.t, trial.number), default=None)
+            if behind is None:
+                return None
+            if behind.number in self.state.yielded and self._in_bottom(behind.number):
+                donor = self._donor(behind.number, trials)
+                if donor is not None:
+                    return self._exploit(behind.number, donor, trials)
+            return Resume(trial=behind.number, reason="resumed: it is this member's turn, as it has trained least")
+        plan = self.state.plan or (self._plan(trials) if self.state.waiting and self._all_wait(trials) else {})
+        for number, donor in plan.items():
+            if can_resume(trials[number]):
+                if donor is not None:
+                    return self._exploit(number, donor, trials)
+                return Resume(trial=number, reason="resumed: all members have reached the end of the interval")
+        return None
+
+    def _members(self, trials: Population) -> int:
+        """Return the number of members that have not ended, including those that are still to be started."""
+        ended = sum(trials.count(state) for state in TrialState if state.ended)
+        return max(len(trials), self.context.num_samples or 0) - ended
+
+    def _all_wait(self, trials: Population) -> bool:
+        ended = sum(trials.count(state) for state in TrialState if state.ended)
+        return len(self.state.waiting) == len(trials) - ended
+
+    def _others_wait(self, trials: Population) -> bool:
+        paused = trials.in_state(TrialState.PAUSED)
+        return len(trials) < (self.context.num_samples or 0) or any(can_resume(trials[number]) for number in paused)
+
+    def _quantile(self) -> int:
+        """Return the number of members in the top quantile, which is also that in the bottom quantile."""
+        size = len(self.state.ranking)
+        return min(math.ceil(size * self.quantile_fraction), size // 2)
+
+    def _in_bottom(self, trial: int) -> bool:
+        """Return True if a member that is judged alone belongs to the bottom quantile.
+
+        Of equal scores, it counts as the worst. So in a population of equals some members explore.
+        """
+        worse = self.state.ranking.bisect_left((self.state.scores[trial], -1))  # trial numbers are above -1
+        return bool(worse < self._quantile())
+
+    def _top(self, without: int | None = None) -> list[int]:
+        """Return the top quantile, the best first."""
+        best = (trial for _, trial in reversed(self.state.ranking) if trial != without)
+        return list(islice(best, self._quantile()))
+
+    def _donor(self, trial: int, trials: Population) -> int | None:
+        """Return a random member of the top quantile that has a checkpoint, or None if there is none.
+
+        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved.
+        """
+        top = [trials[number] for number in self._top(without=trial)]
+        ready = [donor for donor in top if donor.checkpoint is not None]
+        donors = ready or [donor for donor in top if donor.checkpoints]
+        if not donors:
+            return None
+        rng = keyed_random(self.context.seed, "donor", trial, len(self.state.moves[trial]))
+        return rng.choice(donors).number
+
+    def _plan(self, trials: Population) -> dict[int, int | None]:
+        """Return trial -> donor for all that wait. Those without a donor continue as they are, and come last."""
+        ranked = [trial for _, trial in reversed(self.state.ranking) if trial in self.state.waiting]
+        bottom = set(ranked[len(ranked) - self._quantile() :])
+        donors = {trial: self._donor(trial, trials) if trial in bottom else None for trial in ranked}
+        return dict(sorted(donors.items(), key=lambda item: item[1] is None))
+
+    def _exploit(self, trial: int, donor: int, trials: Population) -> Exploit:
+        rng = keyed_random(self.context.seed, "explore", trial, len(self.state.moves[trial]))
+        params, how = self._explore(trials[donor].params, rng)
+        ranking, scores, objective = self.state.ranking, self.state.scores, self.context.objective
+        rank = len(ranking) - ranking.bisect_right((scores[trial], trial)) + 1
+        where = at(self.context.time_attr, trials[trial].t)
+        own, theirs = reported(objective, scores[trial]), reported(objective, scores[donor])
+        reason = (
+            f"copies trial {donor} at {where}: {own} is rank {rank} of {len(ranking)}, and trial {donor} has {theirs}"
+        )
+        if how:
+            reason += "; " + ", ".join(f"{path} {words}" for path, words in how.items())
+        return Exploit(trial=trial, donor=donor, params=params, reason=reason, mutations=how)
+
+    # ---------------------------------------------------------------------------------------- the winner's schedule
+
+    def schedule_of(self, trial: int) -> list[dict[str, Any]]:
+        """Return the configurations that led to this trial's present weights, oldest first, as JSON.
+
+        Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. Training
+        anew with these changes at these iterations repeats what the population found (PBT replay). For an experiment
+        in a database, `tuner.experiments.lineage` returns the same.
+        """
+        moves: dict[int, list[Move]] = self.state.moves
+        chain = [moves[trial][-1]]
+        while (move := chain[-1]).donor is not None:
+            chain.append(moves[move.donor][move.donors_moves - 1])
+        chain.reverse()
+        held = [move for move, after in pairwise(chain) if move.iteration < after.iteration]
+        found: list[dict[str, Any]] = []
+        for move in [*held, chain[-1]]:
+            if not found or found[-1]["params"] != move.params:
+                found.append({"iteration": move.iteration, "params": dict(move.params), "trial": move.trial})
+        return found

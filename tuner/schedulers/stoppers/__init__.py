@@ -1,0 +1,35 @@
+"""Stoppers: rules that end a trial or the whole search, whatever the scheduler decides.
+
+A user passes ``stop=`` one of these:
+
+* a dict such as ``{"training_iteration": 27}`` or ``{"accuracy": 0.99}``, which ends a trial as soon as one of the metrics
+  is at or above its value, as in Ray Tune;
+* a function ``(number, metrics) -> bool``;
+* one of the classes below, or one of Ray Tune's stoppers;
+* JSON such as ``{"type": "plateau", "std": 0.001}``;
+* a list of any of these.
+
+`base` has the interface. Each other module has one kind of stopper.
+"""
+
+from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
+from tuner.schedulers.stoppers.combined import CombinedStopper, from_argument, from_json
+from tuner.schedulers.stoppers.function import FunctionStopper
+from tuner.schedulers.stoppers.limits import MaximumIterationStopper, ThresholdStopper, TimeStopper
+from tuner.schedulers.stoppers.plateau import ExperimentPlateauStopper, TrialPlateauStopper
+
+__all__ = [
+    "ITERATION",
+    "TIME",
+    "CombinedStopper",
+    "ExperimentPlateauStopper",
+    "FunctionStopper",
+    "MaximumIterationStopper",
+    "Stopper",
+    "ThresholdStopper",
+    "TimeStopper",
+    "TrialPlateauStopper",
+    "from_argument",
+    "from_json",
+    "next_report",
+]

@@ -1,0 +1,81 @@
+"""The interface of a stopper.
+
+A stopper is as pure as a scheduler, and simpler: `record` folds facts into `state`; the other methods read the state and
+change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tuner.domain.trial import Population, Trial
+from tuner.options import options_of
+from tuner.schedulers.base import Fact, SchedulerContext
+
+if TYPE_CHECKING:
+    from tuner.schedulers.stoppers.function import FunctionStopper
+
+ITERATION = "training_iteration"
+TIME = "time_total_s"
+
+
+def next_report(trial: Trial) -> float:
+    """Return a milestone that the trial's next report reaches, whatever its time."""
+    return math.nextafter(trial.t, math.inf)
+
+
+class Stopper(ABC):
+    """Base class of all stoppers."""
+
+    #: the value of "type" in a spec
+    TYPE: ClassVar[str]
+
+    state: Any = None
+    context: SchedulerContext
+
+    def setup(self, context: SchedulerContext) -> None:
+        """Take what the stopper has to know about the experiment. Called once, before any other method."""
+        self.context = context
+
+    @property
+    def setting(self) -> SchedulerContext:
+        """Return `context`. Stoppers written for earlier versions use this name."""
+        return self.context
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{"type": ..., option: value, ...}``, from which `from_json` builds an equal stopper."""
+        return {"type": self.TYPE, **options_of(self)}
+
+    def metrics(self) -> frozenset[str]:
+        """Return the names of the reported metrics that this stopper reads.
+
+        If one of them is never reported, the decision log says so.
+        """
+        return frozenset()
+
+    @abstractmethod
+    def milestone(self, trial: Trial) -> float | None:
+        """Return the value of time_attr at which `decide` must be asked next, or None for never.
+
+        It is above the trial's present value. A stopper that waits for iteration 27 costs nothing before it.
+        """
+
+    def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
+        """Fold a fact into `state`."""
+
+    def record_without(self, trial: Trial) -> None:  # noqa: B027
+        """Fold a report without the objective into `state`. Facts do not include such reports."""
+
+    def decide(self, number: int, trials: Population) -> str | None:
+        """Return why this trial, which has just reported, is complete, or None to let it continue."""
+        return None
+
+    def finished(self, trials: Population) -> str | None:
+        """Return why the whole search is over, or None to let it continue. Asked after every fact."""
+        return None
+
+    def functions(self) -> list[FunctionStopper]:
+        """Return the parts of this stopper that call a user's function, always in the same order."""
+        return []

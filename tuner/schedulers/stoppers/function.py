@@ -1,0 +1,99 @@
+"""A stopper that asks a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.schedulers.base import Fact, TrialEnded
+from tuner.schedulers.functions import function_name, import_function, name_of, sealed
+from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
+
+
+class FunctionStopper(Stopper):
+    """Ends a trial as soon as ``function(number, metrics)`` returns true.
+
+    The function must depend on its arguments alone. `metrics` is what the trial reported, with "training_iteration"
+    and "time_total_s". In JSON the function is named as ``"module:name"``, so it must be at the top level of a module.
+
+    If `outside` is true, the driver host calls the function in another process and passes the answers to `answered`.
+    `decide` then only looks them up.
+    """
+
+    TYPE = "function"
+    outside: bool = False
+
+    def __init__(self, function: Callable[[int, dict[str, float]], bool] | str) -> None:
+        self.function = import_function("function", function) if isinstance(function, str) else function
+        if not callable(self.function):
+            raise SpecError(f"expected a function, got {function!r}", "/function")
+        self._answers: dict[
+            int, tuple[tuple[int, int], Mapping[str, Any]]
+        ] = {}  # trial -> (segment, iteration), answer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the function separately, so that unpickling the stopper does not load it."""
+        return {**self.__dict__, "function": sealed(self.function)}
+
+    def functions(self) -> list[FunctionStopper]:
+        return [self]
+
+    def arguments(self, trial: Trial) -> dict[str, float]:
+        """Return the metrics that the function is called with for this trial."""
+        return {ITERATION: float(trial.iteration), TIME: trial.running_s, **trial.last}
+
+    def answered(self, number: int, segment: int, iteration: int, answer: Mapping[str, Any]) -> None:
+        """Take in the function's answer to one report of a trial.
+
+        `answer` is ``{"stop": bool}``, or ``{"error", "args", "text", "traceback"}`` if the function raised an
+        exception.
+        """
+        self._answers[number] = (segment, iteration), answer
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        if isinstance(fact, TrialEnded):
+            self._answers.pop(fact.trial, None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE, "function": function_name("function", self.function)}
+
+    def milestone(self, trial: Trial) -> float | None:
+        return next_report(trial)
+
+    def decide(self, number: int, trials: Population) -> str | None:
+        trial = trials[number]
+        if not (self._answer(trial) if self.outside else self.function(number, self.arguments(trial))):
+            return None
+        return f"completed at iteration {trial.iteration}: the stop function {name_of(self.function)} returned true"
+
+    def _answer(self, trial: Trial) -> bool:
+        """Return the function's answer to the trial's newest report.
+
+        An answer is passed in only if it ends the trial or is an error. The answer to a report that was never
+        committed must not count for a report of another segment with the same iteration.
+        """
+        place, answer = self._answers.get(trial.number, ((0, 0), {}))
+        if place != (len(trial.segments), trial.iteration):
+            return False
+        if "error" in answer:
+            raise _error_of(answer)
+        return bool(answer["stop"])
+
+
+class _Elsewhere(Exception):
+    """The traceback of an exception in another process, shown as the cause of the exception here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _error_of(answer: Mapping[str, Any]) -> Exception:
+    if answer["error"] == "KeyError":
+        error: Exception = KeyError(*answer["args"])
+    else:
+        error = type(answer["error"], (Exception,), {})(answer["text"])
+    if answer["traceback"]:
+        error.__cause__ = _Elsewhere(answer["traceback"])
+    return error

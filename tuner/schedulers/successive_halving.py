@@ -1,0 +1,99 @@
+"""What both forms of ASHA share: the options, the rungs, and the bracket of each trial."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tuner.domain.keys import keyed_seed
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.options import check_integer, check_number, options_of
+from tuner.schedulers.base import Scheduler, SchedulerContext
+from tuner.schedulers.shared.rungs import Levels, check_max_t, reduction
+
+
+class SuccessiveHalving(Scheduler):
+    """Base class of both forms of ASHA.
+
+    A subclass has a state with the field `passed`: for each trial, how many rungs of its bracket it has passed.
+
+    Args:
+        max_t: a trial that reaches it is completed. There is no rung at it. None: the experiment's.
+        grace_period: the lowest rung, in units of time_attr. No trial is stopped before it.
+        reduction_factor: eta. Each rung is eta times as high as the one below, and about 1/eta of its trials go on.
+        brackets: the number of brackets. Bracket s starts at grace_period * eta**s. The bracket of a trial follows
+            from the experiment's seed and the trial's number. Brackets have weights exp(number of rungs), as Ray
+            Tune's random choice has.
+        time_attr: must equal the experiment's. None: the experiment's.
+    """
+
+    def __init__(
+        self,
+        max_t: float | None = None,
+        grace_period: float = 1,
+        reduction_factor: float = 4,
+        brackets: int = 1,
+        time_attr: str | None = None,
+    ) -> None:
+        check_number("grace_period", grace_period, above=0)
+        check_max_t(max_t, grace_period)
+        check_integer("brackets", brackets, at_least=1)
+        self.max_t = max_t
+        self.grace_period = grace_period
+        self.reduction_factor = reduction_factor
+        self.brackets = brackets
+        self.time_attr = time_attr
+        self._eta = reduction(reduction_factor)
+        self._end = max_t
+        self._levels = [Levels(grace_period, self._eta, max_t, s) for s in range(brackets)]
+        self._weights: list[float] = []
+
+    def setup(self, context: SchedulerContext) -> None:
+        super().setup(context)
+        self._end = self.inherited_max_t(self.max_t, self.time_attr)
+        check_max_t(self._end, self.grace_period, "/scheduler")
+        self._levels = [Levels(self.grace_period, self._eta, self._end, s) for s in range(self.brackets)]
+        if self.brackets > 1:
+            self._weights = self._cumulative_weights()
+
+    def _cumulative_weights(self) -> list[float]:
+        if self._end is None:
+            message = "several brackets need a max_t, which determines how many rungs each bracket has"
+            raise SpecError(message, "/scheduler/max_t")
+        sizes = [len(levels.all()) for levels in self._levels]
+        if sizes[-2] == 0:
+            most = sum(size > 0 for size in sizes) + 1
+            message = f"at most {most} brackets fit below max_t {self._end:g}, got {self.brackets}"
+            raise SpecError(message, "/scheduler/brackets")
+        weights = [math.exp(size - sizes[0]) for size in sizes]
+        return [sum(weights[: s + 1]) / sum(weights) for s in range(self.brackets)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE, **options_of(self)}
+
+    def bracket(self, trial: int) -> int:
+        """Return the bracket of a trial. It never changes."""
+        if self.brackets == 1:
+            return 0
+        place = keyed_seed(self.context.seed, "bracket", trial) / 2**64
+        return next((s for s, upto in enumerate(self._weights) if place < upto), self.brackets - 1)
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        levels = self._levels[self.bracket(trial.number)]
+        rung = max(self.state.passed.get(trial.number, 0), levels.passed(trial.t))
+        level = levels.level(rung)
+        return self._end if level is None else level
+
+    def at_end(self, t: float) -> bool:
+        return self._end is not None and t >= self._end
+
+    def new_rung(self, trial: int, t: float) -> int | None:
+        """Return the rung that a report at time t is entered in, or None if it is entered in none.
+
+        This is the highest rung passed, if the trial was not there before.
+        """
+        behind = self._levels[self.bracket(trial)].passed(t)
+        if behind <= self.state.passed.get(trial, 0) or self.at_end(t):
+            return None
+        return behind - 1

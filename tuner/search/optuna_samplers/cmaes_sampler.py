@@ -1,0 +1,19 @@
+"""Optuna's CMA-ES without uninitialised memory in what it stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optuna.samplers import CmaEsSampler
+
+
+class PlainCMAES(CmaEsSampler):
+    """A CmaEsSampler that stores the same state, bit for bit, for the same trials.
+
+    The state of the optimizer is pickled with each trial.
+    """
+
+    def _init_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        optimizer = super()._init_optimizer(*args, **kwargs)
+        optimizer._funhist_values[:] = 0.0  # numpy.empty, read only when it has been filled
+        return optimizer

@@ -1,0 +1,241 @@
+"""Define-by-run: parameters that are unknown until the training code asks for them, as Optuna's objectives do.
+
+A trial starts with the params of the given space, which another searcher proposes. There may be none. The code then
+asks for further parameters by name and distribution. Each answer is drawn from the trials so far and committed before
+the code continues, so a retried or resumed trial gets the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    check_distribution_compatibility,
+    distribution_to_json,
+    json_to_distribution,
+)
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState as OptunaState
+
+from tuner.domain.keys import keyed_seed
+from tuner.domain.trial import Population, Trial
+from tuner.errors import SpecError
+from tuner.search.base import Searcher, SearcherContext, Suggestion
+from tuner.search.optuna_samplers.optuna_search import OptunaSearch
+from tuner.search.optuna_samplers.study import Mirror, quiet
+from tuner.space import Space
+from tuner.space.words import show
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+KINDS = ("random", "tpe", "gp", "optuna")
+DISTRIBUTIONS, RELATIVE = "distributions", "relative"
+
+
+class DefineByRunSearch(Searcher):
+    """Answers training code that asks for its parameters while it runs.
+
+    In JSON: ``{"type": "define_by_run", "search": {"type": "tpe"}, "warm_start": [...]}``.
+
+    Args:
+        search: proposes the params of the given space, and names the Optuna sampler that draws the others: random, tpe
+            (the default), gp, or any sampler of Optuna's that keeps no state of its own.
+        warm_start: an `optuna.Study` whose finished trials are learned from, or a list of ``{"params",
+            "distributions", "values"}``, as `records_of` returns it.
+    """
+
+    TYPE = "define_by_run"
+
+    def __init__(self, search: Any = "tpe", warm_start: optuna.Study | Sequence[Mapping[str, Any]] = ()) -> None:
+        from tuner.search import from_argument
+
+        self.search = from_argument(search, "/search/search")
+        if self.search.TYPE not in KINDS:
+            raise SpecError(
+                f"{self.search.TYPE} cannot draw parameters one at a time; choose from {', '.join(KINDS)}",
+                "/search/search",
+            )
+        self.warm_start = records_of(warm_start) if isinstance(warm_start, optuna.Study) else list(warm_start)
+        self._read = [_record(record, f"/search/warm_start/{i}") for i, record in enumerate(self.warm_start)]
+
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        self._known = bool(context.space.parameters)
+        points = context.points_to_evaluate
+        if self._known:
+            self.search.setup(context)
+            points = ()
+        self._points: Sequence[Mapping[str, Any]] = points
+        for i, (_, _, values) in enumerate(self._read):
+            if len(values) != len(context.objectives):
+                message = f"expected one value for each of the {len(context.objectives)} objectives, got {len(values)}"
+                raise SpecError(message, f"/search/warm_start/{i}")
+        self._study = _Study(context, self._read)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE, "search": self.search.to_json(), "warm_start": self.warm_start}
+
+    def suggest(self, number: int, trials: Population) -> Suggestion | None:
+        return self.search.suggest(number, trials) if self._known else Suggestion({})
+
+    def draw(self, number: int, name: str, distribution: str, trials: Population) -> tuple[Any, dict[str, Any]]:
+        """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
+
+        Args:
+            number: the number of the trial.
+            name: the name of the parameter.
+            distribution: in Optuna's JSON form.
+            trials: all trials so far.
+
+        Raises:
+            SpecError: another trial, or this one, gave the name an incompatible distribution.
+        """
+        trial = trials[number]
+        wanted = json_to_distribution(distribution)
+        if name in trial.params:
+            return _inside(wanted, name, trial.params[name]), {}
+        self._study.sync(trials)
+        self._study.check(name, wanted)
+        known: Mapping[str, str] = trial.searcher_state.get(DISTRIBUTIONS, {})
+        state: dict[str, Any] = {DISTRIBUTIONS: {**known, name: distribution}}
+        point = self._points[number] if number < len(self._points) else {}
+        if name in point:
+            return _inside(wanted, name, point[name]), state
+        if wanted.single():
+            only: Any = wanted
+            return only.choices[0] if isinstance(wanted, CategoricalDistribution) else only.low, state
+        frozen = self._study.of(number)
+        relative = trial.searcher_state.get(RELATIVE)
+        with quiet():
+            if relative is None:
+                relative = self._relative(frozen, number)
+                state[RELATIVE] = relative
+            if name in relative and _contains(wanted, relative[name]):
+                return relative[name], state
+            sampler = self._sampler(keyed_seed(self.context.seed, "draw", number, name))
+            return sampler.sample_independent(self._study.now(), frozen, name, wanted), state
+
+    def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
+        """Return the values that a sampler draws jointly, once per trial.
+
+        These are the values of the parameters that earlier trials have in common.
+        """
+        sampler = self._sampler(keyed_seed(self.context.seed, "draw", number))
+        study = self._study.now()
+        space = sampler.infer_relative_search_space(study, frozen)
+        return dict(sampler.sample_relative(study, frozen, space)) if space else {}
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        inner, seed = self.search, seed % 2**32
+        match inner.TYPE:
+            case "random":
+                return RandomSampler(seed=seed)
+            case "gp":
+                return GPSampler(seed=seed)
+            case "optuna":
+                assert isinstance(inner, OptunaSearch)
+                return inner.sampler(seed)
+        options: Any = inner
+        return TPESampler(
+            seed=seed,
+            n_startup_trials=options.n_startup_trials,
+            n_ei_candidates=options.n_ei_candidates,
+            constant_liar=options.constant_liar,
+            multivariate=len(self.context.objectives) == 1 if options.multivariate is None else options.multivariate,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_study"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if hasattr(self, "context"):
+            self._study = _Study(self.context, self._read)
+
+
+class _Study(Mirror):
+    """A study of trials, each with the distributions that it asked for."""
+
+    def __init__(
+        self,
+        context: SearcherContext,
+        earlier: Sequence[tuple[dict[str, Any], dict[str, BaseDistribution], list[float]]],
+    ) -> None:
+        super().__init__(Space({}), context.objectives, context.scope)
+        self._earlier = earlier
+
+    def clear(self) -> None:
+        super().clear()
+        self._first: dict[str, BaseDistribution] = {}
+        for i, (params, distributions, values) in enumerate(self._earlier):
+            frozen = self._frozen(i, OptunaState.COMPLETE, {}, values, {}, {})
+            frozen.params, frozen.distributions = params, distributions
+            self._rows.put(self._id, frozen)
+
+    def check(self, name: str, distribution: BaseDistribution) -> None:
+        """Raise SpecError if this name had a distribution of another kind, or other choices, in an earlier trial."""
+        try:
+            check_distribution_compatibility(self._first.setdefault(name, distribution), distribution)
+        except ValueError as error:
+            raise SpecError(
+                f"{name} was {self._first[name]} in an earlier trial and is {distribution} now: {error}"
+            ) from error
+
+    def now(self) -> optuna.Study:
+        """Return a new study object over the same trials. The existing one may have cached fewer."""
+        return optuna.load_study(study_name=self.study.study_name, storage=self._rows)
+
+    def of(self, number: int) -> FrozenTrial:
+        return self._rows.get_trial(len(self._earlier) + number)
+
+    def _put(self, trial: Trial, look: Any) -> None:
+        if trial.state.ended:
+            self._live.pop(trial.number, None)
+        else:
+            self._live[trial.number] = look
+        state, values, steps = self._outcome(trial)
+        frozen = self._frozen(len(self._earlier) + trial.number, state, {}, values, steps, {})
+        for name, text in trial.searcher_state.get(DISTRIBUTIONS, {}).items():
+            if name in trial.params:  # an exploit may have chosen a branch without this parameter
+                frozen.distributions[name] = json_to_distribution(text)
+                self._first.setdefault(name, frozen.distributions[name])
+                frozen.params[name] = trial.params[name]
+        self._rows.put(self._id, frozen)
+
+
+def records_of(study: optuna.Study) -> list[dict[str, Any]]:
+    """Return the finished trials of a study in the form that `warm_start` takes."""
+    return [
+        {
+            "params": dict(trial.params),
+            "distributions": {name: distribution_to_json(d) for name, d in trial.distributions.items()},
+            "values": list(trial.values),
+        }
+        for trial in study.get_trials(deepcopy=False, states=(OptunaState.COMPLETE,))
+    ]
+
+
+def _record(record: Mapping[str, Any], pointer: str) -> tuple[dict[str, Any], dict[str, BaseDistribution], list[float]]:
+    try:
+        distributions = {name: json_to_distribution(text) for name, text in record["distributions"].items()}
+        return dict(record["params"]), distributions, [float(v) for v in record["values"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpecError(f'expected {{"params", "distributions", "values"}}, got {show(record)}', pointer) from error
+
+
+def _contains(distribution: BaseDistribution, value: Any) -> bool:
+    try:
+        return distribution._contains(distribution.to_internal_repr(value))
+    except (ValueError, TypeError):
+        return False
+
+
+def _inside(distribution: BaseDistribution, name: str, value: Any) -> Any:
+    if not _contains(distribution, value):
+        raise SpecError(f"{name} is {show(value)} in this trial, which is outside {distribution}")
+    return value

@@ -1,0 +1,82 @@
+"""What all searchers over Optuna's samplers share."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tuner.domain.keys import keyed_random, keyed_seed
+from tuner.domain.trial import Population
+from tuner.errors import SpecError
+from tuner.search import constraints as constraint_option
+from tuner.search import warm_start as warm_start_option
+from tuner.search.base import SearcherContext, Suggestion
+from tuner.search.constraints import Constraint
+from tuner.search.optuna_samplers.study import Mirror, quiet
+from tuner.search.proposer import Proposer
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+log = logging.getLogger(__name__)
+
+
+class ModelBased(Proposer):
+    """Creates a fresh sampler for each proposal, seeded by (seed, number), over a study that mirrors the population.
+
+    What a sampler would remember between asks is in the study. What it stores with a trial there is stored with our
+    trial and passed back. So the same trials give the same proposal, also in another process.
+    """
+
+    SEVERAL_OBJECTIVES: ClassVar[bool] = True
+    #: attributes given to trials that this sampler did not propose, so that it learns from them
+    ADOPTED: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, constraints: Mapping[str, Any] | None, warm_start: Sequence[Any]) -> None:
+        self._constraints = constraint_option.read(constraints)
+        self.constraints = constraints
+        self.warm_start = warm_start_option.plain(warm_start)
+
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if len(context.objectives) > 1 and not self.SEVERAL_OBJECTIVES:
+            raise SpecError(f"{self.TYPE} supports one objective; nsgaii, tpe and gp support several", "/search")
+        records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
+        self._left_out = len(self.warm_start) - len(records)
+        self._mirror = Mirror(
+            context.space, context.objectives, context.scope, self._constraints, records, self.ADOPTED
+        )
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        return self._constraints
+
+    def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
+        try:
+            return self.ask(number, trials, attempt)
+        except Exception as error:  # a failed fit, or a user's sampler; the search continues, and the note says so
+            log.warning("%s could not propose trial %s", self, number, exc_info=True)
+            params = self.context.space.sample(keyed_random(self.context.seed, "instead", number, attempt))
+            return Suggestion(
+                params, note=f"drawn at random because {self.TYPE} failed: {type(error).__name__}: {error}"
+            )
+
+    def ask(self, number: int, trials: Population, attempt: int) -> Suggestion:
+        """Return what the sampler proposes. Raises what the sampler raises."""
+        self._mirror.sync(trials)
+        seed = keyed_seed(self.context.seed, "suggest", number, *([attempt] if attempt else []))
+        with quiet():
+            sampler = self.sampler(seed % 2**32)
+        params, state = self._mirror.ask(sampler)
+        note = (
+            f"{self._left_out} records of warm_start do not fit this space and were left out"
+            if number == 0 and self._left_out
+            else ""
+        )
+        return Suggestion(params, state, note)
+
+    @abstractmethod
+    def sampler(self, seed: int) -> BaseSampler:
+        """Return a new sampler that has not seen any trial."""

@@ -1,0 +1,117 @@
+"""Any sampler of Optuna's, including one that a user wrote."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+import optuna.samplers
+from optuna.samplers import BaseSampler
+
+from tuner.domain.trial import Population
+from tuner.errors import SpecError
+from tuner.names import did_you_mean
+from tuner.options import build
+from tuner.search.base import SearcherContext
+from tuner.search.optuna_samplers.model_based import ModelBased
+from tuner.search.optuna_samplers.study import quiet
+from tuner.space.words import show
+
+
+class OptunaSearch(ModelBased):
+    """Asks any Optuna sampler: ``OptunaSearch(sampler)``, or ``{"type": "optuna", "sampler": "NSGAIIISampler"}`` in JSON.
+
+    Each proposal comes from a copy of the given sampler, with its random generators seeded for that trial. So what a
+    sampler learns must be in the study and its attributes, not in itself. All of Optuna's own samplers keep to that.
+    The sampler runs in another process, since one ask may take long.
+
+    Args:
+        sampler: a sampler object, or the name of one of Optuna's.
+        options: the arguments of a sampler that is given by name.
+        constraints: bounds on reported metrics.
+        warm_start: results of earlier experiments.
+    """
+
+    TYPE = "optuna"
+    HEAVY = True
+
+    def __init__(
+        self,
+        sampler: str | BaseSampler,
+        options: Mapping[str, Any] | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        warm_start: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(constraints, warm_start)
+        if options is not None and not isinstance(options, Mapping):
+            raise SpecError(f"expected the sampler's options, got {show(options)}", "/options")
+        self.options = options
+        self._by_name = isinstance(sampler, str)
+        if isinstance(sampler, BaseSampler):
+            if options:
+                raise SpecError("options are only allowed for a sampler that is given by name", "/options")
+            self._sampler, self.sampler_name = sampler, type(sampler).__name__
+        elif isinstance(sampler, str):
+            self._sampler, self.sampler_name = _named(sampler, options or {}), sampler
+        else:
+            raise SpecError(f"expected a sampler of Optuna or its name, got {show(sampler)}", "/sampler")
+
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        try:
+            self.ask(0, Population(), 0)
+        except Exception as error:  # the sampler may be the user's code
+            message = (
+                f"{self.sampler_name} does not support this space: {error}; random, qmc, tpe, gp and nsgaii support any"
+            )
+            raise SpecError(message, "/search") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form.
+
+        Raises:
+            SpecError: the sampler is an object. It is pickled with the experiment's code instead.
+        """
+        if not self._by_name:
+            raise SpecError(f"the {self.sampler_name} is a Python object and has no JSON form", "/sampler")
+        options = {"options": self.options, "constraints": self.constraints, "warm_start": self.warm_start}
+        return {"type": self.TYPE, "sampler": self.sampler_name} | options
+
+    def __repr__(self) -> str:
+        return f"OptunaSearch({self.sampler_name})"
+
+    def sampler(self, seed: int) -> BaseSampler:
+        sampler = copy.deepcopy(self._sampler)
+        _seed(sampler, seed)
+        return sampler
+
+
+def _named(name: str, options: Mapping[str, Any]) -> BaseSampler:
+    known = {n: c for n in optuna.samplers.__all__ if isinstance(c := getattr(optuna.samplers, n), type)}
+    known = {n: c for n, c in known.items() if issubclass(c, BaseSampler) and not n.startswith("Base")}
+    if name not in known:
+        hint = did_you_mean(name, known) or f"; choose from {', '.join(sorted(known))}"
+        raise SpecError(f"Optuna has no sampler {name!r}{hint}", "/sampler")
+    with quiet():
+        try:
+            sampler: BaseSampler = build(known[name], options, "/options")
+        except (ValueError, AssertionError) as error:
+            if isinstance(error, SpecError):
+                raise
+            raise SpecError(str(error) or f"{name} does not accept these options", "/options") from error
+    return sampler
+
+
+def _seed(thing: Any, seed: int, depth: int = 0) -> None:
+    """Seed every random generator of a sampler, including those of samplers inside it."""
+    for value in list(vars(thing).values()):
+        if isinstance(value, numpy.random.RandomState):
+            value.seed(seed)
+        elif isinstance(value, numpy.random.Generator):
+            value.bit_generator.state = numpy.random.default_rng(seed).bit_generator.state
+        elif type(value).__name__ == "LazyRandomState":
+            value.rng.seed(seed)
+        elif isinstance(value, BaseSampler) and depth < 5:
+            _seed(value, seed, depth + 1)

@@ -1,0 +1,69 @@
+"""TPE, the tree-structured Parzen estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tuner.options import check_boolean, check_integer
+from tuner.search.optuna_samplers.model_based import ModelBased
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+class TPESearch(ModelBased):
+    """Proposes configurations by Optuna's TPESampler.
+
+    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; multivariate as in Falkner
+    et al., "BOHB", ICML 2018; several objectives as in Ozaki et al., JAIR 73 (2022). It draws `n_ei_candidates` points
+    from a density fitted to the good trials, and takes the one with the highest ratio of this density to the density
+    of the other trials.
+
+    Args:
+        n_startup_trials: the first trials, which are random.
+        n_ei_candidates: the number of points drawn for each proposal.
+        multivariate: True to model parameters jointly. None: True with one objective.
+        constant_liar: True to count running trials as bad ones, so that parallel trials try different configurations.
+        constraints: bounds on reported metrics.
+        warm_start: results of earlier experiments.
+    """
+
+    TYPE = "tpe"
+    REDRAWS: ClassVar[int] = 4
+
+    def __init__(
+        self,
+        n_startup_trials: int = 10,
+        n_ei_candidates: int = 24,
+        multivariate: bool | None = None,
+        constant_liar: bool = True,
+        constraints: Mapping[str, Any] | None = None,
+        warm_start: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(constraints, warm_start)
+        check_integer("n_startup_trials", n_startup_trials)
+        check_integer("n_ei_candidates", n_ei_candidates, at_least=1)
+        if multivariate is not None:
+            check_boolean("multivariate", multivariate)
+        check_boolean("constant_liar", constant_liar)
+        self.n_startup_trials = n_startup_trials
+        self.n_ei_candidates = n_ei_candidates
+        self.multivariate = multivariate
+        self.constant_liar = constant_liar
+
+    def sampler(self, seed: int) -> BaseSampler:
+        from tuner.search.optuna_samplers.tpe_sampler import KnownSpaceTPE
+
+        together = len(self.context.objectives) == 1 if self.multivariate is None else self.multivariate
+        conditional = any(p.condition for p in self.context.space.parameters)
+        return KnownSpaceTPE(
+            self._mirror.distributions,
+            self._mirror.matrix,
+            n_startup_trials=self.n_startup_trials,
+            n_ei_candidates=self.n_ei_candidates,
+            multivariate=together,
+            group=together and conditional,
+            constant_liar=self.constant_liar,
+            seed=seed,
+        )
