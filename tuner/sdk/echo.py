@@ -1,4 +1,4 @@
-"""What the ranks print, soon after they print it, each line with the trial and the rank that it comes from."""
+"""Show what the ranks print, soon after they print it, each line with its trial and rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Key = tuple[int, int, int]  # trial, segment, rank
 class Echo:
     """Follows the logs of an experiment's ranks, wherever they run, from where the logs end now.
 
-    A progress bar writes over its line; the last state of such a line is shown, once the line is finished.
+    A progress bar overwrites its line. Only the last state of such a line is shown, once the line is complete.
     """
 
     def __init__(self, store: Store, experiment: int) -> None:
