@@ -67,7 +67,7 @@ class Settings:
     )
     log_bytes: int = _setting(
         "TUNER_LOG_BYTES",
-        "how many bytes of what a rank prints in a segment the database keeps, its beginning and its end; 0: none",
+        "how many bytes of each rank's output in a segment the database keeps, its beginning and its end; 0: none",
         default=4 << 20,
     )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")

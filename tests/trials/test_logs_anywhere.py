@@ -48,7 +48,7 @@ def store(home: Path) -> Iterator[Store]:
 
 def logs(store: Store, **query: Any) -> list[RankLog]:
     """The logs of the only trial."""
-    [experiment] = store.experiments.list().items
+    [experiment] = store.experiments.page().items
     return store.logs.of_trial(store.trials.newest(experiment.id, 1)[0].public_id, LogQuery(**query))
 
 
@@ -121,11 +121,11 @@ async def test_the_log_of_a_node_that_is_gone_is_read_over_rest(
 
         running = threading.Thread(target=search)
         running.start()
-        until(lambda: store.experiments.list().items and logs_or_none(store))
+        until(lambda: store.experiments.page().items and logs_or_none(store))
         app = create_app(Settings.from_env(), store, lambda: None, lambda: None, web=tmp_path / "web")
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
-            [experiment] = store.experiments.list().items
+            [experiment] = store.experiments.page().items
             [trial] = store.trials.newest(experiment.id, 1)
             url = f"/api/v1/trials/{trial.public_id}/logs"
             [item] = (await client.get(url)).json()["items"]
@@ -147,6 +147,6 @@ async def test_the_log_of_a_node_that_is_gone_is_read_over_rest(
 
 
 def logs_or_none(store: Store) -> list[RankLog]:
-    [experiment] = store.experiments.list().items
+    [experiment] = store.experiments.page().items
     trials = store.trials.newest(experiment.id, 1)
     return [log for log in store.logs.of_trial(trials[0].public_id) if log.text] if trials else []

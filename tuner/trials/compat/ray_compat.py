@@ -8,7 +8,8 @@ on the ranks that are there, and the constructor of the callback with which a tr
 for this: each replacement is made once user code has imported the module of Ray.
 
 This is the only module that names private modules of Ray, and `missing` checks them against the installed Ray. The private
-attributes of Ray's schedulers and stoppers are read in `tuner.schedulers.from_ray` alone. A test checks both.
+attributes of Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`.
+A test checks both.
 """
 
 from __future__ import annotations
