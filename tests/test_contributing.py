@@ -58,7 +58,7 @@ def test_a_limit(copy: Path) -> None:
         from tuner.api import create_app, schemas
         from tuner.domain.experiment import Limits
         from tuner.errors import SpecError
-        from tuner.experiments.spec import parse_spec
+        from tuner.experiment.spec import parse_spec
         from tuner.sdk import run
         from tuner.settings import Settings
         from tuner.store import Store

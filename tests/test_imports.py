@@ -33,7 +33,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.schedulers.stoppers": SLOW,
         "tuner.search": SLOW,
     },
-    "tuner.experiments.preview": {"tuner.search": SLOW},
+    "tuner.experiment.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.arguments": {"tuner.search": SLOW},

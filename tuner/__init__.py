@@ -30,7 +30,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.driver.virtual": ("Step", "simulate"),
     "tuner.driver.kept": ("shutdown",),
     "tuner.sdk.run": ("Result", "resume", "run"),
-    "tuner.sdk.saved": ("load",),
+    "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
 _MODULES = {
     "torch": "tuner.torch",
@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.sdk.run import Result as Result
     from tuner.sdk.run import resume as resume
     from tuner.sdk.run import run as run
+    from tuner.sdk.saved import experiments as experiments
     from tuner.sdk.saved import load as load
     from tuner.space import choice as choice
     from tuner.space import grid_search as grid_search

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from tuner import search
-from tuner.experiments.spec import SpecModel, parse_spec
+from tuner.experiment.spec import SpecModel, parse_spec
 from tuner.schedulers import ASHAScheduler
 from tuner.space.primitives import OPTIONS
 

@@ -17,7 +17,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
-from tuner.experiments.spec import parse_spec
+from tuner.experiment.spec import parse_spec
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
@@ -163,7 +163,7 @@ async def test_importance_is_worked_out_once_until_a_trial_ends(
 async def test_of_very_many_trials_evenly_spaced_ones_are_looked_at(
     client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.experiments.preview.MAX_RESULTS", 40)
+    monkeypatch.setattr("tuner.experiment.preview.MAX_RESULTS", 40)
     found = (await client.get(f"{API}/{ended(sqlite_store, 60).public_id}/importance")).json()
     assert (found["trials"], found["left_out"]) == (40, 20)
     assert found["items"][0]["parameter"] == "x"

@@ -31,7 +31,7 @@ from tuner.driver.driven import Driven, RayGroups
 from tuner.driver.host import Host
 from tuner.driver.judge import Judge
 from tuner.driver.owners import owner_name
-from tuner.experiments import verbs
+from tuner.experiment import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.checkpoints import objects

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tuner.api.schemas import Problem
 from tuner.errors import SpecError
-from tuner.experiments.spec import escape
+from tuner.experiment.spec import escape
 from tuner.names import did_you_mean
 
 ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]

@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 from tuner.api.auth import Authenticator
 from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
-from tuner.experiments.preview import Importances
+from tuner.experiment.preview import Importances
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker

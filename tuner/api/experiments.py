@@ -28,7 +28,7 @@ from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
 from tuner.errors import SpecError
-from tuner.experiments import usecases
+from tuner.experiment import usecases
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["experiments"])

@@ -18,7 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.access import NewToken, SignIn
 from tuner.api.auth import COOKIE, SESSION
-from tuner.experiments.spec import SpecModel
+from tuner.experiment.spec import SpecModel
 from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials and why each of them was stopped. Times are RFC 3339 in UTC, NaN and infinities are null,

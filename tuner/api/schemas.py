@@ -21,10 +21,10 @@ from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
-from tuner.experiments.lineage import Link, schedule
-from tuner.experiments.preview import Importance, Preview
-from tuner.experiments.usecases import how_to_go_on
-from tuner.experiments.verbs import actions
+from tuner.experiment.lineage import Link, schedule
+from tuner.experiment.preview import Importance, Preview
+from tuner.experiment.usecases import how_to_go_on
+from tuner.experiment.verbs import actions
 from tuner.space import Space
 from tuner.store import Changes as ChangesRecord
 from tuner.store import (

@@ -11,8 +11,8 @@ from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, plain_text
 from tuner.api.context import Here
 from tuner.errors import Conflict
-from tuner.experiments import usecases
-from tuner.experiments.logs import LogReader, trial_logs
+from tuner.experiment import usecases
+from tuner.experiment.logs import LogReader, trial_logs
 from tuner.store import LogQuery
 
 router = APIRouter(tags=["trials"])

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from tuner.api import schemas
 from tuner.api.answers import CONFLICT, NOT_FOUND, ExperimentId, TrialId, answer, plain_text
 from tuner.api.context import Here
-from tuner.experiments.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
+from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
 
 router = APIRouter()
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner.errors import TunerError
-from tuner.experiments.verbs import TRIAL_VERBS, VERBS, Verb
+from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed hyperparameter tuning.")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tuner.domain.keys import trial_id
-from tuner.experiments.usecases import id_of, schedule
+from tuner.experiment.usecases import id_of, schedule
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tuner.domain.keys import trial_id
 from tuner.errors import SpecError
-from tuner.experiments.logs import POLL_S, LogReader, trial_logs
-from tuner.experiments.usecases import id_of
+from tuner.experiment.logs import POLL_S, LogReader, trial_logs
+from tuner.experiment.usecases import id_of
 from tuner.settings import Settings
 from tuner.store import LogQuery, Store
 

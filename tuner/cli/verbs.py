@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tuner.experiments.usecases import id_of
-from tuner.experiments.verbs import TRIAL_VERBS, Verb, act, act_on_trial
+from tuner.experiment.usecases import id_of
+from tuner.experiment.verbs import TRIAL_VERBS, Verb, act, act_on_trial
 from tuner.settings import Settings
 from tuner.store import Store
 

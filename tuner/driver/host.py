@@ -32,7 +32,7 @@ from tuner.driver.logs import LogKeeper, Owner
 from tuner.driver.owners import owner_is_dead, owner_name
 from tuner.driver.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
-from tuner.experiments.usecases import how_to_go_on
+from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
 from tuner.errors import CheckpointError
-from tuner.experiments import lineage
+from tuner.experiment import lineage
 from tuner.search import constraints
 from tuner.space import Space
 from tuner.store import Store

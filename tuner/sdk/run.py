@@ -19,8 +19,8 @@ from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
-from tuner.experiments.spec import OPTIONS, mistakes_beside
-from tuner.experiments.usecases import create_from_python, id_of, never_driven
+from tuner.experiment.spec import OPTIONS, mistakes_beside
+from tuner.experiment.usecases import create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo

@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
-from tuner.experiments.usecases import id_of
+from tuner.experiment.usecases import id_of
 from tuner.names import did_you_mean, keywords_explained
 from tuner.sdk.result import Result
 from tuner.settings import Settings

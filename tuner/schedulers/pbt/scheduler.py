@@ -343,7 +343,7 @@ class PopulationBasedTraining(Scheduler):
 
         Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. Training
         anew with these changes at these iterations repeats what the population found (PBT replay). For an experiment
-        in a database, `tuner.experiments.lineage` returns the same.
+        in a database, `tuner.experiment.lineage` returns the same.
         """
         moves: dict[int, list[Move]] = self.state.moves
         chain = [moves[trial][-1]]

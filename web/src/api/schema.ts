@@ -11,7 +11,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say that this process answers. */
+        /**
+         * Say that this process answers.
+         * @description Answer as long as the process can.
+         */
         get: operations["health_healthz"];
         put?: never;
         post?: never;
@@ -28,7 +31,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say whether the database is up to date and the driver answers. */
+        /**
+         * Say whether the database takes writes, is up to date, and the driver answers.
+         * @description Answer 200 if the service can do its work, and 503 with the reasons if it cannot.
+         */
         get: operations["health_readyz"];
         put?: never;
         post?: never;
@@ -3273,6 +3279,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description too many entrypoints are being imported, or the database does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
         };
     };
     experiments_dry_run: {
@@ -3347,6 +3362,15 @@ export interface operations {
             };
             /** @description the request has mistakes */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many entrypoints are being imported, or the database does not answer */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -16,7 +16,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict
-from tuner.experiments.verbs import TRIAL_VERBS, VERBS, act, act_on_trial, actions
+from tuner.experiment.verbs import TRIAL_VERBS, VERBS, act, act_on_trial, actions
 from tuner.settings import Settings
 from tuner.store import Store
 

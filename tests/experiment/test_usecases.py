@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.conftest import SPEC
 from tuner.errors import EntrypointError
-from tuner.experiments import usecases
+from tuner.experiment import usecases
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
 

@@ -25,7 +25,7 @@ from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Segment
 from tuner.driver.virtual import Simulation, simulate
 from tuner.errors import NotFound
-from tuner.experiments import lineage, usecases
+from tuner.experiment import lineage, usecases
 from tuner.schedulers import PopulationBasedTraining
 from tuner.sdk.result import Result
 from tuner.settings import Settings

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import SPEC
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
-from tuner.experiments.spec import parse_spec
+from tuner.experiment.spec import parse_spec
 
 
 def errors(**changes: Any) -> dict[str, str]:

@@ -22,10 +22,10 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
-from tuner.experiments import lineage
-from tuner.experiments.lineage import Link
-from tuner.experiments.preview import Preview, preview
-from tuner.experiments.spec import escape, parse_spec
+from tuner.experiment import lineage
+from tuner.experiment.lineage import Link
+from tuner.experiment.preview import Preview, preview
+from tuner.experiment.spec import escape, parse_spec
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.store import CodeRecord, ExperimentRecord, Store
