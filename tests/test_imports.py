@@ -22,6 +22,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
     "tuner.cli.demo": {"tuner.driver.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
+    "tuner.driver.link": {"tuner.driver": SLOW, "tuner.driver.cluster": SLOW, "tuner.driver.host": SLOW},
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,
@@ -48,8 +49,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.service": {
         "tuner.api": SLOW,
         "tuner.api.server": SLOW,
-        "tuner.driver.cluster": SLOW,
-        "tuner.driver.host": SLOW,
     },
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {

@@ -92,7 +92,7 @@ async def test_ranks_are_released_when_another_one_has_died() -> None:
     await asyncio.gather(*manager._releases)
     assert zero.released == [None]
     zero.train(3)
-    assert [m.wait for m in zero.memory.sent] == [False] * 3
+    assert [m.waits for m in zero.memory.sent] == [False] * 3
 
 
 async def test_an_interrupt_that_is_given_up_releases_all_ranks_even_one_that_has_not_answered() -> None:

@@ -51,7 +51,7 @@ def test_why_a_checkpoint_was_not_saved(root: Exception, cause: str) -> None:
 def a_rank() -> tuple[Any, Any]:
     """One whose segment was prepared an hour ago, and the segment."""
     session = SimpleNamespace(count=0, progressed_at=time.monotonic() - 3600, waiting_for_verdict=False, saving=False)
-    segment: Any = SimpleNamespace(session=session, thread=None, ended=threading.Event(), result=None)
+    segment: Any = SimpleNamespace(session=session, thread=None, ended=threading.Event(), result=None, outbox=None)
     rank: Any = object.__new__(Rank)
     rank._segment = segment
     return rank, segment
