@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _invariants(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _invariants(request: pytest.FixtureRequest, _no_ray_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After each test that runs experiments, check all that must hold in the databases that it has opened."""
     if "ray" not in request.keywords:
         yield
@@ -52,6 +53,21 @@ def _invariants(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 _checked: dict[str, set[str]] = {}
+
+
+@pytest.fixture(autouse=True)
+def _no_ray_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that connects to Ray without the mark `ray`: the tests after it would behave differently."""
+    before = _is_connected()
+    yield
+    if _is_connected() and not before and not {"ray", "gpu"} & set(request.keywords):
+        tuner.shutdown()
+        sys.modules["ray"].shutdown()
+        pytest.fail("this test connects to Ray; mark it `ray`")
+
+
+def _is_connected() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 
 import tuner
+from tests.fuzz import world
+from tests.schedulers import test_fold
 from tests.schedulers.driving import setting
 from tests.schedulers.oracles import ray_schedulers
 from tuner import schedulers
 from tuner.errors import SpecError
 from tuner.schedulers import ASHAScheduler, AsyncHyperBandScheduler, FIFOScheduler, from_argument, from_json
 from tuner.schedulers.from_ray import objective_of
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_public_names_are_sorted_and_there() -> None:
@@ -24,6 +29,22 @@ def test_public_names_are_sorted_and_there() -> None:
     assert tuner.ASHAScheduler is ASHAScheduler is AsyncHyperBandScheduler
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         schedulers.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(schedulers.REGISTRY))
+def test_every_scheduler_is_in_every_list(name: str) -> None:
+    """The steps of CONTRIBUTING.md for a new scheduler."""
+    cls = schedulers.REGISTRY[name][1]
+    folded = {data["type"] for data in test_fold.SCHEDULERS.values()} | {"async_hyperband", "freeze_thaw"}
+    fuzzed = {data["type"] for kinds in world.SCHEDULERS.values() for data in kinds} | {"async_hyperband"}
+    places = {
+        "tuner.schedulers.__all__": cls in schedulers.__all__,
+        "tuner.__all__": cls in tuner.__all__,
+        "docs/schedulers.md": f"`{name}`" in (ROOT / "docs" / "schedulers.md").read_text(),
+        "tests/schedulers/test_fold.py": name in folded,
+        "tests/fuzz/world.py": name in fuzzed,
+    }
+    assert [place for place, is_there in places.items() if not is_there] == []
 
 
 @pytest.mark.parametrize("name", [name for name in schedulers.REGISTRY if name not in ("freeze_thaw", "auto")])

@@ -57,7 +57,10 @@ def test_a_best_checkpoint_on_the_disk_of_another_node_is_fetched(
         assert Path(folder, "from").read_text() == f"{info.uri} {NODE}"
 
 
-def test_without_that_ray_the_error_names_the_node(sqlite_store: Store, tmp_path: Path) -> None:
+def test_without_that_ray_the_error_names_the_node(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     result = won_by(sqlite_store, elsewhere(tmp_path))
     assert result.best_checkpoint is not None
     with (

@@ -73,7 +73,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the whole experiment may use, and how long the driver waits."""
+    """What the experiment and each trial may use, how often a trial is retried, and how long the driver waits."""
 
     max_concurrent_trials: int | None = option(
         None, "trials that may run at the same time; null: as many as the cluster holds", **_COUNT

@@ -70,7 +70,7 @@ class Report:
     """One report of a segment's ranks: the same object from the training session to the driver, where it becomes `Reported`.
 
     time: when it was made, by the monotonic clock of its rank. waits: the ranks wait for the verdict at this report, so the
-    trial can be paused or stopped here. offer: the report_no at which the ranks expect to be able to save a checkpoint next;
+    trial can be paused or stopped here. offer: the report_no of the next report with which the code will offer a checkpoint;
     None if they do not know. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
     dates the report by its own clock and the age.
     """

@@ -29,7 +29,7 @@ class Segment:
     milestone: int | None = None  # report_no at which its ranks wait for a verdict; None: at none
     decide_at: float | None = None  # value of time_attr from which the scheduler is to be asked; None: never
     decided_at: int = 0  # report_no of the newest milestone at which the scheduler was asked
-    offer: int | None = None  # report_no at which its ranks expect to be able to save a checkpoint next
+    offer: int | None = None  # report_no of the next report with which the training code will offer a checkpoint
     scored: bool = True  # its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
     commanded: str | None = None  # what a user wants of it at its next report
@@ -109,7 +109,9 @@ class Trial:
     checkpoint: CheckpointInfo | None = None  # what it would start from now, see `CheckpointLedger`
     checkpoints: dict[str, Kept] = field(default_factory=dict)  # its own, by id, in the order in which they came
     inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on
-    line_begins: int = 1  # ordinal of the segment of the latest exploit: older checkpoints are of another line
+    line_begins: int = (
+        1  # ordinal of the segment of the latest exploit: earlier checkpoints are from before that exploit
+    )
     next: Segment | None = None  # planned: opens when a slot is free and the present segment has ended
     created_at: float = 0.0
     started_at: float | None = None

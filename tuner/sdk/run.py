@@ -110,8 +110,8 @@ def run(
         time_budget_s: running time in seconds after which the search ends, counted from the start of the first trial. The
             start of Ray and of the workers does not count, and neither do pauses.
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
-            `num_samples`, but at least 3. Only the default scheduler counts it; with others it is an error, since
-            `num_samples` ends those.
+            `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
+            error: limit those by `num_samples`.
         max_failures: retries of a trial after errors of its code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for the resources of a trial; longer is a system failure.

@@ -656,7 +656,7 @@ def test_a_report_behind_a_gap_is_not_counted_before_the_gap_is_filled() -> None
     assert bench.core.trials[0].iteration == 3
 
 
-def test_a_report_before_the_word_of_its_start_counts_once_for_the_scheduler() -> None:
+def test_a_report_before_the_news_of_its_start_counts_once_for_the_scheduler() -> None:
     bench = Bench(
         num_samples=20,
         max_t=27,

@@ -53,8 +53,8 @@ class Judgement:
 class Decider:
     """Decide about one experiment.
 
-    It remembers which questions are being answered in other processes, as nobody asks twice. A restart forgets them: the
-    processes are gone too.
+    It remembers which questions are being answered in other processes, so that it asks none of them twice. A restart
+    forgets them: the processes are gone too.
     """
 
     def __init__(self, experiment: State, searcher: Searcher, notes: Sequence[str] = ()) -> None:
@@ -135,7 +135,7 @@ class Decider:
             yield from filter(self._still_applies, decisions)
 
     def _concerns_scheduler(self, fact: Fact) -> bool:
-        """Whether the scheduler is asked: about reports at milestones only, unless the trial is leaving or all has failed."""
+        """Return whether the scheduler is asked: of reports, only about those at milestones, and not if the trial is leaving."""
         if self.experiment.failing:
             return False
         if not isinstance(fact, TrialReported):
@@ -198,7 +198,8 @@ class Decider:
     def _obey(self, trial: Trial) -> Iterator[Decision]:
         """Pause the trial if a user wants that and its report did not end it.
 
-        The ranks must be waiting: a trial that reported on after its pause was decided would escape its scheduler and max_t.
+        The ranks must be waiting: a trial that kept reporting after the decision to pause would not be judged by its scheduler
+        or max_t.
         """
         segment = trial.segments[-1]
         if segment.commanded == "pause" and segment.open and not segment.leaving:

@@ -13,7 +13,7 @@ from tuner.domain.trial import Segment, Trial
 
 
 def next_milestone(spec: Spec, trial: Trial, segment: Segment, wanted: list[float | None], now: float) -> int | None:
-    """Return its report_no within the segment; None if the ranks need never wait.
+    """Return the report_no of the next report at which the ranks of the segment wait; None if they need never wait.
 
     wanted: values of time_attr at which something is to be decided.
     """
@@ -44,9 +44,9 @@ def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | 
 
 
 def _next_best(spec: Spec, segment: Segment) -> int | None:
-    """Return the report at which a new best value could be saved: the next one at which the ranks expect a checkpoint.
+    """Return the next report at which the training code can save a checkpoint of a new best value (`segment.offer`).
 
-    As long as the ranks expect none, they are asked at ever longer intervals.
+    While that is not known, the ranks wait at ever longer intervals.
     """
     if spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1:
         return None
