@@ -109,7 +109,7 @@ def main() -> None:
         return
     import ray
 
-    from tuner.driver.cluster import connect
+    from tuner.driver.hosts.cluster import connect
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)

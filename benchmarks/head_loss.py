@@ -19,7 +19,7 @@ import psutil
 
 from tests.serving import SLOW, Service, host_of, until
 from tuner.domain.events import DriverStarted, Reported
-from tuner.driver.head import find_head
+from tuner.driver.hosts.head import find_head
 from tuner.store import Store
 
 STEPS = 100

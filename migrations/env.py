@@ -1,8 +1,8 @@
-"""Run by `tuner.store.migrate`, which hands over a connection with its transaction begun and its lock taken."""
+"""Run by `tuner.store.sql.migrate`, which hands over a connection with its transaction begun and its lock taken."""
 
 from alembic import context
 
-from tuner.store.tables import JsonText, metadata
+from tuner.store.sql.tables import JsonText, metadata
 
 
 def render(kind, item, _):

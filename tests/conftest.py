@@ -135,7 +135,7 @@ def postgres_url(postgres_server: str) -> str:
     """The one PostgreSQL database, emptied."""
     import psycopg
 
-    from tuner.store.tables import metadata
+    from tuner.store.sql.tables import metadata
 
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE")

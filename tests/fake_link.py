@@ -1,4 +1,4 @@
-"""In the place of `tuner.driver.link`: the same lines, and no Ray. The address says how it goes wrong."""
+"""In the place of `tuner.driver.hosts.link`: the same lines, and no Ray. The address says how it goes wrong."""
 
 from __future__ import annotations
 

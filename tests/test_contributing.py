@@ -104,7 +104,7 @@ def test_a_column_of_a_trial(copy: Path) -> None:
         "    running_s: float = 0.0",
         "    gpu_s: float | None = None\n",
     )
-    run(copy, "-m", "tuner.store.revise", "seconds of GPUs")
+    run(copy, "-m", "tuner.store.sql.revise", "seconds of GPUs")
     script = """
         from tuner.api import create_app, schemas
         from tuner.domain.batch import Batch

@@ -20,9 +20,13 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.api": {"tuner.api.app": SLOW},
     "tuner.cli.commands": {EVERYTHING: "a command loads only what it needs"},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
-    "tuner.cli.demo": {"tuner.driver.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
+    "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
-    "tuner.driver.link": {"tuner.driver": SLOW, "tuner.driver.cluster": SLOW, "tuner.driver.host": SLOW},
+    "tuner.driver.hosts.link": {
+        "tuner.driver": SLOW,
+        "tuner.driver.hosts.cluster": SLOW,
+        "tuner.driver.hosts.host": SLOW,
+    },
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,
@@ -41,7 +45,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {
         "tuner.driver": SLOW,
-        "tuner.driver.cluster": SLOW,
+        "tuner.driver.hosts.cluster": SLOW,
     },
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
     "tuner.search.optuna_samplers.define_by_run": {"tuner.search": CIRCLE},
@@ -52,7 +56,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {
-        "tuner.driver.cluster": UPWARD,
+        "tuner.driver.hosts.cluster": UPWARD,
         "tuner.trials.lightning.workers": SLOW,
     },
 }

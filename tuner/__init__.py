@@ -28,7 +28,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints.checkpoints": ("Checkpoint",),
     "tuner.trials.checkpoints.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
-    "tuner.driver.kept": ("shutdown",),
+    "tuner.driver.hosts.kept": ("shutdown",),
     "tuner.sdk.run": ("Result", "resume", "run"),
     "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
@@ -44,7 +44,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES])
 if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the table; a test compares the two
     from tuner import lightning as lightning
     from tuner import torch as torch
-    from tuner.driver.kept import shutdown as shutdown
+    from tuner.driver.hosts.kept import shutdown as shutdown
     from tuner.driver.virtual import Step as Step
     from tuner.driver.virtual import simulate as simulate
     from tuner.errors import CheckpointError as CheckpointError

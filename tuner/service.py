@@ -2,7 +2,7 @@
 
 The API never drives: it writes rows and pokes the host. Ray and the host run in processes of their own, so that ending or
 restarting the API disturbs no training; `tuner serve --stop` ends them too. This process is none of Ray's either: a child
-(`tuner.driver.link`) talks to Ray, and dies with it if need be.
+(`tuner.driver.hosts.link`) talks to Ray, and dies with it if need be.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from tuner.driver.head import Head, start_head, stop_head, was_stopped
-from tuner.driver.link import LOOK_S, packed
+from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
+from tuner.driver.hosts.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LINK = "tuner.driver.link"
+LINK = "tuner.driver.hosts.link"
 """The module that the child runs."""
 
 CHECK_S = 0.25
@@ -191,7 +191,7 @@ class Supervisor:
 
 
 class _Child:
-    """A process of `tuner.driver.link`, in a session of its own so that Ctrl-C at a terminal does not reach it."""
+    """A process of `tuner.driver.hosts.link`, in a session of its own so that Ctrl-C at a terminal does not reach it."""
 
     def __init__(self, settings: Settings, adopt: bool, hear: Any) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}

@@ -9,8 +9,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-from tuner.store.pyramid import fill
-from tuner.store.writer import Cursor
+from tuner.store.series.pyramid import fill
+from tuner.store.writing.writer import Cursor
 
 revision = "0006"
 down_revision = "0005"

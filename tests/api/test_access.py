@@ -218,7 +218,7 @@ async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> Non
 async def test_a_database_that_is_away_is_not_a_wrong_token(
     stranger: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.store.connect import StoreUnavailable
+    from tuner.store.sql.connect import StoreUnavailable
 
     def away(*_: object) -> None:
         raise StoreUnavailable("away")

@@ -14,7 +14,8 @@ import pytest
 
 from tuner.api import create_app, readiness
 from tuner.settings import Settings
-from tuner.store import Store, connect
+from tuner.store import Store
+from tuner.store.sql import connect
 from tuner.usercode.entrypoints import EntrypointChecker
 
 

@@ -26,7 +26,8 @@ from tuner.domain.keys import checkpoint_id, segment_id, trial_id
 from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment
 from tuner.errors import Conflict, LostLease, NotFound, SpecError, StoreError
-from tuner.store import CodeRecord, Store, UsageSample, history
+from tuner.store import CodeRecord, Store, UsageSample
+from tuner.store.writing import history
 
 
 def run_all(threads: list[threading.Thread]) -> None:

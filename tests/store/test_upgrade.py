@@ -21,8 +21,8 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
-from tuner.store.connect import connect
-from tuner.store.migrate import head, revision, scripts
+from tuner.store.sql.connect import connect
+from tuner.store.sql.migrate import head, revision, scripts
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_database.sqlite.gz"
 

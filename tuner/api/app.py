@@ -13,12 +13,13 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
 from tuner import __version__
-from tuner.api import access, experiments, health, pages, problems, trials, verbs
+from tuner.api import problems
 from tuner.api.answers import only_known_parameters
 from tuner.api.auth import Authenticate
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
+from tuner.api.routes import access, experiments, health, pages, trials, verbs
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store

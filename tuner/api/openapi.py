@@ -16,8 +16,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import PydanticUserError, TypeAdapter
 
 from tuner import schedulers, search
-from tuner.api.access import NewToken, SignIn
 from tuner.api.auth import COOKIE, SESSION
+from tuner.api.routes.access import NewToken, SignIn
 from tuner.experiment.spec import SpecModel
 from tuner.space.primitives import OPTIONS
 

@@ -319,7 +319,7 @@ def check_ddp() -> Iterator[Finding]:
 
 _RAY = """
 import sys
-from tuner.driver.cluster import connect
+from tuner.driver.hosts.cluster import connect
 connect(sys.argv[1] or None)
 import ray
 total = ray.cluster_resources()

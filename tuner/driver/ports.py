@@ -2,7 +2,7 @@
 
 A shell owns a core. It hands each event to the core, has the journal commit what comes out, and then acts on the groups. Nothing
 is answered and nothing is done before the commit. `tuner.driver.loop` is the shell of real time, with the groups and the journal
-of `tuner.driver.driven`; `tuner.driver.virtual` is the shell of virtual time. `tests/driver/test_contract.py` holds both to this.
+of `tuner.driver.hosts.driven`; `tuner.driver.virtual` is the shell of virtual time. `tests/driver/test_contract.py` tests both.
 """
 
 from __future__ import annotations

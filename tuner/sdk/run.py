@@ -292,8 +292,8 @@ def _drive(
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
     # These load Ray, which takes a second or two; the line above says so first.
-    from tuner.driver import kept
-    from tuner.driver.cluster import DEAD
+    from tuner.driver.hosts import kept
+    from tuner.driver.hosts.cluster import DEAD
 
     with progress, _Interrupts(store, experiment_id) as interrupts:
         for attempt in range(3):
@@ -324,7 +324,7 @@ def _drive(
 
 def _check_size(spec: Spec) -> None:
     """Raise SpecError if a private Ray could never hold a trial. Starting Ray only to find out takes seconds."""
-    from tuner.driver.cluster import too_large  # loads Ray
+    from tuner.driver.hosts.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
@@ -338,7 +338,7 @@ def _connected() -> bool:
 
 def _on_own_ray() -> bool:
     """Return True if an earlier search has started this process's Ray."""
-    kept = sys.modules.get("tuner.driver.kept")
+    kept = sys.modules.get("tuner.driver.hosts.kept")
     return kept is not None and kept.on_own_ray()
 
 
@@ -346,7 +346,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
     """Raise ClusterUnreachable if the host cannot start, in which case another try would not help."""
     import ray
 
-    from tuner.driver.cluster import DEAD
+    from tuner.driver.hosts.cluster import DEAD
 
     started = host.start.remote()
     try:

@@ -1,6 +1,5 @@
 """The database: the only place with SQL."""
 
-from tuner.store.connect import StoreUnavailable, shown_url
 from tuner.store.records import (
     BestPoint,
     Bookmark,
@@ -25,6 +24,7 @@ from tuner.store.records import (
     UsageSample,
     UsageSeries,
 )
+from tuner.store.sql.connect import StoreUnavailable, shown_url
 from tuner.store.store import Store
 
 __all__ = [

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, insert, select, update
 
 from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
-from tuner.store.connect import translated
-from tuner.store.database import Database
-from tuner.store.database import at as time_of
-from tuner.store.tables import audit, token
+from tuner.store.sql.connect import translated
+from tuner.store.sql.database import Database
+from tuner.store.sql.database import at as time_of
+from tuner.store.sql.tables import audit, token
 
 PREFIX = "tnr_"
 """Tokens begin with it, so that scanners for leaked secrets can tell one."""

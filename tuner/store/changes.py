@@ -10,14 +10,14 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select
 from tuner.domain import events
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Cause
-from tuner.store import history
-from tuner.store.database import Database
 from tuner.store.experiments import one
 from tuner.store.log import decision_record, decisions_of
-from tuner.store.metrics import names_of
 from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, ReportPoint, TrialSegment
-from tuner.store.tables import best_point, decision, experiment, metric_key, segment, trial
+from tuner.store.series.metrics import names_of
+from tuner.store.sql.database import Database
+from tuner.store.sql.tables import best_point, decision, experiment, metric_key, segment, trial
 from tuner.store.trials import numbered, segments_of
+from tuner.store.writing import history
 
 AT_ONCE = 500  # parameters of one statement
 OF_NO_SEGMENT = frozenset({events.CheckpointSaved.KIND, events.CheckpointDeleted.KIND, events.StopJudged.KIND})

@@ -8,11 +8,11 @@ from sqlalchemy import select
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound
-from tuner.store.database import Database, at
 from tuner.store.records import CodeRecord
-from tuner.store.rows import clean
-from tuner.store.tables import code, dumps, experiment
-from tuner.store.writer import Cursor
+from tuner.store.sql.database import Database, at
+from tuner.store.sql.tables import code, dumps, experiment
+from tuner.store.writing.rows import clean
+from tuner.store.writing.writer import Cursor
 
 _INSERT = """
 INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)

@@ -21,8 +21,8 @@ from sqlalchemy import Boolean
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
-from tuner.store.tables import JsonText, dumps, trial
-from tuner.store.writer import Cursor
+from tuner.store.sql.tables import JsonText, dumps, trial
+from tuner.store.writing.writer import Cursor
 
 MAX_TRIALS = 500_000  # kept in memory, over all experiments
 READ_ALL_FROM = 5_000  # newer log entries

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from tuner.store.database import Database, at
 from tuner.store.records import CommandRecord
-from tuner.store.rows import clean
-from tuner.store.tables import command
+from tuner.store.sql.database import Database, at
+from tuner.store.sql.tables import command
+from tuner.store.writing.rows import clean
 
 # The newest command about the same subject counts: a pause after a resume is a new pause.
 _FIND = """

@@ -9,12 +9,12 @@ from sqlalchemy import and_, exists, or_, select
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, LostLease, NotFound
-from tuner.store import history
-from tuner.store.database import Database
 from tuner.store.experiments import COLUMNS, record
 from tuner.store.records import ExperimentRecord
-from tuner.store.tables import command, experiment
-from tuner.store.writer import Writer
+from tuner.store.sql.database import Database
+from tuner.store.sql.tables import command, experiment
+from tuner.store.writing import history
+from tuner.store.writing.writer import Writer
 
 _ACTIVE = [ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING, ExperimentState.CANCELLING]
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)

@@ -14,12 +14,12 @@ from tuner.domain.experiment import SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotFound
 from tuner.store.code import put
-from tuner.store.database import Database, at
-from tuner.store.paging import number, page
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
-from tuner.store.rows import clean
-from tuner.store.tables import dumps, experiment
-from tuner.store.writer import Cursor
+from tuner.store.sql.database import Database, at
+from tuner.store.sql.paging import number, page
+from tuner.store.sql.tables import dumps, experiment
+from tuner.store.writing.rows import clean
+from tuner.store.writing.writer import Cursor
 
 COLUMNS = [column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key")]
 

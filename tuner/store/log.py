@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Select, select
 
-from tuner.store import history
-from tuner.store.database import Database
-from tuner.store.paging import number, page
 from tuner.store.records import DecisionRecord, Page, StreamItem
-from tuner.store.tables import decision
+from tuner.store.sql.database import Database
+from tuner.store.sql.paging import number, page
+from tuner.store.sql.tables import decision
+from tuner.store.writing import history
 
 
 class Log:

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Select, select
 
 from tuner.errors import NotFound
-from tuner.store.database import Database
 from tuner.store.experiments import begin
 from tuner.store.records import UsageSample, UsageSeries
-from tuner.store.tables import rank_usage, segment, trial
-from tuner.store.writer import Cursor
+from tuner.store.sql.database import Database
+from tuner.store.sql.tables import rank_usage, segment, trial
+from tuner.store.writing.writer import Cursor
 
 _SEGMENT = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id

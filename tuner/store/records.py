@@ -144,8 +144,8 @@ class TrialSegment:
 class TrialRecord:
     """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
 
-    A driver fills a column from the attribute of the same name of `tuner.domain.trial.Trial`; `tuner.store.rows` lists the
-    exceptions. The API shows the fields that have an `About`.
+    A driver fills a column from the attribute of the same name of `tuner.domain.trial.Trial`; `tuner.store.writing.rows` lists
+    the exceptions. The API shows the fields that have an `About`.
     """
 
     id: int

@@ -14,14 +14,14 @@ from tuner.store.access import Access
 from tuner.store.changes import ChangeLog
 from tuner.store.code import Code
 from tuner.store.commands import Commands
-from tuner.store.connect import Synchronous, connect
-from tuner.store.database import Database
 from tuner.store.drivers import Drivers
 from tuner.store.experiments import Experiments
 from tuner.store.log import Log
 from tuner.store.logs import Logs
-from tuner.store.metrics import Metrics
 from tuner.store.ranks import Ranks
+from tuner.store.series.metrics import Metrics
+from tuner.store.sql.connect import Synchronous, connect
+from tuner.store.sql.database import Database
 from tuner.store.trials import Trials
 
 

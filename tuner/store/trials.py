@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Select, select
 from tuner.domain.states import TrialState
 from tuner.errors import NotFound
 from tuner.store import columns
-from tuner.store.database import Database
-from tuner.store.paging import number, page
 from tuner.store.records import CheckpointRecord, Page, SegmentRecord, TrialRecord, TrialSegment
-from tuner.store.tables import checkpoint, experiment, segment, trial
+from tuner.store.sql.database import Database
+from tuner.store.sql.paging import number, page
+from tuner.store.sql.tables import checkpoint, experiment, segment, trial
 
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
 _OTHER_NAMES = {"start_step": "start_iteration", "config": "params"}

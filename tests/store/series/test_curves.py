@@ -1,0 +1,254 @@
+"""Curves out of buckets are those that the points themselves would give, whatever was reported, on both databases."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from tests.store.examples import T0, begin
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.events import Reported, SegmentEnded
+from tuner.domain.states import SegmentState
+from tuner.domain.trial import Segment, Trial
+from tuner.store import Store
+from tuner.store.series import pyramid
+
+Point = tuple[int, int, float, float]
+
+
+class Run:
+    """Two trials whose segments report, one batch after the other."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.made, self.epoch, self.trials = begin(store, 2)
+        self.seq = 5
+        self.points: dict[tuple[int, int, str], list[Point]] = {}
+        self.time = T0 + 1.0
+
+    def report(
+        self, trial: int, values: Sequence[dict[str, float]], *, ends: bool = False, twice: bool = False
+    ) -> None:
+        """Commit a batch: the newest segment of a trial reports these metrics, and maybe ends."""
+        segment = self.trials[trial].segments[-1]
+        log: list[Entry] = []
+        for metrics in values:
+            self.seq += 1
+            self.time += 0.5
+            segment.report_no += 1
+            step = segment.start_iteration + segment.report_no
+            for name, value in metrics.items():
+                key = (trial, segment.ordinal, name)
+                self.points.setdefault(key, []).append((segment.report_no, step, self.time, value))
+            log.append((self.seq, Reported(time=self.time, trial=trial, segment=segment.ordinal, report_no=segment.report_no, iteration=step, metrics=metrics)))  # fmt: skip  # noqa: E501
+        if ends:
+            self.seq += 1
+            segment.ended_at, segment.state = self.time, SegmentState.RETURNED
+            log.append(
+                (self.seq, SegmentEnded(time=self.time, trial=trial, segment=segment.ordinal, outcome="returned"))
+            )
+        batch = Batch(log=log, trials=self.trials)
+        for _ in range(2 if twice else 1):
+            self.store.drivers.commit(self.made.id, self.epoch, batch, self.time)
+
+    def go_on(self, trial: int, start: int) -> None:
+        """Begin another segment from an earlier iteration, as a retry does."""
+        of: Trial = self.trials[trial]
+        of.segments.append(Segment(len(of.segments) + 1, "retry", {}, start, None, opened_at=self.time))
+
+    def rows(self) -> dict[tuple[int, int, str, int], list[pyramid.Bucket]]:
+        """(trial, segment, metric, level) -> buckets as they are in the database."""
+        query = text(
+            "SELECT t.number, s.ordinal, k.name, b.level, b.data FROM metric_bucket b JOIN segment s ON s.id = b.segment_id"
+            " JOIN trial t ON t.id = s.trial_id JOIN metric_key k ON k.id = b.key_id WHERE t.experiment_id = :e"
+            " ORDER BY b.level, b.chunk"
+        )
+        found: dict[tuple[int, int, str, int], list[pyramid.Bucket]] = {}
+        with self.store._database.engine.connect() as connection:
+            for number, ordinal, name, level, data in connection.execute(query, {"e": self.made.id}):
+                found.setdefault((number, ordinal, name, level), []).extend(pyramid.unpacked(bytes(data)))
+        return found
+
+
+def same(left: Sequence[float | int], right: Sequence[float | int]) -> bool:
+    return len(left) == len(right) and all(a == b or (a != a and b != b) for a, b in zip(left, right, strict=True))
+
+
+def buckets_of(points: Sequence[Point], level: int) -> list[pyramid.Bucket]:
+    size = pyramid.reports_per_bucket(level)
+    found = []
+    for _, group in itertools.groupby(points, lambda p: (p[0] - 1) // size):
+        of = list(group)
+        finite = [p for p in of if math.isfinite(p[3])] or of[:1]
+        low, high = min(finite, key=lambda p: p[3]), max(finite, key=lambda p: p[3])
+        gaps = sum(not math.isfinite(p[3]) for p in of)
+        found.append((len(of), gaps, *of[0], *of[-1], *low, *high))
+    return found
+
+
+def drawn(points: Sequence[Point], width: int, x: str = "step") -> list[tuple[float, float | None]]:
+    """What is to be drawn of these points, by the plainest means."""
+    keep = {points[0][0], points[-1][0]}
+    for _, group in itertools.groupby(points, lambda p: (p[0] - 1) // width):
+        of = list(group)
+        finite = [p for p in of if math.isfinite(p[3])]
+        keep |= {min(finite, key=lambda p: p[3])[0], max(finite, key=lambda p: p[3])[0]} if finite else {of[0][0]}
+    return [
+        (p[1] if x == "step" else p[2] - (T0 + 1), p[3] if math.isfinite(p[3]) else None)
+        for p in points
+        if p[0] in keep
+    ]
+
+
+values = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0])
+metrics = st.fixed_dictionaries({}, optional={"accuracy": values, "loss": values})
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[int, list[dict[str, float]], bool, bool, int | None, bool]]:
+    """(trial, reports, whether the segment ends, whether the batch is written twice, where the next segment begins, whether
+    a new driver takes over)."""
+    found = []
+    for _ in range(draw(st.integers(1, 5))):
+        some = draw(st.lists(metrics, min_size=1, max_size=12))
+        reports = list(itertools.islice(itertools.cycle(some), draw(st.sampled_from([1, 7, 63, 64, 65, 130, 520]))))
+        ends = draw(st.booleans())
+        again = draw(st.none() | st.integers(0, 300)) if ends else None
+        found.append((draw(st.integers(0, 1)), reports, ends, draw(st.booleans()), again, draw(st.booleans())))
+    return found
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(story=stories(), points=st.integers(4, 700), data=st.data())
+def test_buckets_are_what_the_points_make(
+    store: Store, story: list[tuple[int, list[dict[str, float]], bool, bool, int | None, bool]], points: int, data: st.DataObject
+) -> None:  # fmt: skip
+    run = Run(store)
+    ended: set[int] = set()
+    for trial, reports, ends, twice, again, taken_over in story:
+        if trial in ended:
+            continue
+        run.report(trial, reports, ends=ends, twice=twice)
+        if ends and again is not None:
+            run.go_on(trial, again)
+        elif ends:
+            ended.add(trial)
+        if taken_over:
+            run.epoch = store.drivers.claim(run.made.id, "driver", 60.0, run.time)
+
+    for (number, ordinal, name, level), found in run.rows().items():
+        expected = buckets_of(run.points[number, ordinal, name], level)
+        assert len(found) <= len(expected)
+        assert all(same(a, b) for a, b in zip(found, expected, strict=False))
+    for name, x in itertools.product(("accuracy", "loss"), ("step", "time")):
+        for limit in (0, 10**9):  # from the buckets, and from the points
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("tuner.store.series.metrics.curves.MAX_ROWS", limit)
+                curves = store.metrics.curves(run.made.id, name, x=x, points=points)
+            found_curves = {
+                (c.trial, s.ordinal): list(zip(s.x, s.y, strict=True)) for c in curves.curves for s in c.segments
+            }
+            expected = {key[:2]: drawn(of, curves.width, x) for key, of in run.points.items() if key[2] == name}
+            assert found_curves == expected
+
+    low = data.draw(st.integers(-5, 700))
+    high = low + data.draw(st.integers(0, 300))
+    curves = store.metrics.curves(run.made.id, "accuracy", points=points, low=low, high=high)
+    shown = {(c.trial, s.ordinal): dict(zip(s.x, s.y, strict=True)) for c in curves.curves for s in c.segments}
+    for (number, ordinal, name), of in run.points.items():
+        inside = {p[1]: p[3] for p in of if low <= p[1] <= high and math.isfinite(p[3])}
+        if name == "accuracy" and inside:
+            kept = [v for v in shown[number, ordinal].values() if v is not None]
+            assert min(kept) <= min(inside.values())
+            assert max(kept) >= max(inside.values())
+            if curves.width == 1:
+                assert inside.items() <= shown[number, ordinal].items()
+
+
+def test_a_long_curve_is_read_without_its_points_and_spikes_stay(store: Store) -> None:
+    run = Run(store)
+    values = [math.sin(n / 50) for n in range(5000)]
+    values[3210], values[4444] = 9.0, -9.0
+    run.report(0, [{"accuracy": v} for v in values[:4800]])
+    run.report(0, [{"accuracy": v} for v in values[4800:]], ends=True)
+    with store._database.engine.begin() as connection:
+        connection.execute(text("DELETE FROM metric_point"))  # only the newest report_no of each segment is asked of it
+        connection.execute(
+            text(
+                "INSERT INTO metric_point SELECT id, (SELECT MIN(id) FROM metric_key), 5000, 5000, 0, 0, 0, NULL FROM segment"
+            )
+        )
+    curves = store.metrics.curves(run.made.id, "accuracy", points=200)
+    of = next(c.segments[0] for c in curves.curves if c.trial == 0)
+    assert curves.width == 56
+    assert len(of.x) <= 200
+    drawn_values = dict(zip(of.x, of.y, strict=True))
+    assert (drawn_values[3211], drawn_values[4445]) == (9.0, -9.0)
+
+
+def test_a_part_is_read_more_finely(store: Store) -> None:
+    run = Run(store)
+    run.report(0, [{"accuracy": (n * 7919) % 1000} for n in range(4000)])
+    whole = store.metrics.curves(run.made.id, "accuracy", points=100)
+    part = store.metrics.curves(run.made.id, "accuracy", points=100, low=1000, high=1080)
+    assert (whole.width, part.width) == (88, 1)
+    assert list(part.curves[0].segments[0].x) == list(range(999, 1082))
+    by_time = store.metrics.curves(run.made.id, "accuracy", x="time", points=100, low=500.0, high=540.0)
+    xs = by_time.curves[0].segments[0].x
+    assert (by_time.width <= 2, min(xs) <= 500 <= min(xs) + 10, max(xs) - 10 <= 540 <= max(xs)) == (True, True, True)
+    assert store.metrics.curves(run.made.id, "accuracy", low=9000, high=9001).curves == ()
+    assert store.metrics.curves(run.made.id, "accuracy", x="time", low=-20, high=-10).curves == ()
+
+
+def test_only_some_trials(store: Store) -> None:
+    run = Run(store)
+    for trial in (0, 1):
+        run.report(trial, [{"accuracy": 0.5}])
+    assert [c.trial for c in store.metrics.curves(run.made.id, "accuracy", trials=[1, 7]).curves] == [1]
+    assert store.metrics.curves(run.made.id, "accuracy", trials=[]).curves == ()
+
+
+def test_improvements_are_kept_by_the_writer(store: Store) -> None:
+    run = Run(store)
+    for trial, value in [(0, 0.1), (1, math.nan), (1, 0.1), (0, 0.3), (1, math.inf), (1, 0.2), (0, 0.4)]:
+        run.report(trial, [{"accuracy": value, "loss": -value}], twice=True)
+        run.epoch = store.drivers.claim(
+            run.made.id, "driver", 60.0, run.time
+        )  # a new writer goes on from what is there
+    with store._database.engine.begin() as connection:
+        assert connection.execute(text("SELECT COUNT(*) FROM best_point")).scalar() == 3
+    x, y = store.metrics.best_so_far(run.made.id, "accuracy", "max")
+    assert (x, y) == ([0.5, 2.0, 3.5], [0.1, 0.3, 0.4])
+    assert store.metrics.best_so_far(run.made.id, "loss", "min") == ([0.5, 2.0, 3.5], [-0.1, -0.3, -0.4])
+    with store._database.engine.begin() as connection:
+        connection.execute(text("DELETE FROM metric_point"))
+    assert store.metrics.best_so_far(run.made.id, "accuracy", "max") == (x, y)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_database_of_before_gets_its_buckets(store: Store, ends: bool) -> None:
+    run = Run(store)
+    run.report(0, [{"accuracy": math.sin(n), "loss": n} for n in range(700)])
+    run.report(0, [{"accuracy": math.nan}], ends=ends)
+    run.report(1, [{"loss": 1.0}])
+    before = run.rows()
+    with store._database.engine.begin() as connection:
+        connection.execute(text("DELETE FROM metric_bucket"))
+    with store._database.write() as cursor:
+        pyramid.fill(cursor)
+    after = run.rows()
+    assert after.keys() == before.keys()
+    assert all(all(map(same, after[key], before[key])) for key in before)
+    run.trials[0] = dataclasses.replace(run.trials[0])
+    if not ends:
+        run.report(0, [{"accuracy": 0.5}] * 64)
+        assert sum(bucket[0] for bucket in run.rows()[0, 1, "accuracy", 1]) == 700 + 1 + 64 - (765 % 64)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch, Entry
+from tuner.errors import Retryable, StoreError
+from tuner.store import Store, StoreUnavailable
+from tuner.store.sql import connect as module
+
+MOUNTS = """
+/dev/root / ext4 rw 0 0
+server:/export /mnt/nfs nfs4 rw 0 0
+tmpfs /mnt/nfs/local tmpfs rw 0 0
+//pc/share /mnt/with\\040space cifs rw 0 0
+user@host:/ /mnt/ssh fuse.sshfs rw 0 0
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    path = tmp_path / "mounts"
+    path.write_text(MOUNTS)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/mnt/nfs/tuner.db", "/mnt/nfs/a/b/tuner.db", "/mnt/with space/tuner.db", "/mnt/ssh/tuner.db"]
+)
+def test_a_network_disk_is_refused(mounts: str, path: str) -> None:
+    with pytest.raises(StoreError, match=r"network disk.*TUNER_DATABASE_URL"):
+        module.refuse_network_disk(Path(path), mounts)
+
+
+@pytest.mark.parametrize("path", ["/home/me/tuner.db", "/mnt/nfs/local/tuner.db", "/mnt/nfs2/tuner.db"])
+def test_a_local_disk_is_taken(mounts: str, path: str) -> None:
+    module.refuse_network_disk(Path(path), mounts)
+
+
+def test_a_machine_that_does_not_say_is_trusted(tmp_path: Path) -> None:
+    module.refuse_network_disk(tmp_path, str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/db", "sqlite://", "sqlite:///:memory:"])
+def test_a_url_that_cannot_work_says_what_can(url: str) -> None:
+    with pytest.raises(StoreError, match=r"sqlite:////path|must be a file"):
+        Store.open(url)
+
+
+@pytest.mark.parametrize(("synchronous", "level"), [("NORMAL", 1), ("FULL", 2)])
+def test_sqlite_is_set_up_as_documented(tmp_path: Path, synchronous: module.Synchronous, level: int) -> None:
+    engine = module.connect(f"sqlite:///{tmp_path / 'a' / 'tuner.db'}", synchronous)
+    with engine.connect() as connection:
+        for pragma, value in (
+            ("journal_mode", "wal"),
+            ("synchronous", level),
+            ("foreign_keys", 1),
+            ("busy_timeout", 30_000),
+        ):
+            assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() == value
+    engine.dispose()
+
+
+def test_a_locked_database_is_worth_another_try(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUSY_TIMEOUT_MS", 20)
+    blocker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with Store.open(sqlite_url) as store:
+        with pytest.raises(StoreUnavailable, match="locked") as caught:
+            store.experiments.create(a_spec())
+        assert isinstance(caught.value, Retryable)
+        assert store.experiments.page().items == ()  # readers are not in the way of a writer, nor it in theirs
+        blocker.execute("ROLLBACK")
+        assert store.experiments.create(a_spec(), now=T0).created_at == T0
+    blocker.close()
+
+
+def test_a_full_disk_is_an_outage_and_the_same_batch_goes_in_later(sqlite_store: Store) -> None:
+    record, epoch, (trial,) = begin(sqlite_store)
+    log: list[Entry] = [(4 + n, a_report(0, 1 + n, **{f"metric_{m}": 0.5 for m in range(20)})) for n in range(400)]
+    batch = Batch(log=log, trials=[trial], state=None, summary={})
+    with sqlite_store._database.write() as cursor:
+        pages = cursor.value("PRAGMA page_count")
+        cursor.rows(f"PRAGMA max_page_count = {pages}")  # as a disk that is full
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="full"):
+            sqlite_store.drivers.commit(record.id, epoch, batch, T0 + 500)
+        assert sqlite_store.experiments.get(record.public_id).last_event_seq == 3
+    with sqlite_store._database.write() as cursor:
+        cursor.rows("PRAGMA max_page_count = 1000000")
+    sqlite_store.drivers.commit(record.id, epoch, batch, T0 + 500)
+    assert sqlite_store.experiments.get(record.public_id).last_event_seq == 403
+
+
+@pytest.mark.postgres
+def test_a_broken_connection_is_replaced(postgres_url: str) -> None:
+    import psycopg
+
+    with Store.open(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as admin:
+        first = store.experiments.create(a_spec())
+        store.experiments.get(first.public_id)
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        with pytest.raises(StoreUnavailable):
+            store.experiments.create(a_spec())
+        second = store.experiments.create(a_spec())
+        assert [e.public_id for e in store.experiments.page().items] == [second.public_id, first.public_id]
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None:
+    with (
+        Store.open(f"postgresql://postgres@/nothing?host={tmp_path}") as store,
+        pytest.raises(StoreError, match=r"postgresql|cannot open"),
+    ):
+        store.migrate()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hunter2@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("postgresql+psycopg://me:p@ss:hunter2@host/db", "postgresql+psycopg://me:***@host/db"),
+        ("postgresql://:hunter2@host/db", "postgresql://:***@host/db"),
+        ("postgresql:///db?host=/tmp&password=hunter2&user=me", "postgresql:///db?host=/tmp&password=***&user=me"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("sqlite:////home/me/tuner.db", "sqlite:////home/me/tuner.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert module.shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres//me:hunter2@host", "postgresql://me:hunter2@127.0.0.1:1/db", "x://a:hunter2@b"]
+)
+def test_no_error_tells_the_password(url: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        Store.open(url).migrate()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[dict[str, object]] = []
+    real = module.create_engine
+    monkeypatch.setattr(module, "create_engine", lambda url, **more: given.append(more) or real(url, **more))
+    module.connect("postgresql://me@host/db")
+    module.connect("postgresql://me@host/db?connect_timeout=3")
+    assert given[0]["connect_args"]["connect_timeout"] == 10  # type: ignore[index]
+    assert "connect_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
+
+
+def test_the_first_connections_wait_for_each_other(tmp_path: Path) -> None:
+    """SQLite's own waiting does not cover the switch to the write-ahead log."""
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE t (x)")
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("INSERT INTO t VALUES (1)")
+    release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    release.start()
+    engine = module.connect(f"sqlite:///{path}")
+    try:
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+            assert connection.exec_driver_sql("SELECT x FROM t").scalar() == 1
+    finally:
+        release.join()
+        other.close()
+        engine.dispose()

@@ -1,0 +1,85 @@
+"""Migrations and models say the same, and a database is brought up to date from wherever it is."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from tuner.errors import StoreError
+from tuner.store import Store
+from tuner.store.sql import migrate
+from tuner.store.sql.connect import connect
+from tuner.store.sql.tables import metadata
+
+
+def test_head_is_the_newest_revision() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.scripts()))
+    assert ScriptDirectory.from_config(config).get_heads() == [migrate.head()]
+
+
+def test_migrations_build_the_tables_of_the_models(database_url: str) -> None:
+    engine = connect(database_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_the_scripts_are_found_in_a_wheel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "tuner"
+    (package / "_migrations").mkdir(parents=True)
+    (package / "store").mkdir()
+    monkeypatch.setattr(migrate, "__file__", str(package / "store" / "migrate.py"))
+    with pytest.raises(StoreError, match="missing from this installation"):
+        migrate.scripts()
+    (package / "_migrations" / "env.py").touch()
+    assert migrate.scripts() == package / "_migrations"
+
+
+def test_several_may_migrate_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new' / 'tuner.db'}"
+    errors: list[Exception] = []
+    barrier = threading.Barrier(3)
+
+    def bring_up() -> None:
+        barrier.wait()
+        try:
+            with Store.open(url) as store:
+                store.migrate()
+                store.check()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=bring_up) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_a_database_of_a_newer_version_is_refused(sqlite_url: str) -> None:
+    engine = connect(sqlite_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    with Store.open(sqlite_url) as store:
+        with pytest.raises(StoreError, match="newer version"):
+            store.migrate()
+        with pytest.raises(StoreError, match="run `tuner migrate`"):
+            store.check()
+
+
+def test_an_empty_database_is_not_ready(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
+        with pytest.raises(StoreError, match="run `tuner migrate`"):
+            store.check()
+        with pytest.raises(StoreError, match="no such table"):
+            store.experiments.page()

@@ -1,0 +1,286 @@
+"""One experiment on a host: its journal, its groups and its inbound port, made of the store and of Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from tuner.domain.batch import Batch
+from tuner.domain.events import CheckpointSaved, Commanded, Drawn, Noted, Reported, SegmentStarted, Waiting
+from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.segments import CheckpointInfo, Leave, Outcome, Report, SegmentRef, Verdict
+from tuner.driver.assemble import assemble
+from tuner.driver.core import Core
+from tuner.driver.hosts.judge import Judge
+from tuner.driver.hosts.logs import Owner
+from tuner.driver.loop import ExperimentLoop
+from tuner.driver.parts import load_parts
+from tuner.errors import SpecError
+from tuner.schedulers.functions import functions_by_name, sealed
+from tuner.space import Space
+from tuner.store.records import CodeRecord, ExperimentRecord
+from tuner.trials.checkpoints import checkpoints, transfer
+from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.checkpoints.storage import join
+from tuner.trials.messages.launch import CodeRef, Launch, Resend
+
+if TYPE_CHECKING:
+    from tuner.driver.hosts.host import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A segment that runs on this host."""
+
+    experiment: int  # the store's id
+    ref: SegmentRef
+    start_iteration: int
+    inbound: RankInbound
+
+
+@dataclass(slots=True)
+class _Heard:
+    """How far the reports of one segment have come in."""
+
+    report_no: int = 0  # the newest one
+    time: float = 0.0  # when that one was made
+
+    def misses_before(self, reports: Sequence[Report]) -> bool:
+        """Whether a report is missing between what has come before and the end of this batch."""
+        newest = self.report_no
+        for report in reports:
+            if report.report_no > newest + 1:
+                return True
+            newest = max(newest, report.report_no)
+        return False
+
+    def take(self, reports: Sequence[Report], now: float) -> list[float]:
+        """Return when each of the reports was made, by the clock of this process: never ahead of it, and never backwards."""
+        times = []
+        for report in reports:
+            self.report_no = max(self.report_no, report.report_no)
+            self.time = min(now, max(self.time, now - max(0.0, report.age)))
+            times.append(self.time)
+        return times
+
+
+class StoreJournal:
+    """The journal of one experiment: batches go to the store, in the thread of the host that writes."""
+
+    def __init__(self, host: Host, experiment: int, epoch: int) -> None:
+        self._host, self._experiment, self._epoch = host, experiment, epoch
+
+    async def commit(self, batch: Batch) -> None:
+        await self._host.write(self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time())
+
+
+class RankInbound:
+    """What the ranks of one experiment tell the driver: it becomes events of the loop."""
+
+    def __init__(self, core: Core, loop: ExperimentLoop, running: Mapping[str, Running]) -> None:
+        self.core, self.loop, self._running = core, loop, running
+        self._heard: dict[SegmentRef, _Heard] = {}
+        self._drawing = asyncio.Lock()
+        self._objects: dict[Stored, Any] = {}
+
+    def waiting(self, segment_id: str, reason: str) -> None:
+        trial, ordinal = self._running[segment_id].ref
+        self.loop.put(Waiting(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
+        trial, ordinal = self._running[segment_id].ref
+        event = SegmentStarted(
+            time=time.time(), trial=trial, segment=ordinal, placement=placement, startup_s=startup_s, warm=warm
+        )
+        self.loop.put(event)
+
+    async def report(
+        self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
+    ) -> Verdict | Resend | None:
+        """Commit a batch of reports, and return the verdict if the ranks wait. Return a Resend if reports are missing."""
+        heard = self._heard.setdefault(segment, _Heard())
+        if heard.misses_before(reports):
+            return Resend(after=heard.report_no)
+        times = heard.take(reports, time.time())
+        return await self.loop.report(
+            [Reported.of(report, segment, start_iteration, at) for report, at in zip(reports, times, strict=True)]
+        )
+
+    async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
+        """Commit that a checkpoint of a segment has come into being, or that its upload is done."""
+        trial, ordinal = segment
+        await self.loop.put(CheckpointSaved(time=time.time(), trial=trial, segment=ordinal, checkpoint=info))
+
+    async def draw(self, segment: SegmentRef, name: str, distribution: str) -> Any:
+        """Return the value of a parameter that a running trial has come to. It is committed before anybody learns it."""
+        async with self._drawing:
+            trial = self.core.trials[segment.trial]
+            draw = getattr(self.core.searcher, "draw", None)
+            if draw is None:
+                raise SpecError(
+                    f"the training code asks for {name}, which the space does not have: search_alg='define_by_run' draws such "
+                    "parameters",
+                    f"/space/{name}",
+                )
+            async with self.loop.deciding:  # the trials do not change meanwhile
+                value, state = draw(segment.trial, name, distribution, self.core.trials)
+            if name not in trial.params:
+                event = Drawn(
+                    time=time.time(), trial=segment.trial, segment=segment.ordinal, name=name, value=value, state=state
+                )
+                await self.loop.put(event)
+            return value
+
+    async def note(self, segment: SegmentRef, notes: dict[str, Any]) -> None:
+        """Commit notes of the training code, for people to read."""
+        await self.loop.put(Noted(time=time.time(), trial=segment.trial, segment=segment.ordinal, notes=notes))
+
+    async def end(self, number: int, reason: str) -> None:
+        """Stop a trial because its training code asks for it."""
+        await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
+
+    async def object(self, stored: Stored) -> Any:
+        """Return a reference to an object that came with the training code. It is read once, and kept with the experiment."""
+        if stored not in self._objects:
+            self._objects[stored] = ray.put(await asyncio.to_thread(stored.load))
+        return self._objects[stored]
+
+    def ended(self, segment: SegmentRef) -> None:
+        """Forget a segment that has ended."""
+        self._heard.pop(segment, None)
+
+
+class RayGroups:
+    """The worker groups of one experiment, on the cluster of the host."""
+
+    inbound: RankInbound
+
+    def __init__(
+        self, host: Host, record: ExperimentRecord, core: Core, space: Space, code: CodeRef, judge: Judge
+    ) -> None:
+        self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
+        self._judge = judge
+
+    @property
+    def storage(self) -> str:
+        """Return where the experiment's checkpoints lie."""
+        return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
+
+    @property
+    def log_dir(self) -> str:
+        """Return where the ranks write their logs, on the nodes where they run."""
+        return str(self._host.settings.home / "logs" / self.record.public_id)
+
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        launch = self._launch(segment, milestone)
+        running = Running(self.record.id, segment, launch.start_iteration, self.inbound)
+        self._host.segments[launch.segment_id] = running
+        if self._host.logs is not None:
+            self._host.logs.begin(launch.segment_id, Owner(self.record.id, *segment))
+        try:
+            return await self._host.groups.run(launch, inbox=self.inbound)
+        finally:
+            self._host.segments.pop(launch.segment_id, None)
+            running.inbound.ended(segment)
+
+    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+        await self._host.groups.interrupt(self._name(segment), why)
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        if info.node in (None, self._host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
+            await asyncio.to_thread(checkpoints.delete, info.uri)
+        else:
+            await transfer.delete(info.uri, info.node)
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await ray.remote(num_cpus=0)(function).remote(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return await self._judge.ask(number, metrics)
+
+    def _name(self, segment: SegmentRef) -> str:
+        return segment_id(self.record.public_id, *segment)
+
+    def _launch(self, ref: SegmentRef, milestone: int | None) -> Launch:
+        spec, settings = self.record.spec, self._host.settings
+        segment = self._core.trials[ref.trial].segments[ref.ordinal - 1]
+        experiment = self.record.public_id
+        return Launch(
+            experiment_id=experiment,
+            trial_id=trial_id(experiment, ref.trial),
+            segment_id=self._name(ref),
+            trial_number=ref.trial,
+            segment=ref.ordinal,
+            params=segment.params,
+            seed=spec.seed,
+            start_iteration=segment.start_iteration,
+            checkpoint=segment.source,
+            code=self._code,
+            space=spec.space,
+            space_blob=self._space.blob(),
+            scaling=spec.scaling,
+            limits=spec.limits,
+            checkpoint_policy=spec.checkpoint,
+            storage=self.storage,
+            durable=settings.durability == "FULL",
+            log_dir=self.log_dir,
+            first_milestone=milestone,
+            checkpoint_every=spec.checkpoint.frequency,
+            milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,
+            metric=spec.objective.metric,
+            runtime_env=spec.runtime_env,
+        )
+
+
+class Driven:
+    """One experiment that this host drives: its core as of the log, its loop, and the ports between them."""
+
+    def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
+        self.record = record
+        spec = record.spec
+        code = host.store.code.get(spec.code) if spec.code else None
+        space = Space.from_json(spec.space, code.space_blob if code else None)
+        with functions_by_name():  # the judge's process runs what the user wrote
+            self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
+        stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
+        for stopper in stoppers:
+            stopper.outside = True
+        self._judge = Judge(
+            [sealed(stopper.function) for stopper in stoppers],
+            sys_path=code.sys_path if code else (),
+            working_dir=code.working_dir if code else None,
+            environ=spec.runtime_env.get("env_vars"),
+        )
+        for seq, entry in host.store.drivers.load(record.id):
+            self.core.fold(seq, entry)
+        self.groups = RayGroups(host, record, self.core, space, _code_ref(record, code), self._judge)
+        self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups, host.settings.outage_s)
+        self.inbound = self.groups.inbound = RankInbound(self.core, self.loop, host.segments)
+
+    async def close(self) -> None:
+        """Let go of the process that calls the user's stop functions, and of the loop.
+
+        The loop, the groups and the inbound port know each other. If they did not let go, all trials would stay in memory until
+        the next full garbage collection.
+        """
+        await self._judge.close()
+        del self.loop, self.inbound, self.groups.inbound
+
+
+def _code_ref(record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
+    spec = record.spec
+    if code is None:
+        assert spec.entrypoint is not None
+        return CodeRef(hash=f"entrypoint:{spec.entrypoint}", entrypoint=spec.entrypoint)
+    return CodeRef(
+        hash=code.hash,
+        entrypoint=spec.entrypoint,
+        blob=ray.put(code.blob) if code.blob else None,
+        sys_path=tuple(code.sys_path),
+        working_dir=code.working_dir or None,
+    )

@@ -1,0 +1,223 @@
+"""Keep the driver host of a script or a notebook between calls, so that only the first call waits for Ray and a host to start.
+
+A host is kept for calls with the same settings and database. A Ray that was started here is kept for calls with the same
+address, environment variables and `sys.path`, because its workers take those from this process. Both end with the process and
+by `shutdown`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from tuner.driver.hosts.cluster import DEAD, connect
+from tuner.driver.hosts.host import start_host
+from tuner.settings import Settings
+
+_CLOSE_S = 20.0
+_OF_LIBRARIES = frozenset(
+    {
+        "KMP_DUPLICATE_LIB_OK",  # scikit-learn
+        "KMP_INIT_AT_FORK",
+        "PYTEST_CURRENT_TEST",  # another one for each test
+        "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
+        "TF2_BEHAVIOR",  # TensorFlow
+        "TORCHINDUCTOR_CACHE_DIR",  # torch
+        "TPU_ML_PLATFORM",  # TensorFlow, JAX
+    }
+)
+"""Variables that libraries set when they are imported, on the workers too. A change of these needs no other Ray."""
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    host: Any
+    needs: tuple[Any, ...]  # a call can use it only if its own needs are equal
+    connection: str  # to the Ray that it belongs to
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Private:
+    """A Ray that this process started and must end."""
+
+    connection: str
+    needs: tuple[Any, ...]
+
+
+_kept: _Kept | None = None
+_private: _Private | None = None
+_users = 0  # of all hosts
+_lock = threading.RLock()
+_pid = os.getpid()
+
+
+@contextlib.contextmanager
+def borrow(
+    settings: Settings, address: str | None, start: Callable[[Any], None], *, keep: bool = True
+) -> Iterator[Any]:
+    """Provide a driver host for the length of a `with` block: the kept one, or a new one that `start` waits for.
+
+    address: of the Ray cluster. None means the one that this process is connected to, or a private one.
+    keep: whether the host may serve the next call. It never does after an exception; other users of it go on.
+    """
+    kept = _take(settings, address, start)
+    try:
+        yield kept.host
+    except DEAD:
+        _give_back(kept, keep=False)
+        raise
+    except BaseException:
+        _give_back(kept, keep=False)
+        _end_ray()
+        raise
+    _give_back(kept, keep)
+
+
+def shutdown() -> None:
+    """End what was kept for later calls: the driver host, idle worker groups, and the Ray that was started for them."""
+    global _kept
+    if os.getpid() != _pid:
+        return  # a fork: what is kept belongs to its parent
+    with _lock:
+        kept, _kept = _kept, None
+        if kept is not None and not kept.users:
+            _end(kept)
+        _end_ray()
+
+
+def on_own_ray() -> bool:
+    """Whether this process is connected to the Ray that was started here for its searches."""
+    return _private is not None and _private.connection == _connection()
+
+
+def _take(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
+    global _kept, _users
+    with _lock:
+        kept = _kept
+        if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
+            kept = _begin(settings, address, start)
+            if _kept is None:  # else another thread uses the kept one, and this one serves a single call
+                _kept = kept
+        kept.users += 1
+        _users += 1
+        return kept
+
+
+def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
+    global _kept, _private
+    old = _kept
+    if old is not None and not old.users:
+        _kept = None
+        _end(old)
+    if _private is not None and _private.needs != _of_ray(address):
+        _end_ray()
+    if connect(address):
+        _private = _Private(_connection(), _of_ray(address))  # once connected: that sets variables of its own
+    kept = _Kept(start_host(settings), (), _connection())
+    try:
+        start(kept.host)
+    except BaseException:
+        _end(kept)
+        _end_ray()
+        raise
+    kept.needs = _needs(settings, address)
+    return kept
+
+
+def _give_back(kept: _Kept, keep: bool) -> None:
+    global _kept, _users
+    with _lock:
+        kept.users -= 1
+        _users -= 1
+        if not keep and kept is _kept:
+            _kept = None
+        if not kept.users and (kept is not _kept or not _rests(kept)):
+            if kept is _kept:
+                _kept = None
+            _end(kept)
+
+
+def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
+    return settings, _file(settings.database_url), _of_ray(address)
+
+
+def _of_ray(address: str | None) -> tuple[Any, ...]:
+    return address, {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
+
+
+def _file(url: str) -> tuple[int, int] | None:
+    """Return the identity of an SQLite file. A file that was deleted and created again has another one."""
+    try:
+        found = os.stat(url.removeprefix("sqlite:///"))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _connection() -> str:
+    """Return the identity of this process's connection to Ray. It changes with each `ray.init`, even to the same cluster."""
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()} {context.get_job_id()}"
+
+
+def _here(kept: _Kept) -> bool:
+    return os.getpid() == _pid and kept.connection == _connection()
+
+
+def _answers(host: Any) -> bool:
+    try:
+        ray.get(host.start.remote(), timeout=_CLOSE_S)
+    except Exception:
+        return False
+    return True
+
+
+def _rests(kept: _Kept) -> bool:
+    """Have the host release what it does not need, and return whether it did.
+
+    Idle worker groups may stay for a while on a Ray of our own. On one that others use, only the host stays.
+    """
+    private = _private is not None and _private.connection == kept.connection
+    try:
+        ray.get(kept.host.rest.remote(private), timeout=_CLOSE_S)
+    except Exception:
+        return False
+    return True
+
+
+def _end(kept: _Kept) -> None:
+    """Have the host release everything. If it does not, have Ray kill it, with everything that belongs to it."""
+    if not _here(kept):
+        return
+    try:
+        ray.get(kept.host.close.remote(), timeout=_CLOSE_S)
+    except Exception:
+        pass
+    finally:
+        with contextlib.suppress(Exception):
+            ray.kill(kept.host)
+
+
+def _end_ray() -> None:
+    """End the Ray that was started here, unless another thread still uses it or it has ended already."""
+    global _private
+    with _lock:
+        if _private is None or _users or os.getpid() != _pid:
+            return
+        private, _private = _private, None
+        if private.connection == _connection():
+            ray.shutdown()
+
+
+atexit.register(shutdown)

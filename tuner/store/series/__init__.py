@@ -1,0 +1,1 @@
+"""Curves: names of metrics, points, and buckets of points at several resolutions."""

@@ -1,0 +1,352 @@
+"""Read curves at the resolution of a screen: from buckets if there are many points, else from the points.
+
+All points that are returned were reported. Of every `width` reports the lowest and the highest stay, and of every segment the
+first and the last, so no spike is lost. The same log always gives the same curve.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.store.records import Curve, Curves, CurveSegment
+from tuner.store.series import pyramid
+from tuner.store.sql.tables import dumps
+from tuner.store.writing.writer import NAN, Cursor
+
+MAX_ROWS = 60_000  # points that are read as they are
+MAX_BUCKETS = 400_000  # buckets that are read
+MAX_POINTS = 100_000  # points that are answered
+MAX_LOOKUPS = 20_000  # own steps that are looked up at once
+
+Floats = NDArray[np.float64]
+_RECORD = np.dtype(pyramid.FIELDS)
+MAX_LEVEL = 9  # 8 ** 9 reports are more than a segment has
+
+# A list of (segment id, first report_no, last report_no), as a table.
+_WANTED = {
+    "sqlite": """(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS lo, json_extract(value, '$[2]') AS hi
+        FROM json_each(?)) w""",
+    "postgresql": "unnest(?::bigint[], ?::int[], ?::int[]) AS w(id, lo, hi)",
+}
+_OWNERS = """
+SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
+  (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
+FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
+ORDER BY t.number, s.ordinal"""
+# A range has one lower bound. Given two, SQLite finds only one in the index and checks the other row by row.
+_POINTS = """
+SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no > {from_} AND p.report_no <= w.hi"""
+_USER_STEPS = """
+SELECT p.segment_id, p.report_no, p.user_step FROM {wanted} CROSS JOIN metric_point p
+WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_step IS NOT NULL"""
+_BEHIND_ROWS = """{greatest}(w.lo - 1, COALESCE((SELECT b.last_no FROM metric_bucket b
+  WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = 1 ORDER BY b.chunk DESC LIMIT 1), 0))"""
+_ROWS = """
+SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
+WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= {from_} AND b.chunk <= (w.hi - 1) / ?"""
+# Leave out what the level above has already.
+_BEHIND_ABOVE = """{greatest}((w.lo - 1) / ?, 8 * COALESCE((SELECT u.chunk + 1 FROM metric_bucket u
+  WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ? ORDER BY u.chunk DESC LIMIT 1), 0))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of the curves that is wanted, on the axis `x`.
+
+    x: "step" (training_iteration), "user_step" (the step that the training code reported), or "time" (seconds since `begin`).
+    """
+
+    x: Literal["step", "user_step", "time"]
+    begin: float
+    low: float | None = None
+    high: float | None = None
+
+
+def read(
+    cursor: Cursor, experiment: int, metric: str, span: Span, points: int, trials: Sequence[int] | None = None
+) -> Curves:
+    """Return the curves of these trials, by default of all.
+
+    The longest curve has about `points` points, the others proportionally fewer.
+    """
+    key = cursor.value("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
+    if key is None:
+        return Curves(width=1, curves=())
+    owners = _owners(cursor, experiment, key, trials)
+    wanted = _wanted(cursor, key, owners, span)
+    total = sum(hi - lo + 1 for lo, hi in wanted.values())
+    width, level = _resolution(_steps(owners, wanted), total, points)
+    records, segments = _records(cursor, key, wanted, level)
+    drawn = _drawn(records, segments, width, span)
+    if span.x == "user_step":
+        drawn = _by_user_step(cursor, key, drawn, span)
+    return Curves(width=width, curves=tuple(_curves(owners, drawn)))
+
+
+def best_so_far(
+    cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
+) -> tuple[list[float], list[float]]:
+    """Return (seconds since `begin`, best value by then) of each improvement.
+
+    For an objective and its own mode, the writer has stored them. For others they have the resolution of the buckets.
+    """
+    found = cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ? AND name = ?", (experiment, metric))
+    if not found:
+        return [], []
+    key = found[0][0]
+    spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (experiment,)))
+    if {"metric": metric, "mode": mode} in [{"metric": o["metric"], "mode": o["mode"]} for o in spec["objectives"]]:
+        rows = cursor.rows("SELECT time, value FROM best_point WHERE key_id = ? ORDER BY event_seq", (key,))
+        times = np.maximum.accumulate(np.array([row[0] for row in rows]) - begin)  # clocks of nodes may differ
+        return times.tolist(), [row[1] for row in rows]
+    wanted = {row[3]: (1, row[7]) for row in _owners(cursor, experiment, key, None)}
+    total = sum(hi for _, hi in wanted.values())
+    records, _ = _records(cursor, key, wanted, _resolution(total, total, MAX_POINTS)[1])
+    records = records[records["n"] > records["gaps"]]
+    point, sign = ("high", 1) if mode == "max" else ("low", -1)
+    records = records[np.lexsort((sign * records[f"{point}_value"], records[f"{point}_time"]))]
+    scores = sign * records[f"{point}_value"]
+    records = records[scores > np.r_[-np.inf, np.maximum.accumulate(scores)[:-1]]]
+    return (records[f"{point}_time"] - begin).tolist(), records[f"{point}_value"].tolist()
+
+
+def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
+    """Return (number, state, best value, segment id, ordinal, cause, start_step, newest report_no) by segment."""
+    if trials is None:
+        return [row for row in cursor.rows(_OWNERS.format(chosen=""), (key, experiment)) if row[-1] is not None]
+    if cursor.backend == "sqlite":
+        chosen, numbers = "AND t.number IN (SELECT value FROM json_each(?))", dumps(list(trials))
+    else:
+        chosen, numbers = "AND t.number = ANY(?::int[])", list(trials)  # type: ignore[assignment]
+    rows = cursor.rows(_OWNERS.format(chosen=chosen), (key, experiment, numbers))
+    return [row for row in rows if row[-1] is not None]
+
+
+def _wanted(cursor: Cursor, key: int, owners: Sequence[Any], span: Span) -> dict[int, tuple[int, int]]:
+    """Return segment id -> the first and the last report_no of the part that is in the span."""
+    whole = {row[3]: (1, row[7]) for row in owners}
+    if (span.low is None and span.high is None) or span.x == "user_step":
+        return whole
+    low = -np.inf if span.low is None else span.low
+    high = np.inf if span.high is None else span.high
+    if span.x == "step":
+        # Add a report on either side, so that lines reach the edge of the picture.
+        starts = {row[3]: row[6] for row in owners}
+        parts = {s: (max(low - starts[s] - 1, 1), min(high - starts[s] + 1, hi)) for s, (_, hi) in whole.items()}
+        return {s: (int(np.ceil(lo)), int(hi)) for s, (lo, hi) in parts.items() if np.ceil(lo) <= hi}
+    return _in_time(cursor, key, whole, span.begin + low, span.begin + high)
+
+
+def _in_time(
+    cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], low: float, high: float
+) -> dict[int, tuple[int, int]]:
+    """Find the reports between two times, and a few more at both ends.
+
+    The search begins in coarse buckets and goes on in finer ones as the part gets smaller.
+    """
+    found = dict(whole)
+    for level in range(MAX_LEVEL, -1, -1):
+        longest = max((hi - lo + 1 for lo, hi in found.values()), default=0)
+        if level and 4 * pyramid.reports_per_bucket(level) > longest:
+            continue
+        records, segments = _records(cursor, key, found, level)
+        inside = (records["last_time"] >= low) & (records["first_time"] <= high)
+        records, segments = records[inside], segments[inside]
+        found = {
+            int(segments[begin]): (int(records["first_no"][begin]), int(records["last_no"][end - 1]))
+            for begin, end in _runs(segments)
+        }
+        if max((hi - lo + 1 for lo, hi in found.values()), default=0) >= 16 * pyramid.reports_per_bucket(level):
+            break  # more precision would not be seen
+    return found
+
+
+def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
+    """Return the length of the wanted parts, in reports."""
+    parts = [(row[6] + wanted[row[3]][0], row[6] + wanted[row[3]][1]) for row in owners if row[3] in wanted]
+    return max(end for _, end in parts) - min(begin for begin, _ in parts) + 1 if parts else 0
+
+
+def _resolution(steps: int, total: int, points: int) -> tuple[int, int]:
+    """Return (reports of which the lowest and the highest are drawn, level of the buckets to read).
+
+    Level 0 is the points themselves.
+    """
+    width = 1 if steps <= points else -(-steps // max((points - 2) // 2, 1))
+    width = max(width, -(-2 * total // MAX_POINTS) if total > MAX_POINTS else 1)
+    level = 0
+    # A group has several buckets, so that the width is not rounded up by much.
+    while 4 * pyramid.reports_per_bucket(level + 1) <= width or _too_many(total, level):
+        level += 1
+    size = pyramid.reports_per_bucket(level)
+    return -(-width // size) * size, level
+
+
+def _too_many(total: int, level: int) -> bool:
+    return total > MAX_ROWS if level == 0 else total // pyramid.reports_per_bucket(level) > MAX_BUCKETS
+
+
+def _records(
+    cursor: Cursor, key: int, wanted: Mapping[int, tuple[int, int]], level: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the buckets (R,) of the wanted parts and the segment (R,) of each, in order.
+
+    Reports that no bucket of this level covers come from lower levels, and finally from the points.
+    """
+    found, owners = [], []
+    table, parameters = _as_table(cursor, wanted)
+    greatest = "MAX" if cursor.backend == "sqlite" else "GREATEST"
+    for at in range(level, 0, -1):
+        reports = pyramid.reports_per_row(at)
+        above = (key, at + 1) if at < level else ()
+        from_ = _BEHIND_ABOVE.format(greatest=greatest) if above else "(w.lo - 1) / ?"
+        sql = _ROWS.format(wanted=table, from_=from_)
+        rows = cursor.rows(sql, (*parameters, key, at, reports, *above, reports))
+        if not rows:
+            continue
+        found.append(np.frombuffer(b"".join(map(itemgetter(1), rows)), _RECORD))
+        sizes = np.fromiter((len(row[1]) for row in rows), np.int64, len(rows)) // _RECORD.itemsize
+        owners.append(np.repeat(np.fromiter(map(itemgetter(0), rows), np.int64, len(rows)), sizes))
+    from_ = _BEHIND_ROWS.format(greatest=greatest) if level else "w.lo - 1"
+    sql = _POINTS.format(wanted=table, from_=from_)
+    points = cursor.rows(sql, (*parameters, key, key) if level else (*parameters, key))
+    if points or not found:
+        found.append(_of_points(points))
+        owners.append(np.fromiter(map(itemgetter(0), points), np.int64, len(points)))
+    records = found[0] if len(found) == 1 else np.concatenate(found)
+    segments = owners[0] if len(owners) == 1 else np.concatenate(owners)
+    numbers = records["first_no"].astype(np.int64)
+    steps = np.diff(segments)
+    if np.any(steps < 0) or np.any(np.diff(numbers)[steps == 0] < 0):  # most often they come in order
+        order = np.lexsort((numbers, segments))
+        return records[order], segments[order]
+    return records, segments
+
+
+def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[str, tuple[Any, ...]]:
+    rows = [(segment, lo, hi) for segment, (lo, hi) in wanted.items()]
+    if cursor.backend == "sqlite":
+        return _WANTED["sqlite"], (dumps(rows),)
+    return _WANTED["postgresql"], tuple([row[at] for row in rows] for at in range(3))
+
+
+def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
+    """Return a bucket for each point."""
+    records = np.zeros(len(rows), _RECORD)
+    if not rows:
+        return records
+    _, number, step, time, value, kind = zip(*rows, strict=True)
+    values = np.array(value, np.float64)  # NULL becomes NaN
+    kinds = np.array(kind)
+    for code in pyramid.NOT_FINITE.keys() - {NAN}:
+        values[kinds == code] = pyramid.NOT_FINITE[code]
+    records["n"], records["gaps"] = 1, kinds != 0
+    for point in ("first", "last", "low", "high"):
+        records[f"{point}_no"], records[f"{point}_step"] = number, step
+        records[f"{point}_time"], records[f"{point}_value"] = time, values
+    return records
+
+
+def _drawn(
+    records: NDArray[Any], segments: NDArray[np.int64], width: int, span: Span
+) -> dict[int, tuple[list[float], list[float | None]]]:
+    """Return segment id -> the points (x, y) to draw, in order."""
+    if not len(records):
+        return {}
+    group = (records["first_no"].astype(np.int64) - 1) // width
+    starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(segments) != 0)])
+    first = np.flatnonzero(np.r_[True, np.diff(segments) != 0])
+    last = np.r_[first[1:] - 1, len(records) - 1]
+    finite = records["n"] > records["gaps"]
+    chosen = [
+        _points(records, segments, first, "first", span),
+        _points(records, segments, last, "last", span),
+        _points(records, segments, _extreme(records["low_value"], finite, starts, np.minimum), "low", span),
+        _points(records, segments, _extreme(records["high_value"], finite, starts, np.maximum), "high", span),
+        # A group without a finite value is a gap.
+        _points(records, segments, starts[~np.logical_or.reduceat(finite, starts)], "first", span),
+    ]
+    owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
+    order = np.lexsort((number, owner))
+    order = order[np.r_[True, (np.diff(owner[order]) != 0) | (np.diff(number[order]) != 0)]]
+    owner, x, y = owner[order], x[order], y[order]
+    values: list[float | None] = y.tolist()
+    for at in np.flatnonzero(~np.isfinite(y)):
+        values[at] = None
+    across = x.tolist()
+    return {int(owner[begin]): (across[begin:end], values[begin:end]) for begin, end in _runs(owner)}
+
+
+def _by_user_step(
+    cursor: Cursor, key: int, drawn: Mapping[int, tuple[list[float], list[float | None]]], span: Span
+) -> dict[int, tuple[list[float], list[float | None]]]:
+    """Replace report numbers by the steps that the training code reported. Leave out reports without a step."""
+    numbers = [(segment, int(number)) for segment, (x, _) in drawn.items() for number in x]
+    steps: dict[tuple[int, int], int] = {}
+    for at in range(0, len(numbers), MAX_LOOKUPS):
+        part = numbers[at : at + MAX_LOOKUPS]
+        if cursor.backend == "sqlite":
+            table, parameters = _WANTED["sqlite"], (dumps([(s, n, n) for s, n in part]),)
+        else:
+            parameters = ([s for s, _ in part], [n for _, n in part], [n for _, n in part])  # type: ignore[assignment]
+            table = _WANTED["postgresql"]
+        for segment, number, step in cursor.rows(_USER_STEPS.format(wanted=table), (*parameters, key)):
+            steps[segment, number] = step
+    low = -np.inf if span.low is None else span.low
+    high = np.inf if span.high is None else span.high
+    found: dict[int, tuple[list[float], list[float | None]]] = {}
+    for segment, (x, y) in drawn.items():
+        points = [(steps.get((segment, int(number))), value) for number, value in zip(x, y, strict=True)]
+        kept = [(float(step), value) for step, value in points if step is not None and low <= step <= high]
+        if kept:
+            found[segment] = [step for step, _ in kept], [value for _, value in kept]
+    return found
+
+
+def _extreme(values: Floats, finite: NDArray[np.bool_], starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
+    """Return the index of the earliest lowest (or highest) value of every group that has a finite value."""
+    worst = np.inf if pick is np.minimum else -np.inf
+    comparable = np.where(finite, values, worst)
+    sizes = np.diff(np.r_[starts, len(values)])
+    best = np.repeat(pick.reduceat(comparable, starts), sizes)
+    at = np.flatnonzero(finite & (comparable == best))
+    groups = np.repeat(np.arange(len(starts)), sizes)[at]
+    return at[np.r_[True, np.diff(groups) != 0]] if len(at) else at
+
+
+def _points(
+    records: NDArray[Any], segments: NDArray[np.int64], at: NDArray[Any], point: str, span: Span
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
+    of = records[at]
+    match span.x:
+        case "step":
+            x = of[f"{point}_step"].astype(np.float64)
+        case "user_step":  # which buckets do not have: `_by_user_step` looks it up by the number of the report
+            x = of[f"{point}_no"].astype(np.float64)
+        case "time":
+            x = of[f"{point}_time"] - span.begin
+    return segments[at], of[f"{point}_no"].astype(np.int64), x, of[f"{point}_value"]
+
+
+def _runs(values: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
+    """Return (begin, end) of each run of equal values."""
+    if not len(values):
+        return []
+    edges = np.flatnonzero(np.r_[True, np.diff(values) != 0, True])
+    return zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+
+
+def _curves(owners: Sequence[Any], drawn: Mapping[int, tuple[list[float], list[float | None]]]) -> Iterable[Curve]:
+    with_points = (row for row in owners if row[3] in drawn)
+    for (number, state, best), rows in groupby(with_points, itemgetter(0, 1, 2)):
+        parts = [CurveSegment(ordinal=row[4], cause=row[5], x=drawn[row[3]][0], y=drawn[row[3]][1]) for row in rows]
+        yield Curve(trial=number, state=state, best_value=best, segments=parts)

@@ -1,0 +1,90 @@
+"""Metrics: their names and their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from tuner.errors import SpecError
+from tuner.store.experiments import begin
+from tuner.store.records import Curves, CurveSegment
+from tuner.store.series import curves
+from tuner.store.sql.database import Database
+from tuner.store.sql.tables import metric_key
+
+
+class Metrics:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def names(self, experiment_id: int) -> list[str]:
+        """Return the names of an experiment's metrics, in the order in which they were first reported."""
+        return self.names_of([experiment_id])[experiment_id]
+
+    def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
+        """Return what `names` returns, of several experiments in one query."""
+        with self._database.read() as connection:
+            return names_of(connection, experiment_ids)
+
+    def curves(
+        self,
+        experiment_id: int,
+        metric: str,
+        *,
+        x: str = "step",
+        points: int = 1000,
+        low: float | None = None,
+        high: float | None = None,
+        trials: Sequence[int] | None = None,
+    ) -> Curves:
+        """Return the curve of a metric for each of these trials, by number.
+
+        Args:
+            experiment_id: the internal id.
+            metric: its name.
+            x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), or
+                "time" (seconds since the experiment's start).
+            points: about how many points a curve over the whole range has; shorter curves have proportionally fewer. Of every
+                so many reports the lowest and the highest are kept, and of every segment the first and the last.
+            low: where the range begins, on the axis `x`.
+            high: where the range ends.
+            trials: numbers of trials; None for all.
+        """
+        if x not in ("step", "user_step", "time"):
+            raise SpecError(f"expected step, user_step or time, got {x!r}", "/x")
+        with self._database.cursor() as (cursor, connection):
+            span = curves.Span(x, begin(connection, experiment_id), low, high)  # type: ignore[arg-type]
+            return curves.read(cursor, experiment_id, metric, span, points, trials)
+
+    def curves_of_trial(
+        self, experiment_id: int, trial: int, *, x: str = "step", points: int = 1000
+    ) -> list[tuple[str, list[CurveSegment]]]:
+        """Return the curve of every metric that a trial has reported, in the order in which they were first reported.
+
+        `x` and `points` are those of `curves`.
+        """
+        found = []
+        for name in self.names(experiment_id):
+            for curve in self.curves(experiment_id, name, x=x, points=points, trials=[trial]).curves:
+                found.append((name, list(curve.segments)))
+        return found
+
+    def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
+        """Return (seconds since the experiment's start, best value by then), a point for each improvement.
+
+        If the metric is not an objective, or `mode` is not its mode, and there are very many points, some improvements may be
+        missing.
+        """
+        with self._database.cursor() as (cursor, connection):
+            return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
+
+
+def names_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
+    """Return the names of the metrics of these experiments, in the order in which they were first reported."""
+    found: dict[int, list[str]] = {experiment_id: [] for experiment_id in experiment_ids}
+    columns = select(metric_key.c.experiment_id, metric_key.c.name)
+    query = columns.where(metric_key.c.experiment_id.in_(experiment_ids)).order_by(metric_key.c.id)
+    for row in connection.execute(query):
+        found[row.experiment_id].append(row.name)
+    return found

@@ -1,0 +1,1 @@
+"""The database itself: tables, migrations, connections, transactions, pages of a list."""

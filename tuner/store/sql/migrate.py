@@ -1,0 +1,74 @@
+"""Bring a database up to the tables of this version.
+
+Alembic's scripts are in `migrations/`, and in the wheel as `tuner/_migrations`.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from tuner.errors import StoreError
+from tuner.store.sql.connect import shown_url
+
+
+def scripts() -> Path:
+    """Return the folder of the migration scripts: beside the package in a source tree, inside it when installed."""
+    package = Path(__file__).resolve().parents[2]
+    for place in (package / "_migrations", package.parent / "migrations"):
+        if (place / "env.py").is_file():
+            return place
+    raise StoreError("the migration scripts are missing from this installation; install the package again")
+
+
+@functools.cache
+def head() -> str:
+    """Return the newest revision: the number that the last file in `migrations/versions` begins with."""
+    return max(path.name[:4] for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+
+
+def revision(engine: Engine) -> str | None:
+    """Return the revision of the database, or None if it is empty."""
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+        return str(row[0]) if row else None
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to `head()`. Several processes may call it at once. If nothing is to do, it costs one query."""
+    try:
+        if revision(engine) == head():
+            return
+    except DBAPIError as error:
+        raise StoreError(f"cannot open the database {_shown(engine)}: {error.orig}") from error
+
+    # Alembic takes 0.2 s to import, so it is imported only if there is something to do.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("COMMIT")  # the read transaction that SQLAlchemy has begun
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7236512)")
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise StoreError(
+                f"{_shown(engine)} was written by a newer version of this package; upgrade it ({error})"
+            ) from error
+        connection.commit()
+
+
+def _shown(engine: Engine) -> str:
+    return shown_url(engine.url.render_as_string())

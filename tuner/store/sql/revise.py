@@ -1,0 +1,30 @@
+"""``python -m tuner.store.sql.revise "what it is about"``: write the migration from the last revision's tables to these."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+from alembic import command
+from alembic.config import Config
+
+from tuner.store.sql.connect import connect
+from tuner.store.sql.migrate import head, migrate, scripts
+
+
+def main(message: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
+    with tempfile.TemporaryDirectory() as folder:
+        engine = connect(f"sqlite:///{folder}/before.db")
+        migrate(engine)
+        with engine.connect() as connection:
+            config.attributes["connection"] = connection
+            command.revision(config, message, autogenerate=True, rev_id=f"{int(head()) + 1:04d}")
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])

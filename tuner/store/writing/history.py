@@ -1,0 +1,139 @@
+"""Read log entries from rows: for the fold of a restarted driver, and for the event stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection, and_, select
+
+from tuner.domain import decisions, events
+from tuner.domain.batch import Entry
+from tuner.store.records import StreamItem
+from tuner.store.sql.tables import decision, event, experiment, metric_key, metric_point, segment, trial
+from tuner.store.writing.writer import decode
+
+CHUNK = 5_000
+Row = Any
+
+
+def entries(connection: Connection, experiment_id: int, after: int = 0) -> Iterator[Entry]:
+    """Yield the log after `after`, in order, as the values that were committed."""
+    last = _last(connection, experiment_id)
+    ordinals = _ordinals(connection, experiment_id)
+    while after < last:
+        upto = min(after + CHUNK, last)
+        found: list[Entry] = []
+        metrics = metrics_of(connection, experiment_id, after, upto)
+        for row in event_rows(connection, experiment_id, after, upto):
+            found.append((row.event_seq, _event(row, metrics, ordinals)))
+        for row in decision_rows(connection, experiment_id, after, upto):
+            found.append((row.event_seq, decisions.from_json(row.kind, {"reason": row.reason, **row.payload})))
+        found.sort(key=lambda entry: entry[0])
+        yield from found
+        after = upto
+
+
+def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
+    """Return at most `limit` log entries after `after`, in order, as plain data."""
+    upto = min(after + limit, _last(connection, experiment_id))  # read first: entries up to it are complete
+    items = [
+        StreamItem(
+            seq=row.event_seq,
+            event="decision",
+            time=row.time,
+            trial=row.trial_number,
+            data={"kind": row.kind, "reason": row.reason, "state": row.state, "payload": row.payload},
+        )
+        for row in decision_rows(connection, experiment_id, after, upto)
+    ]
+    rows = event_rows(connection, experiment_id, after, upto)
+    reported = any(row.kind == events.Reported.KIND for row in rows)
+    metrics = metrics_of(connection, experiment_id, after, upto) if reported else {}
+    ordinals = _ordinals(connection, experiment_id, {row.segment_id for row in rows}) if reported else {}
+    for row in rows:
+        if row.kind == events.Reported.KIND:
+            data = {
+                "segment": ordinals[row.segment_id],
+                "report_no": row.report_no,
+                "iteration": row.step,
+                "metrics": metrics.get((row.segment_id, row.report_no), {}),
+                "checkpoint": (row.payload or {}).get("checkpoint"),
+                "step": (row.payload or {}).get("step"),
+            }
+        else:
+            data = {name: value for name, value in row.payload.items() if name != "trial"}
+        items.append(StreamItem(seq=row.event_seq, event=row.kind, time=row.time, trial=row.trial_number, data=data))
+    return sorted(items, key=lambda item: item.seq)
+
+
+def _last(connection: Connection, experiment_id: int) -> int:
+    query = select(experiment.c.last_event_seq).where(experiment.c.id == experiment_id)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals: dict[int, int]) -> events.Event:
+    if row.kind != events.Reported.KIND:
+        return events.from_json(row.kind, {"time": row.time, **row.payload})
+    payload = row.payload or {}
+    found = payload.get("checkpoint")
+    return events.Reported(
+        time=row.time,
+        trial=row.trial_number,
+        segment=ordinals[row.segment_id],
+        report_no=row.report_no,
+        iteration=row.step,
+        metrics=metrics.get((row.segment_id, row.report_no), {}),
+        checkpoint=events.CheckpointInfo(**found) if found else None,
+        step=payload.get("step"),
+    )
+
+
+def event_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
+    columns = event.c["event_seq", "time", "kind", "trial_number", "segment_id", "report_no", "step", "payload"]
+    query = select(*columns).where(
+        event.c.experiment_id == experiment_id, event.c.event_seq > after, event.c.event_seq <= upto
+    )
+    return list(connection.execute(query.order_by(event.c.event_seq)))
+
+
+def decision_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
+    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
+    query = select(*columns).where(
+        decision.c.experiment_id == experiment_id, decision.c.event_seq > after, decision.c.event_seq <= upto
+    )
+    return list(connection.execute(query.order_by(decision.c.event_seq)))
+
+
+def metrics_of(
+    connection: Connection, experiment_id: int, after: int, upto: int
+) -> dict[tuple[int, int], dict[str, float]]:
+    """Return (segment id, report_no) -> metrics, of the reports with event_seq from after + 1 to upto."""
+    keys = select(metric_key.c.id, metric_key.c.name).where(metric_key.c.experiment_id == experiment_id)
+    names = {row.id: row.name for row in connection.execute(keys)}
+    # A set instead of a join, so that every point is one look-up in the primary key.
+    ours = select(metric_key.c.id).where(metric_key.c.experiment_id == experiment_id)
+    same = and_(metric_point.c.segment_id == event.c.segment_id, metric_point.c.report_no == event.c.report_no)
+    query = (
+        select(*metric_point.c["segment_id", "report_no", "key_id", "value", "kind"])
+        .select_from(event)
+        .join(metric_point, same)
+        .where(event.c.experiment_id == experiment_id, event.c.event_seq > after, event.c.event_seq <= upto)
+        .where(metric_point.c.key_id.in_(ours))
+        .order_by(event.c.event_seq, metric_point.c.key_id)
+    )
+    found: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    for segment_id, report_no, key, value, kind in connection.execute(query):
+        found[segment_id, report_no][names[key]] = decode(value, kind)
+    return found
+
+
+def _ordinals(connection: Connection, experiment_id: int, only: set[int] | None = None) -> dict[int, int]:
+    """Return segment id -> its ordinal within its trial."""
+    query = select(segment.c.id, segment.c.ordinal)
+    if only is None:
+        query = query.join(trial, trial.c.id == segment.c.trial_id).where(trial.c.experiment_id == experiment_id)
+    else:
+        query = query.where(segment.c.id.in_(only))
+    return {row.id: row.ordinal for row in connection.execute(query)}

@@ -1,0 +1,421 @@
+"""Write a driver's batches as rows.
+
+Every report goes through here, so this module does not use SQLAlchemy to build statements. They are plain SQL that both databases
+understand, with `?` for parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
+
+from tuner.domain import events as e
+from tuner.domain.batch import Batch
+from tuner.domain.keys import segment_id, trial_id
+from tuner.domain.trial import Segment, Trial
+from tuner.errors import LostLease, StoreError
+from tuner.store.series.pyramid import Pyramid
+from tuner.store.sql.tables import dumps
+from tuner.store.writing.rows import CHANGING, IDENTITY, clean, trial_row
+
+FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
+
+_EXPERIMENT = """
+UPDATE experiment SET
+  last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
+  reason = COALESCE(?, reason), error = COALESCE(?, error), state = COALESCE(?, state),
+  started_at = COALESCE(started_at, ?), ended_at = COALESCE(?, ended_at)
+WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
+_PROGRESS = """
+UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
+_ANY_SEQ = (0, 2**62)
+# The state is in an index. An UPDATE that names it writes an index entry even if the state is the same.
+_TRIAL_UPDATE = f"UPDATE trial SET {', '.join(f'{name} = ?' for name in CHANGING[1:])} WHERE id = ?"
+_TRIAL_STATE = "UPDATE trial SET state = ? WHERE id = ?"
+_TRIAL_INSERT = f"""
+INSERT INTO trial ({", ".join((*CHANGING, *IDENTITY))})
+VALUES ({", ".join("?" * (len(CHANGING) + len(IDENTITY)))})
+ON CONFLICT (experiment_id, number) DO UPDATE SET number = excluded.number RETURNING id"""
+_SEGMENT_INSERT = """
+INSERT INTO segment (public_id, trial_id, ordinal, cause, start_step, config, source_checkpoint, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (trial_id, ordinal) DO UPDATE SET ordinal = excluded.ordinal RETURNING id"""
+_SEGMENT_UPDATE = """
+UPDATE segment SET started_at = ?, ended_at = ?, outcome = ?, warm = ?, startup_s = ?, placement = ?, config = ? WHERE id = ?"""
+_KEY_INSERT = """
+INSERT INTO metric_key (experiment_id, name) VALUES (?, ?)
+ON CONFLICT (experiment_id, name) DO UPDATE SET name = excluded.name RETURNING id"""
+_EVENT = """
+INSERT INTO event (experiment_id, event_seq, time, kind, trial_number, segment_id, report_no, step, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_EVENTS_AT_ONCE = """
+INSERT INTO event (experiment_id, event_seq, time, kind, trial_number, segment_id, report_no, step, payload)
+SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::float8[], ?::text[], ?::int[], ?::bigint[], ?::int[], ?::int[], ?::text[])
+ON CONFLICT DO NOTHING"""
+_DECISION = """
+INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason, state, payload)
+VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
+_POINT = """
+INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind, user_step)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+_POINTS_AT_ONCE = """
+INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind, user_step)
+SELECT * FROM unnest(
+  ?::bigint[], ?::bigint[], ?::int[], ?::int[], ?::float8[], ?::float8[], ?::smallint[], ?::bigint[])
+ON CONFLICT DO NOTHING"""
+_CHECKPOINT = """
+INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state, node) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (public_id) DO UPDATE
+SET uri = excluded.uri, bytes = excluded.bytes, state = excluded.state, node = excluded.node
+WHERE checkpoint.state <> 'deleted' AND NOT (checkpoint.state = 'ready' AND excluded.state = 'uploading')"""
+
+_BEST = """
+INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+
+_Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
+_NEW: _Stage = (None, None, None)
+
+
+class Cursor:
+    """A cursor of either database that takes `?` for parameters."""
+
+    def __init__(self, raw: Any, backend: str) -> None:
+        self._raw = raw
+        self.backend = backend
+        self.execute = raw.execute if backend == "sqlite" else self._execute
+        self.executemany = raw.executemany if backend == "sqlite" else self._executemany
+
+    def _execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        return self._raw.execute(_named(sql), parameters)
+
+    def _executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> Any:
+        return self._raw.executemany(_named(sql), rows)
+
+    def another(self) -> Cursor:
+        """Return a second cursor in the same transaction. Its `rowcount` stays when this one is used."""
+        return Cursor(self._raw.connection.cursor(), self.backend)
+
+    def pipelined(self) -> AbstractContextManager[Any]:
+        """Send statements to PostgreSQL without waiting for each. Errors may come at the end of the block."""
+        return nullcontext() if self.backend == "sqlite" else self._raw.connection.pipeline()
+
+    def insert(self, one: str, at_once: str, rows: list[tuple[Any, ...]]) -> None:
+        """Insert many rows: into SQLite row by row, into PostgreSQL with one statement and a list for each column."""
+        if self.backend == "sqlite" or len(rows) == 1:
+            self.executemany(one, rows)
+        else:
+            self._execute(at_once, [list(column) for column in zip(*rows, strict=True)])
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._raw.rowcount)
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """Return the first column of the only row, or None."""
+        self.execute(sql, parameters)
+        rows = self._raw.fetchall()
+        return rows[0][0] if rows else None
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        self.execute(sql, parameters)
+        return list(self._raw.fetchall())
+
+
+_translated: dict[str, str] = {}
+
+
+def _named(sql: str) -> str:
+    try:
+        return _translated[sql]
+    except KeyError:
+        return _translated.setdefault(sql, sql.replace("?", "%s"))
+
+
+class Writer:
+    """Writes the batches of one experiment. It keeps the ids of its rows, so that a report needs no look-ups.
+
+    After an error the caller must drop it, because its ids may not be in the database.
+    """
+
+    def __init__(self, cursor: Cursor, experiment: int, epoch: int) -> None:
+        row = cursor.rows("SELECT public_id, spec FROM experiment WHERE id = ?", (experiment,))
+        if not row:
+            raise StoreError(f"there is no experiment with the id {experiment}")
+        self.experiment = experiment
+        self.epoch = epoch
+        self.public_id: str = row[0][0]
+        trials = "SELECT number, id, state FROM trial WHERE experiment_id = ?"
+        segments = (
+            "SELECT t.number, s.ordinal, s.id, s.started_at, s.ended_at, s.outcome FROM segment s"
+            " JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
+        )
+        keys = "SELECT name, id FROM metric_key WHERE experiment_id = ?"
+        found = cursor.rows(trials, (experiment,))
+        self._trials: dict[int, int] = {number: row_id for number, row_id, _ in found}
+        self._states: dict[int, str] = {number: state for number, _, state in found}
+        self._keys: dict[str, int] = dict(cursor.rows(keys, (experiment,)))
+        self._segments: dict[tuple[int, int], int] = {}
+        self._shown: dict[int, _Stage] = {}
+        for number, ordinal, row_id, *stage in cursor.rows(segments, (experiment,)):
+            self._segments[number, ordinal] = row_id
+            self._shown[row_id] = (stage[0], stage[1], stage[2])
+        self._pyramid = Pyramid(experiment)
+        self._objectives = {o["metric"]: o["mode"] == "max" for o in json.loads(row[0][1])["objectives"]}
+        self._best: dict[int, float] = {}  # key -> best value of an objective so far
+        for name in self._objectives.keys() & self._keys.keys():
+            last = "SELECT value FROM best_point WHERE key_id = ? ORDER BY event_seq DESC LIMIT 1"
+            if (best := cursor.value(last, (self._keys[name],))) is not None:
+                self._best[self._keys[name]] = best
+
+    def write(self, cursor: Cursor, batch: Batch, now: float) -> None:
+        """Write the batch in the open transaction. Raise LostLease if another driver has claimed the experiment."""
+        time = _last_time(batch, now)
+        owner = cursor.another()
+        with cursor.pipelined():
+            self._write_experiment(owner, batch, time)
+            ended = self._write_trials(cursor, batch.trials, time)
+            self._write_log(cursor, batch, now, ended)
+            self._write_effects(cursor, batch, now)
+        if owner.rowcount != 1:
+            self._refuse(cursor, batch)
+
+    def _refuse(self, cursor: Cursor, batch: Batch) -> NoReturn:
+        found = cursor.rows("SELECT driver_epoch, last_event_seq FROM experiment WHERE id = ?", (self.experiment,))
+        if found and found[0][0] == self.epoch:
+            raise StoreError(
+                f"experiment {self.public_id}: the log ends at {found[0][1]} and this batch begins at {batch.log[0][0]}"
+            )
+        raise LostLease(f"experiment {self.public_id}: another driver has claimed it since epoch {self.epoch}")
+
+    def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
+        """Update rows of earlier batches."""
+        if batch.carried_out:
+            cursor.executemany(
+                "UPDATE decision SET state = 'done' WHERE experiment_id = ? AND event_seq = ? AND state = 'pending'",
+                [(self.experiment, seq) for seq in batch.carried_out],
+            )
+        if batch.superseded:
+            cursor.executemany(
+                "UPDATE decision SET state = 'superseded'"
+                " WHERE experiment_id = ? AND trial_number = ? AND event_seq < ? AND state = 'pending'",
+                [(self.experiment, trial, seq) for trial, seq in batch.superseded.items()],
+            )
+        if batch.state is not None and batch.state.ended:
+            cursor.execute(
+                "UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending'",
+                (self.experiment,),
+            )
+        if batch.commands:
+            cursor.executemany(
+                "UPDATE command SET state = 'done', done_at = ? WHERE id = ? AND experiment_id = ?",
+                [(now, command, self.experiment) for command in batch.commands],
+            )
+
+    def _write_experiment(self, cursor: Cursor, batch: Batch, time: float) -> None:
+        last_seq = batch.log[-1][0] if batch.log else None
+        # The log has no gaps, and the same batch may be written twice.
+        before = (batch.log[0][0] - 1, last_seq) if batch.log else _ANY_SEQ
+        if last_seq is not None and batch.state is None and not batch.summary:
+            cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
+        else:
+            summary, state = batch.summary, batch.state
+            best, counts = summary.get("best"), summary.get("counts")
+            cursor.execute(
+                _EXPERIMENT,
+                (
+                    last_seq,
+                    None if best is None else dumps(best),
+                    None if counts is None else dumps(counts),
+                    clean(summary.get("reason")),
+                    clean(summary.get("error")),
+                    None if state is None else state.value,
+                    time if state is not None and state.value == "running" else None,
+                    time if state is not None and state.ended else None,
+                    self.experiment,
+                    self.epoch,
+                    *before,
+                ),
+            )
+
+    def _write_trials(self, cursor: Cursor, trials: Sequence[Trial], time: float) -> set[int]:
+        """Write trials and their segments. Return the ids of the segments that have ended in this batch."""
+        updates, ended = [], set()
+        for trial in trials:
+            values = trial_row(trial, time)
+            row = self._trials.get(trial.number)
+            if row is None:
+                public = trial_id(self.public_id, trial.number)
+                values += (public, self.experiment, trial.number, trial.created_at or time)
+                row = self._trials[trial.number] = int(cursor.value(_TRIAL_INSERT, values))
+            else:
+                updates.append((*values[1:], row))
+                if self._states.get(trial.number) != values[0]:
+                    cursor.execute(_TRIAL_STATE, (values[0], row))
+            self._states[trial.number] = values[0]
+            for segment in reversed(trial.segments):
+                if self._write_segment(cursor, row, trial.number, segment, time):
+                    break  # the segments before it have not changed
+                if segment.ended_at is not None:
+                    ended.add(self._segment(trial.number, segment.ordinal))
+        if updates:
+            cursor.executemany(_TRIAL_UPDATE, updates)
+        return ended
+
+    def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
+        """Write a segment. Return True if its row was complete already, so that it did not change."""
+        row = self._segments.get((number, segment.ordinal))
+        if row is None:
+            source = segment.source.id if segment.source else None
+            public = segment_id(self.public_id, number, segment.ordinal)
+            opened, config = segment.opened_at or time, dumps(segment.params)
+            values = (public, trial, segment.ordinal, segment.cause, segment.start_iteration, config, source, opened)
+            row = self._segments[number, segment.ordinal] = int(cursor.value(_SEGMENT_INSERT, values))
+            self._pyramid.opened(row)
+        stage = (segment.started_at, segment.ended_at, segment.outcome)
+        shown = self._shown.get(row, _NEW)
+        if stage != shown:
+            how = (segment.warm, segment.startup_s, dumps(segment.placement), dumps(segment.params))
+            cursor.execute(_SEGMENT_UPDATE, (*stage, *how, row))
+            self._shown[row] = stage
+        return shown[1] is not None
+
+    def _write_log(self, cursor: Cursor, batch: Batch, now: float, ended: Set[int]) -> None:
+        events: list[tuple[Any, ...]] = []
+        decisions: list[tuple[Any, ...]] = []
+        points: list[tuple[Any, ...]] = []
+        best: list[tuple[Any, ...]] = []
+        reporting: set[int] = set()
+        time = now
+        for seq, entry in batch.log:
+            if isinstance(entry, e.Reported):
+                time = entry.time
+                segment = self._segment(entry.trial, entry.segment)
+                before = len(points)
+                self._add_points(cursor, points, segment, entry)
+                self._pyramid.add(cursor, segment, entry.report_no, points[before:])
+                self._add_best(best, seq, entry)
+                reporting.add(segment)
+                payload: dict[str, Any] = {} if entry.step is None else {"step": entry.step}
+                if entry.checkpoint is not None:
+                    payload["checkpoint"] = dataclasses.asdict(entry.checkpoint)
+                    self._write_checkpoint(cursor, segment, entry.checkpoint)
+                events.append(
+                    (
+                        self.experiment,
+                        seq,
+                        time,
+                        entry.KIND,
+                        entry.trial,
+                        segment,
+                        entry.report_no,
+                        entry.iteration,
+                        dumps(payload) if payload else None,
+                    )
+                )
+            elif isinstance(entry, e.Event):
+                time = entry.time
+                data = entry.to_json()
+                del data["time"]
+                number = data.get("trial", data.get("number"))
+                events.append((self.experiment, seq, time, entry.KIND, number, None, None, None, dumps(data)))
+                self._follow(cursor, entry)
+            else:
+                data = entry.to_json()
+                reason = data.pop("reason")
+                number = data.get("trial", data.get("number"))
+                decisions.append(
+                    (
+                        self.experiment,
+                        seq,
+                        time,
+                        entry.KIND,
+                        number if number != -1 else None,
+                        clean(reason),
+                        dumps(data),
+                    )
+                )
+        if events:
+            cursor.insert(_EVENT, _EVENTS_AT_ONCE, events)
+        if points:
+            cursor.insert(_POINT, _POINTS_AT_ONCE, points)
+        self._pyramid.write(cursor, reporting - ended)
+        for segment in ended:
+            self._pyramid.seal(cursor, segment)
+        if best:
+            cursor.executemany(_BEST, best)
+        if decisions:
+            cursor.executemany(_DECISION, decisions)
+
+    def _add_best(self, best: list[tuple[Any, ...]], seq: int, report: e.Reported) -> None:
+        """Add a row if the report has the best value of an objective so far."""
+        for name, highest in self._objectives.items():
+            value, kind = encode(report.metrics.get(name, math.nan))
+            if value is None or kind != FINITE:
+                continue
+            key = self._keys[name]
+            before = self._best.get(key)
+            if before is None or (value > before if highest else value < before):
+                self._best[key] = value
+                best.append((key, seq, report.time, value))
+
+    def _add_points(self, cursor: Cursor, points: list[tuple[Any, ...]], segment: int, report: e.Reported) -> None:
+        keys, number, step, time = self._keys, report.report_no, report.iteration, report.time
+        for name, value in report.metrics.items():
+            key = keys.get(name)
+            if key is None:
+                key = keys[name] = cursor.value(_KEY_INSERT, (self.experiment, clean(name)))
+            finite, kind = encode(value)
+            points.append((segment, key, number, step, time, finite, kind, report.step))
+
+    def _follow(self, cursor: Cursor, event: e.Event) -> None:
+        """Update the rows of checkpoints."""
+        match event:
+            case e.CheckpointSaved():
+                self._write_checkpoint(cursor, self._segment(event.trial, event.segment), event.checkpoint)
+            case e.CheckpointDeleted():
+                cursor.execute("UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?", (event.checkpoint,))
+            case _:
+                pass
+
+    def _write_checkpoint(self, cursor: Cursor, segment: int, info: e.CheckpointInfo) -> None:
+        state = "ready" if info.ready else "uploading"
+        cursor.execute(_CHECKPOINT, (info.id, segment, info.step, clean(info.uri), info.bytes, state, info.node))
+
+    def _segment(self, trial: int, ordinal: int) -> int:
+        try:
+            return self._segments[trial, ordinal]
+        except KeyError:
+            raise StoreError(
+                f"experiment {self.public_id}: trial {trial} has no segment {ordinal}, neither in the database nor in this batch"
+            ) from None
+
+
+def encode(value: float) -> tuple[float | None, int]:
+    """Return (value, kind) as a metric point stores it, since neither SQL nor JSON keeps NaN and infinities reliably."""
+    try:
+        value = float(value)
+    except OverflowError:  # an integer that is too large for a double
+        return None, PLUS_INF if value > 0 else MINUS_INF
+    if math.isfinite(value):
+        return value, FINITE
+    if value != value:
+        return None, NAN
+    return None, PLUS_INF if value > 0 else MINUS_INF
+
+
+_DECODED = {NAN: math.nan, PLUS_INF: math.inf, MINUS_INF: -math.inf}
+
+
+def decode(value: float | None, kind: int) -> float:
+    return value if kind == FINITE and value is not None else _DECODED[kind]
+
+
+def _last_time(batch: Batch, now: float) -> float:
+    for _, entry in reversed(batch.log):
+        if isinstance(entry, e.Event):
+            return entry.time
+    return now
