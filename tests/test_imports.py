@@ -23,7 +23,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
     "tuner.driver.hosts.link": {
-        "tuner.driver": SLOW,
+        "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
         "tuner.driver.hosts.host": SLOW,
     },
@@ -44,7 +44,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.arguments": {"tuner.search": SLOW},
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {
-        "tuner.driver": SLOW,
+        "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
     },
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},

@@ -35,8 +35,8 @@ def test_migrations_build_the_tables_of_the_models(database_url: str) -> None:
 def test_the_scripts_are_found_in_a_wheel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site-packages" / "tuner"
     (package / "_migrations").mkdir(parents=True)
-    (package / "store").mkdir()
-    monkeypatch.setattr(migrate, "__file__", str(package / "store" / "migrate.py"))
+    (package / "store" / "sql").mkdir(parents=True)
+    monkeypatch.setattr(migrate, "__file__", str(package / "store" / "sql" / "migrate.py"))
     with pytest.raises(StoreError, match="missing from this installation"):
         migrate.scripts()
     (package / "_migrations" / "env.py").touch()
