@@ -114,7 +114,7 @@ OF_THE_EXPERIMENT = frozenset(
         "time_budget_s",
     }
 )
-"""What people give to a scheduler or a searcher, as elsewhere, and what is the experiment's here."""
+"""Options that other libraries give to a scheduler or a searcher. Here they belong to the experiment."""
 
 
 def elsewhere(name: Any, known: Iterable[str]) -> str | None:
@@ -155,7 +155,7 @@ def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
 
 
 def resource_meant(name: str) -> str | None:
-    """Ray's own resource that this nearly is: other capitals, a plural, "num_gpus". None for that itself, and for custom ones."""
+    """Return the resource of Ray that was probably meant: other capitals, a plural, "num_gpus". None for others, and for itself."""
     plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
     meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
     return None if meant == name else meant

@@ -61,7 +61,7 @@ class Feed:
         return number
 
     def report(self, number: int, t: float, value: float, metrics: Mapping[str, float] | None = None) -> list[Decision]:
-        """What is decided after this report; the caller `take`s it or does not."""
+        """Return the decisions after this report; pass one to `take` to carry it out."""
         trial = self.trials[number]
         trial.iteration, trial.t = math.floor(t), float(t)
         trial.last = {"m": value, **(metrics or {})}
@@ -100,7 +100,7 @@ def some_value(rng: random.Random, trial: Trial, iteration: int) -> float:
 
 class Drive:
     """The real core, fed with events whose order a generator decides. For every `stride`-th event it keeps what a crash
-    just before would leave behind: the log, the scheduler's state_of state, and the milestones that ranks had been told."""
+    just before would leave behind: the log, the scheduler's state, and the milestones that ranks had been told."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ BARE = st.sampled_from([0.0, 0.4])
 
 
 def without_milestones(trial: Trial) -> Trial:
-    """What ranks were told is theirs to remember: only those of segments that are open are told to a new driver."""
+    """Leave milestones out of the comparison: ranks remember them, the log does not."""
     segments = [dataclasses.replace(s, milestone=None, decide_at=None, decided_at=0) for s in trial.segments]
     following = trial.next and dataclasses.replace(trial.next, milestone=None, decide_at=None, decided_at=0)
     numbers = {name: repr(getattr(trial, name)) for name in ("t", "last")}  # NaN is as good as NaN

@@ -54,7 +54,7 @@ def test_is_rays_decision_for_decision(seed: int, grace: int, needed: int, mode:
 
 def test_is_optunas_median_pruner_where_that_compares_the_same() -> None:
     """Optuna compares with the values at the step of trials that are complete, we with running means of all that came so
-    far: the same for constant curves when every trial is let to its end."""
+    far: the same for constant curves when every trial runs to its end."""
     rng = random.Random(1)
     theirs = OptunaDriven(optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=0))
     ours = Feed(MedianStoppingRule(grace_period=1, min_samples_required=3), setting())

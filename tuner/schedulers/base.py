@@ -9,7 +9,7 @@ Keeping them apart is what lets a search survive the death of its driver.
   back through `record`, as a `Fitted` fact.
 
 A live core calls ``record(fact)``, then ``decisions = decide(fact)``, then ``enacted(d)`` for each d that took effect.
-After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both leave the same state, bit
+After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both end in the same state, bit
 for bit. Returning no decision means that the trial continues. A decision about a *running* trial is possible only at a
 report of that trial at one of its milestones; decisions about paused trials are possible at any time.
 

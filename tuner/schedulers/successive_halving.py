@@ -24,7 +24,7 @@ class SuccessiveHalving(Scheduler):
         reduction_factor: eta. Each rung is eta times as high as the one below, and about 1/eta of its trials go on.
         brackets: the number of brackets. Bracket s starts at grace_period * eta**s. The bracket of a trial follows
             from the experiment's seed and the trial's number. Brackets have weights exp(number of rungs), as Ray
-            Tune's random choice has.
+            Tune.
         time_attr: must equal the experiment's. None: the experiment's.
     """
 

@@ -1,6 +1,6 @@
 """The state of one experiment, and `apply`, which lets a log entry take effect on it.
 
-Live, `Core` applies what it has just logged; after a restart it applies what was committed. Both leave the same state.
+Live, `Core` applies what it has just logged; after a restart it applies what was committed. Both end in the same state.
 """
 
 from __future__ import annotations
