@@ -155,7 +155,7 @@ def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
 
 
 def resource_meant(name: str) -> str | None:
-    """Return the resource of Ray that was probably meant: other capitals, a plural, "num_gpus". None for others, and for itself."""
+    """Return the resource of Ray that was probably meant by other capitals, a plural or "num_gpus"; None if there is none."""
     plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
     meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
     return None if meant == name else meant

@@ -61,7 +61,8 @@ class MedianStoppingRule(Scheduler):
         grace_period: no trial is stopped before it, and the means begin there. The default is 1; Ray Tune's is 60
             (seconds).
         min_samples_required: how many other trials must have a mean.
-        min_time_slice: while fewer than `min_samples_required` trials have a mean, a trial that has run for this long gives its worker group to a
+        min_time_slice: while fewer than `min_samples_required` trials have a mean, a trial that has run for this long
+            gives its worker group to a
             waiting trial. None: never. Ray Tune's 0 has the effect of a slice of any length.
         hard_stop: False pauses trials instead of stopping them. They run on when no new trial may be started.
         max_t: a trial that reaches it is completed. None: the experiment's.

@@ -23,8 +23,8 @@ class SuccessiveHalving(Scheduler):
         grace_period: the lowest rung, in units of time_attr. No trial is stopped before it.
         reduction_factor: eta. Each rung is eta times as high as the one below, and about 1/eta of its trials go on.
         brackets: the number of brackets. Bracket s starts at grace_period * eta**s. The bracket of a trial follows
-            from the experiment's seed and the trial's number. Brackets have weights exp(number of rungs), as Ray
-            Tune.
+            from the experiment's seed and the trial's number. Brackets have weights exp(number of rungs), as in
+            Ray Tune.
         time_attr: must equal the experiment's. None: the experiment's.
     """
 
