@@ -16,7 +16,7 @@ from tests.store.examples import a_spec
 from tuner import service
 from tuner.driver.hosts import host as driver_host
 from tuner.driver.hosts import kept, link
-from tuner.errors import DriverSilent
+from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
 from tuner.sdk.progress import Progress
 from tuner.service import Supervisor
@@ -187,6 +187,61 @@ def test_a_head_that_was_ended_on_purpose_is_not_started_again(
         heads[0].gone = "gcs_server"
         until(lambda: "ended by `tuner serve --stop`" in str(supervisor.problem()))
     assert len(heads) == 1
+
+
+def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stopped(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No child reaches the first head, so it is ended. The first attempt to start another one fails."""
+    stopped: list[Path] = []
+    marked = True
+    starts = 0
+
+    def stop_head(home: Path) -> bool:
+        nonlocal marked
+        marked = False
+        stopped.append(home)
+        return True
+
+    def start_head(home: Path) -> FakeHead:
+        nonlocal marked, starts
+        if stopped:
+            starts += 1
+            if starts == 1:
+                raise ClusterUnreachable("Ray cannot be started now")
+        marked = True
+        head = FakeHead(0)
+        head.address = "good" if stopped else "nowhere"
+        return head
+
+    monkeypatch.setattr(service, "stop_head", stop_head)
+    monkeypatch.setattr(service, "start_head", start_head)
+    monkeypatch.setattr(service, "was_stopped", lambda home: not marked)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: looks(supervisor, "a") == "a at good")
+    assert stopped == [tmp_path]
+
+
+def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def cannot(*_: Any) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(service, "_Child", cannot)
+    supervisor = Supervisor(Settings(home=tmp_path))
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            supervisor._ended.set()
+
+    monkeypatch.setattr(supervisor._ended, "wait", wait)
+    supervisor._watch()
+    assert waits == [service.AGAIN_S] * 5
+    assert supervisor.problem() == "the supervisor failed: no more processes"
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])

@@ -132,14 +132,16 @@ class Supervisor:
 
     def _watch(self) -> None:
         while not self._ended.is_set():
+            failed = True
             try:
                 self._keep()
+                failed = False
             except ClusterUnreachable as error:
                 self._say(str(error))
             except Exception as error:
                 log.exception("the supervisor failed")
                 self._say(f"the supervisor failed: {error}")
-            self._ended.wait(AGAIN_S if self._futile else 0.0)
+            self._ended.wait(AGAIN_S if failed or self._futile else 0.0)
 
     def _keep(self) -> None:
         """Start a child, and a head if there is none, and watch both until one of them is gone."""
@@ -154,6 +156,7 @@ class Supervisor:
             if not self.settings.ray_address:
                 if self._futile > FUTILE:
                     stop_head(self.settings.home)
+                    self._headed = False  # nobody asked for this end, so a head is started again
                     self._futile = 1
                 head = start_head(self.settings.home)  # while the child loads Ray
                 self._headed = True

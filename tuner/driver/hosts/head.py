@@ -24,6 +24,9 @@ from tuner.errors import ClusterUnreachable
 MARK = "_TUNER_RAY_HEAD"
 """A variable that every process of a head has in its environment. Ray's workers change their names, so these do not tell."""
 
+COMMAND_S = 120.0
+"""How long a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
+
 _PARTS = ("gcs_server", "raylet")
 """The processes without which a head is dead."""
 
@@ -174,7 +177,15 @@ def _has_token() -> bool:
 
 
 def _ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Ray's own command line, in a session of its own, so that a Ctrl-C here does not reach what it starts."""
+    """Run Ray's own command line, in a session of its own, so that a Ctrl-C here does not reach what it starts.
+
+    ClusterUnreachable if it takes longer than `COMMAND_S`. The next start ends what it has left behind.
+    """
     command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, start_new_session=True)
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, start_new_session=True, timeout=COMMAND_S
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterUnreachable(f"`ray {arguments[0]}` did not end within {COMMAND_S:g} s and was killed") from None
