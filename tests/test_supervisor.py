@@ -244,6 +244,18 @@ def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(
     assert supervisor.problem() == "the supervisor failed: no more processes"
 
 
+def test_nothing_is_written_to_a_child_that_was_ended(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of its closed pipe may already be that of another file."""
+    child = service._Child(Settings(home=tmp_path), False, lambda said: None)
+    child.end()
+    written: list[int] = []
+    monkeypatch.setattr(service.os, "write", lambda file, data: written.append(file))
+    child.poke()
+    assert written == []
+
+
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
 def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = sqlite_store.experiments.create(a_spec())

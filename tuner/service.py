@@ -214,6 +214,9 @@ class _Child:
         self._asked: dict[int, Future[dict[str, dict[str, Any]]]] = {}
         self._numbers = itertools.count()
         self._over = False
+        self._sending = (
+            threading.Lock()
+        )  # nothing is written once `_over` is set: the pipe's number may be another file's
         self._send(packed(settings, adopt))
         os.set_blocking(self._in, False)  # a child that hangs must not hold up requests
         threading.Thread(target=self._read, name="link", daemon=True).start()
@@ -245,8 +248,9 @@ class _Child:
 
     def end(self) -> None:
         """Kill the process; what it keeps alive goes on without it."""
-        self._over = True
         self._process.kill()
+        with self._sending:
+            self._over = True
         self._process.wait()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -256,8 +260,9 @@ class _Child:
                 answer.set_exception(DriverSilent("the driver is being started again"))
 
     def _send(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # it is dead, or its pipe is full
-            os.write(self._in, f"{line}\n".encode())
+        with self._sending, contextlib.suppress(OSError):  # it is dead, or its pipe is full
+            if not self._over:
+                os.write(self._in, f"{line}\n".encode())
 
     def _read(self) -> None:
         assert self._process.stdout is not None
