@@ -153,9 +153,16 @@ def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
     real = module.create_engine
     monkeypatch.setattr(module, "create_engine", lambda url, **more: given.append(more) or real(url, **more))
     module.connect("postgresql://me@host/db")
-    module.connect("postgresql://me@host/db?connect_timeout=3")
+    module.connect("postgresql://me@host/db?connect_timeout=3&tcp_user_timeout=5000")
     assert given[0]["connect_args"]["connect_timeout"] == 10  # type: ignore[index]
+    assert given[0]["connect_args"]["tcp_user_timeout"] == 30_000, "of a commit under way"  # type: ignore[index]
     assert "connect_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
+    assert "tcp_user_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
+
+
+def test_the_settings_of_a_connection_are_ones_that_the_driver_knows() -> None:
+    conninfo = pytest.importorskip("psycopg.conninfo")
+    assert "tcp_user_timeout=30000" in conninfo.make_conninfo("host=here", **module._CONNECTION)
 
 
 def test_the_first_connections_wait_for_each_other(tmp_path: Path) -> None:

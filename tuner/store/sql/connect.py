@@ -27,8 +27,18 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 BUSY_TIMEOUT_MS = 30_000
 
-_CONNECTION = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""How long a PostgreSQL server may be silent, in seconds; the URL's own parameters (``?connect_timeout=3``) come first."""
+_CONNECTION = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""How long a PostgreSQL server may be silent, in seconds; the URL's own parameters (``?connect_timeout=3``) come first.
+
+``tcp_user_timeout`` is in milliseconds. It ends a commit whose data nobody acknowledges because the network is partitioned; the
+keepalives only watch an idle connection.
+"""
 
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Errors that pass: a lost connection, a lock, a full disk (PostgreSQL's 53100, too), a server that became a standby."""
