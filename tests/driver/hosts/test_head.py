@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,3 +23,48 @@ def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(head, "COMMAND_S", 0.2)
     with pytest.raises(ClusterUnreachable, match=r"`ray start` did not end within 0.2 s and was killed"):
         head._ray_command(tmp_path, "start", "--head")
+
+
+def test_a_token_that_ray_cannot_write_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        asked.append(arguments[0])
+        return subprocess.CompletedProcess(arguments, 1, "", "PermissionError: /var/empty/.ray")
+
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no token"))
+    monkeypatch.setattr(head, "_ray_command", ray_command)
+    with pytest.raises(ClusterUnreachable, match=r"PermissionError: /var/empty.*set RAY_AUTH_TOKEN_PATH"):
+        head.start_head(tmp_path / "home")
+    assert asked == ["get-auth-token"], "no head is started without a token"
+
+
+@contextmanager
+def process(*arguments: str, **environment: str) -> Iterator[int]:
+    """Start a Python process that waits for the end of its input."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **environment}) as started:
+        try:
+            yield started.pid
+        finally:
+            started.kill()
+
+
+def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_path: Path) -> None:
+    waits = "import sys; sys.stdin.read()"
+    monitor = tmp_path / "ray" / "_private" / "log_monitor.py"
+    monitor.parent.mkdir(parents=True)
+    monitor.write_text(waits)
+    scratch = str(head._scratch(tmp_path))
+    logs = f"{scratch}/session_latest/logs"
+    with (
+        process("-c", waits, f"{logs}/raylet.out") as reader,
+        process("-u", str(monitor), f"--logs-dir={logs}") as part,
+        process("-c", waits, **{head.MARK: scratch}) as worker,
+    ):
+        found = {one.pid for one in head._processes(tmp_path)}
+        assert found == {part, worker}
+        assert reader not in found

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,9 @@ MARK = "_TUNER_RAY_HEAD"
 
 COMMAND_S = 120.0
 """How long a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
+
+_OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
+"""What the paths of Ray's own programs have in them."""
 
 _PARTS = ("gcs_server", "raylet")
 """The processes without which a head is dead."""
@@ -73,7 +76,7 @@ def start_head(home: Path) -> Head:
             return head
         _end(home, patience_s=0.0)
         if not _has_token():
-            _ray_command(home, "get-auth-token", "--generate")
+            _generate_token(home)
         done = _ray_command(
             home,
             "start",
@@ -125,15 +128,27 @@ def _end(home: Path, patience_s: float) -> bool:
 
 
 def _processes(home: Path) -> list[psutil.Process]:
-    """Return the processes that belong to the head of this home, by their environment or their command line."""
+    """Return the processes that belong to the head of this home.
+
+    Each has the mark in its environment, or is one of Ray's own programs and was given the head's folder. Other processes that
+    name the folder, such as a `tail -f` on Ray's logs, belong to somebody else.
+    """
     scratch = str(_scratch(home))
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            ours = scratch in " ".join(process.info["cmdline"] or ()) or process.environ().get(MARK) == scratch
+            ours = _is_program_of(process.info["cmdline"] or (), scratch) or process.environ().get(MARK) == scratch
             if ours and process.pid != os.getpid() and _runs(process):
                 found.append(process)
     return found
+
+
+def _is_program_of(command: Sequence[str], scratch: str) -> bool:
+    """Return whether this is the command line of one of Ray's own programs, for the head with this folder."""
+    program, *arguments = command or ("",)
+    if os.path.basename(program).startswith("python"):
+        program = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return _OF_RAY.search(program) is not None and scratch in " ".join(command)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -174,6 +189,16 @@ def _has_token() -> bool:
     if "RAY_AUTH_TOKEN" in os.environ:
         return True
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
+
+
+def _generate_token(home: Path) -> None:
+    """Let Ray write a token for this user. ClusterUnreachable if it cannot, as without one no head can be started."""
+    done = _ray_command(home, "get-auth-token", "--generate")
+    if done.returncode:
+        raise ClusterUnreachable(
+            f"Ray could not write a token: {(done.stdout + done.stderr).strip()[-1000:]}. Make {Path.home() / '.ray'} writable, or "
+            "set RAY_AUTH_TOKEN_PATH to a file in a directory that is, and start this again"
+        )
 
 
 def _ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
