@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import os
@@ -33,7 +34,7 @@ from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.owners import owner_name
 from tuner.experiment import verbs
 from tuner.settings import Settings
-from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
 from tuner.trials.checkpoints import objects
 from tuner.trials.messages.launch import Resend
 from tuner.usercode.pickling import dumps
@@ -305,13 +306,69 @@ async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     monkeypatch.setattr(module, "LEASES_S", 0.0)
     theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
-    host._read_failed_at = time.monotonic()
+    host._failed_at = time.monotonic()
     await host._take_experiments()
     assert set(host.tasks) == {nobodys.id}, "its lease has run out, but nobody could renew one"
     assert await ended(host, nobodys) is ExperimentState.COMPLETED
-    host._read_failed_at -= host.settings.lease_s
+    host._failed_at -= host.settings.lease_s
     await host._take_experiments()
     assert await ended(host, theirs) is ExperimentState.COMPLETED
+
+
+async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_its_lease(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, and on a standby server, reads work all the time."""
+    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    theirs = left_behind(host, "api")
+    host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
+
+    def full(*_: Any) -> None:
+        raise StoreUnavailable("sqlite: the disk is full")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(host.store.drivers, "claim", full)
+        await host._take_experiments()
+        with pytest.raises(StoreUnavailable):
+            await ended(host, theirs)
+    host._not_before.clear()
+    await host._take_experiments()
+    assert not host.tasks, "the disk has room again, and its driver has had no time to renew the lease"
+    host._failed_at -= host.settings.lease_s
+    await host._take_experiments()
+    assert await ended(host, theirs) is ExperimentState.COMPLETED
+
+
+async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service asks again if the first call takes long."""
+    first = threading.Event()
+    removals: list[int] = []
+
+    def remove_orphans() -> int:
+        removals.append(1)
+        first.wait(10)
+        return 0
+
+    monkeypatch.setattr(module, "remove_orphans", remove_orphans)
+    monkeypatch.setattr(module.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(module.gc, "freeze", lambda: None)
+    host.settings = dataclasses.replace(host.settings, usage_every_s=0.0)
+    starts = [asyncio.create_task(host.start(serve=True)) for _ in range(2)]
+    try:
+        async with asyncio.timeout(10):
+            while not removals:
+                await asyncio.sleep(0.001)
+        first.set()
+        assert await asyncio.gather(*starts) == [host.owner] * 2
+        running = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        assert len([name for name in running if "_watch" in name]) == 1
+        assert len([name for name in running if "_keep_leases" in name]) == 1
+        assert removals == [1]
+    finally:
+        first.set()
+        await host.close()
 
 
 async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:

@@ -196,8 +196,8 @@ def _generate_token(home: Path) -> None:
     done = _ray_command(home, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
-            f"Ray could not write a token: {(done.stdout + done.stderr).strip()[-1000:]}. Make {Path.home() / '.ray'} writable, or "
-            "set RAY_AUTH_TOKEN_PATH to a file in a directory that is, and start this again"
+            f"Ray could not write a token: {(done.stdout + done.stderr).strip()[-1000:]}. Make {Path.home() / '.ray'} "
+            "writable, or set RAY_AUTH_TOKEN_PATH to a file in a directory that is, and start this again"
         )
 
 

@@ -31,7 +31,7 @@ from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
 from tuner.driver.hosts.usage import Place, UsageKeeper
-from tuner.errors import Conflict, LostLease, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
@@ -79,7 +79,9 @@ class Host:
         self._offered: set[int] = set()
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
-        self._read_failed_at = self._leases_read_at = float("-inf")
+        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
+        self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
+        self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
@@ -93,10 +95,15 @@ class Host:
 
         Writes are done in the order of the calls. If the caller is cancelled, a write that has begun is still finished and
         waited for, so that the caller's next write, such as the release of a lease, comes after it.
+
+        Remember a failure that may pass. On a full disk, and on a server that became a standby, only writes fail.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
         try:
             return await asyncio.shield(done)
+        except Retryable:
+            self._failed_at = time.monotonic()
+            raise
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):
                 await asyncio.wait({done})
@@ -139,22 +146,26 @@ class Host:
         self._serving = self._serving or serve
         if serve:
             self._adopting = adopt
-        if not self._background:
-            await asyncio.to_thread(remove_orphans)
-            if self._report_address is None:
-                with contextlib.suppress(
-                    OSError
-                ):  # an address that is not this machine's own, behind NAT: reports go by calls
-                    self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
-                gc.collect()
-                gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
-            self._poked = asyncio.Event()
-            self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
-            self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
-            if self.settings.usage_every_s > 0:
-                keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
-                self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
+        async with self._starting:
+            if not self._background:
+                await self._begin_background()
         return self.owner
+
+    async def _begin_background(self) -> None:
+        await asyncio.to_thread(remove_orphans)
+        if self._report_address is None:
+            with contextlib.suppress(
+                OSError
+            ):  # an address that is not this machine's own, behind NAT: reports go by calls
+                self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
+            gc.collect()
+            gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
+        self._poked = asyncio.Event()
+        self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
+        self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
+        if self.settings.usage_every_s > 0:
+            keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
+            self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
 
     async def drive(self, public_id: str) -> str:
         """Drive this experiment until it has ended or is paused, and return its state.
@@ -421,7 +432,7 @@ class Host:
                 if self._reading:  # once for an outage, which may last
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
-                self._read_failed_at = time.monotonic()
+                self._failed_at = time.monotonic()
 
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
@@ -435,8 +446,8 @@ class Host:
         free = await asyncio.to_thread(self.store.drivers.claimable, now)
         free += await asyncio.to_thread(self._left_by_the_dead, now)
         found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
-        if time.monotonic() < self._read_failed_at + self.settings.lease_s / 2:
-            # The database was away, so leases have run out whose holders live: they need a moment to renew them.
+        if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
+            # Reads or writes failed, so leases have run out whose holders live: they need a moment to renew them.
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
         theirs = [record.id for record in found if record.source == "python"]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
