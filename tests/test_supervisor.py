@@ -65,6 +65,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return (refs, []) if refs[0] or found[0]["looks"] > 1 else ([], refs)
 
     monkeypatch.setattr(driver_host, "start_host", start_host)
+    monkeypatch.setattr(driver_host, "end_other_versions", lambda settings: [])
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(link, "CHECK_S", 0.0)
     return found
@@ -89,6 +90,72 @@ def test_by_the_service(
     assert [line.get("up") for line in told.lines] == ["owner 0", "owner 0", None, "owner 1", None]
     assert told.lines[1]["news"] == NEWS
     assert told.lines[2]["trouble"] == "the driver is being started again"
+
+
+def test_a_service_ends_the_host_of_another_version_and_takes_up_what_it_drove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(driver_host, "end_other_versions", lambda settings: [("0.0.9", "old owner"), ("0.0.8", None)])
+
+    def get(ref: Any, timeout: float | None = None) -> Any:
+        if isinstance(ref, int):
+            raise DEATHS[0]
+        return ref
+
+    monkeypatch.setattr(ray, "get", get)
+    told = Told()
+    link.Link(Settings(home=tmp_path), False, told).look_after()
+    assert "old owner" in hosts[0]["gone"]
+    assert "the driver host of 0.0.9 was ended" in told.lines[0]["log"]
+    assert "the driver host of 0.0.8 was ended" in told.lines[1]["log"]
+
+
+class Actors:
+    """The named actors of a cluster. Each says who owns it, or nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: dict[str, str | None], namespace: str) -> None:
+        self.names, self.namespace, self.killed = names, namespace, list[str]()
+        monkeypatch.setattr(ray.util, "list_named_actors", self.listed)
+        monkeypatch.setattr(ray, "get_actor", self.found)
+        monkeypatch.setattr(ray, "get", self.answer)
+        monkeypatch.setattr(ray, "kill", self.kill)
+
+    def listed(self, all_namespaces: bool) -> list[dict[str, str]]:
+        return [{"name": name, "namespace": self.namespace} for name in self.names if name not in self.killed]
+
+    def found(self, name: str, namespace: str) -> SimpleNamespace:
+        return SimpleNamespace(name=name, status=method(lambda: name))
+
+    def answer(self, name: str, timeout: float) -> dict[str, str]:
+        if (owner := self.names[name]) is None:
+            raise ray.exceptions.GetTimeoutError
+        return {"owner": owner}
+
+    def kill(self, actor: SimpleNamespace) -> None:
+        self.killed.append(actor.name)
+
+
+def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path)
+    other = Settings(home=tmp_path, database_url="postgresql://me@host/db")
+    base, now = driver_host._base_name(settings), driver_host._shared_name(settings)
+    names = {
+        base: "unversioned",  # as the first versions called them
+        f"{base}-v0.0.9": "older",
+        f"{base}-v0.0.8": None,
+        now: "this version",
+        f"{base}-0123456789ab": "a script's own",
+        f"{driver_host._base_name(other)}-v0.0.9": "another database's",
+    }
+    actors = Actors(monkeypatch, names, driver_host.NAMESPACE)
+    assert driver_host.end_other_versions(settings) == [
+        ("an earlier version", "unversioned"),
+        ("0.0.8", None),
+        ("0.0.9", "older"),
+    ]
+    assert actors.killed == [base, f"{base}-v0.0.8", f"{base}-v0.0.9"]
 
 
 def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tuner import __version__
 from tuner.domain.batch import Batch
 from tuner.domain.events import Commanded, Event
 from tuner.domain.keys import keyed_seed
@@ -56,6 +57,12 @@ LOGS_S = 10.0
 """Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
+
+
+_VERSION = "-v"
+"""What stands before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+ANSWER_S = 10.0
+"""Seconds that the host of another version has to say who it is, and then to end."""
 
 
 class Host:
@@ -486,9 +493,57 @@ def _commanded(command: Any) -> Event:
     return Commanded(time=time.time(), command=command.command, trial=command.trial, reason=command.reason)
 
 
+def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
+    """End the shared hosts of this database that another version of this package has started.
+
+    Return (version, owner) of each; the owner is None if the host did not say. The next host takes up their experiments.
+    """
+    base, ended = _base_name(settings), []
+    for name in sorted(_names_of_hosts()):
+        version = name.removeprefix(base)
+        if (
+            name == _shared_name(settings)
+            or not name.startswith(base)
+            or (version and not version.startswith(_VERSION))
+        ):
+            continue
+        try:
+            host = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:  # it has just ended
+            continue
+        owner = None
+        with contextlib.suppress(Exception):  # it is ended whatever it answers
+            owner = ray.get(host.status.remote(), timeout=ANSWER_S)["owner"]
+        ray.kill(host)
+        until = time.monotonic() + ANSWER_S
+        while name in _names_of_hosts() and time.monotonic() < until:  # then its placement groups count as orphans
+            time.sleep(0.05)
+        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
+    return ended
+
+
+def _names_of_hosts() -> set[str]:
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return {
+        actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["name"].startswith(HOST_PREFIX)
+    }
+
+
+def _base_name(settings: Settings) -> str:
+    return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
+
+
+def _shared_name(settings: Settings) -> str:
+    return f"{_base_name(settings)}{_VERSION}{__version__}"
+
+
 def start_host(settings: Settings, *, shared: bool = False) -> Any:
-    """Start the actor and return its handle. A shared one outlives its creator, and has a name that follows from its database."""
-    name = f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}" + ("" if shared else f"-{secrets.token_hex(6)}")
+    """Start the actor and return its handle.
+
+    A shared one outlives its creator. Its name follows from its database and from the version of this package, so that a
+    service never uses a host that runs the code of another version.
+    """
+    name = _shared_name(settings) if shared else f"{_base_name(settings)}-{secrets.token_hex(6)}"
     options: dict[str, Any] = {
         "num_cpus": 0,
         "max_concurrency": 10_000,

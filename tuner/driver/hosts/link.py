@@ -54,11 +54,10 @@ class Link:
         import ray
 
         from tuner.driver.hosts.cluster import DEAD
-        from tuner.driver.hosts.host import start_host
 
         was_up = self._host is not None
         try:
-            host = self._host or start_host(self._settings, shared=True)
+            host = self._host or self._start_host()
             began = host.start.remote(serve=True, adopt=self._adopt, gone=self._gone)
             self._owner = ray.get(began, timeout=START_S)
             self._host, was_up = host, True
@@ -77,6 +76,20 @@ class Link:
         except Exception as error:
             self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
             time.sleep(CHECK_S)
+
+    def _start_host(self) -> Any:
+        """Start the host or find it; end one that runs the code of another version, so that its experiments are taken up."""
+        from tuner import __version__
+        from tuner.driver.hosts.host import end_other_versions, start_host
+
+        for version, owner in end_other_versions(self._settings):
+            if owner is not None:
+                self._gone.append(owner)
+            self._tell(
+                log=f"the driver host of {version} was ended, as this is {__version__}; "
+                "its experiments go on from their checkpoints"
+            )
+        return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
         """Pass on what the service asks, until the lines end; then end this process."""
