@@ -1,0 +1,60 @@
+"""A service of a new version meets the driver host of the version before, on real Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from tests.serving import SLOW, until
+from tuner.driver.hosts import host as module
+from tuner.driver.hosts.cluster import connect
+from tuner.driver.hosts.link import Link
+from tuner.experiment.spec import parse_spec
+from tuner.settings import Settings
+from tuner.store import Store
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def _ray(without_ray: None) -> Iterator[None]:
+    connect(cpus=2)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("_ray")
+def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, database_url=sqlite_url, lease_s=3600.0)  # a lease that runs out is no help
+    spec = parse_spec({**SLOW, "num_samples": 1})
+    made = sqlite_store.experiments.create(spec, source="api").public_id
+    with monkeypatch.context() as before:
+        before.setattr(module, "__version__", "0.0.9")
+        old = module.start_host(settings, shared=True)
+    owner = ray.get(old.start.remote(serve=True), timeout=60)
+    until(
+        "a checkpoint",
+        lambda: any(t.checkpoint for t in sqlite_store.trials.page(sqlite_store.experiments.get(made).id).items),
+    )
+
+    told: list[dict[str, Any]] = []
+    link = Link(settings, False, lambda **what: told.append(what))
+    new = link._start_host()
+    try:
+        assert link._gone == [owner]
+        assert "the driver host of 0.0.9 was ended" in told[0]["log"]
+        assert ray.get(new.start.remote(serve=True, gone=link._gone), timeout=60) != owner
+        ended = until("the end", lambda: (e := sqlite_store.experiments.get(made)).state.ended and e)
+        assert (ended.state, ended.driver_epoch) == ("completed", 2)
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get(old.status.remote(), timeout=10)
+        [trial] = sqlite_store.trials.page(ended.id).items
+        assert trial.iteration == 40
+    finally:
+        ray.kill(new)
