@@ -54,6 +54,9 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
         assert (ended.state, ended.driver_epoch) == ("completed", 2)
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(old.status.remote(), timeout=10)
+        [segments] = sqlite_store.trials.segments(ended.id).values()
+        assert segments[0].start_iteration == 0
+        assert all(segment.start_iteration > 0 for segment in segments[1:])
         [trial] = sqlite_store.trials.page(ended.id).items
         assert trial.iteration == 40
     finally:
