@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tuner import __version__
 from tuner.errors import ClusterUnreachable
 from tuner.settings import Settings
 
@@ -79,7 +80,6 @@ class Link:
 
     def _start_host(self) -> Any:
         """Start the host or find it; end one that runs the code of another version, so that its experiments are taken up."""
-        from tuner import __version__
         from tuner.driver.hosts.host import end_other_versions, start_host
 
         for version, owner in end_other_versions(self._settings):
