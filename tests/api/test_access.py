@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from tests.store.examples import begin
 from tuner.api import auth, create_app
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.store import Store, StoreUnavailable
 from tuner.store.access import Role
 
 EXPERIMENTS = "/api/v1/experiments"
@@ -153,14 +156,16 @@ async def test_another_page_cannot_use_the_cookie(stranger: httpx.AsyncClient, s
     assert (await stranger.post(cancel, headers={"Origin": "http://box.lan:8000"})).status_code == 202
 
 
-async def test_guessing_is_slowed_down(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
-    for _ in range(auth.TRIES):
-        assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 401
+async def test_guessing_is_slowed_down_and_a_right_token_is_not(
+    stranger: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    answers = await asyncio.gather(*(stranger.post(ME, json={"token": f"tnr_{i}"}) for i in range(auth.TRIES + 5)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(refused) == 5, "also if they come all at once"
+    assert 0 < int(refused[0].headers["retry-after"]) <= auth.TRIES_S + 1
     secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
-    response = await stranger.post(ME, json={"token": secret})
-    assert (response.status_code, 0 < int(response.headers["retry-after"]) <= auth.TRIES_S + 1) == (429, True)
-    head = {"Authorization": f"Bearer {secret}"}
-    assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 200, "programs are not held up by it"
+    assert (await stranger.post(ME, json={"token": secret})).status_code == 200, "others share this address"
+    assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 401, "and the count begins anew"
 
 
 async def test_guesses_are_forgotten(
@@ -168,9 +173,9 @@ async def test_guesses_are_forgotten(
 ) -> None:
     for _ in range(auth.TRIES):
         await stranger.post(ME, json={"token": "tnr_wrong"})
+    assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 429
     monkeypatch.setattr(auth, "TRIES_S", 0.0)
-    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
-    assert (await stranger.post(ME, json={"token": secret})).status_code == 200
+    assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 401
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"token": 3}, {"token": ""}, {"token": "x" * 1001}])
@@ -196,11 +201,77 @@ async def test_who_changed_what_is_written_down(stranger: httpx.AsyncClient, sql
     admin = bearer(sqlite_store, Role.ADMIN, "admin")
     assert (await stranger.get(EXPERIMENTS, headers=admin)).status_code == 200, "reading is not written down"
     found = (await stranger.get("/api/v1/audit", headers=admin)).json()["items"]
-    assert [(entry["actor"], entry["status"]) for entry in found] == [("ci", 202), ("guest", 403), ("nobody", 401)]
+    assert [(entry["actor"], entry["status"]) for entry in found] == [("ci", 202), ("guest", 403)]
     assert {(entry["method"], entry["path"]) for entry in found} == {("POST", cancel)}
-    page = (await stranger.get("/api/v1/audit?page_size=2", headers=admin)).json()
+    page = (await stranger.get("/api/v1/audit?page_size=1", headers=admin)).json()
     rest = (await stranger.get(f"/api/v1/audit?page_token={page['next_page_token']}", headers=admin)).json()
-    assert [entry["actor"] for entry in rest["items"]] == ["nobody"]
+    assert [entry["actor"] for entry in rest["items"]] == ["guest"]
+
+
+async def test_strangers_cannot_fill_the_trail(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    for i in range(5):
+        assert (await stranger.post(f"/api/v1/{'x' * 500}{i}")).status_code == 401
+        await stranger.post(ME, json={"token": "tnr_wrong"})
+    assert sqlite_store.access.trail() == []
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+async def test_a_path_prefix_opens_nothing(guarded: FastAPI, sqlite_store: Store, mounted: bool) -> None:
+    app = Starlette(routes=[Mount("/tuner", guarded)]) if mounted else guarded
+    transport = httpx.ASGITransport(app, root_path="" if mounted else "/tuner")
+    async with httpx.AsyncClient(transport=transport, base_url="http://box.lan") as client:
+        for path in ("/tuner/api/v1/tokens", "/tuner/api/v1/experiments", "/tuner//api/v1/tokens", "/api/v1/tokens"):
+            assert (await client.get(path)).status_code in (401, 404), path
+        assert (await client.post("/tuner/api/v1/tokens", json={"name": "x", "role": "admin"})).status_code == 401
+        head = bearer(sqlite_store, Role.VIEWER)
+        assert (await client.get("/tuner/api/v1/experiments", headers=head)).status_code == 200
+        assert (await client.get("/tuner/api/v1/tokens", headers=head)).status_code == 403
+    assert [token.name for token in sqlite_store.access.tokens()] == ["ci"]
+
+
+async def test_a_route_that_the_check_has_not_seen_is_refused(sqlite_store: Store, tmp_path: Path) -> None:
+    app = create_app(Settings(home=tmp_path), sqlite_store)
+    app.user_middleware.clear()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.get(EXPERIMENTS)).status_code == 401
+
+
+@pytest.mark.parametrize("other", ['a={"x":1}', "a[b]=1", "flag", "x=a,b c", "k@y=1"])
+async def test_cookies_of_other_services_do_no_harm(
+    stranger: httpx.AsyncClient, sqlite_store: Store, other: str
+) -> None:
+    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER)
+    response = await stranger.get(EXPERIMENTS, headers={"Cookie": f"{other}; {auth.COOKIE}={secret}"})
+    assert response.status_code == 200
+
+
+async def test_credentials_for_a_proxy_do_no_harm(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    basic = {"Authorization": "Basic dXNlcjpwYXNz"}
+    assert (await client.get(EXPERIMENTS, headers=basic)).status_code == 200
+    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER)
+    cookie = {"Cookie": f"{auth.COOKIE}={secret}"}
+    assert (await stranger.get(EXPERIMENTS, headers={**basic, **cookie})).status_code == 200
+
+
+async def test_reading_does_not_wait_for_a_write(
+    stranger: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(type(sqlite_store.access), "note_use", away)
+    assert (await stranger.get(EXPERIMENTS, headers=bearer(sqlite_store, Role.VIEWER))).status_code == 200
+
+
+async def test_the_latest_use_of_a_token_is_noted(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    await stranger.get(EXPERIMENTS, headers=bearer(sqlite_store, Role.VIEWER))
+    for _ in range(500):
+        if sqlite_store.access.tokens()[0].used_at is not None:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the use was not noted within 5 s")
 
 
 async def test_secrets_are_not_in_the_trail(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -218,8 +289,6 @@ async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> Non
 async def test_a_database_that_is_away_is_not_a_wrong_token(
     stranger: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.store.sql.connect import StoreUnavailable
-
     def away(*_: object) -> None:
         raise StoreUnavailable("away")
 

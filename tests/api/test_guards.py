@@ -33,7 +33,7 @@ async def test_hosts_that_the_settings_name_are_welcome(sqlite_store: Store, tmp
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://localhost:9999", "https://localhost.evil.example"]
+    "origin", ["http://evil.example", "null", "http://[", "http://localhost:9999", "https://localhost.evil.example"]
 )
 async def test_other_pages_change_nothing(client: httpx.AsyncClient, sqlite_store: Store, origin: str) -> None:
     made, _, _ = begin(sqlite_store)

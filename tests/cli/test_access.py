@@ -39,7 +39,7 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(home: Settings) -
     assert secret not in line
     assert line.startswith(f"{found.id}  viewer")
     assert line.endswith("ci")
-    assert "last used" in line
+    assert "never used" in line
 
 
 def test_a_revoked_token_is_shown_as_such(home: Settings) -> None:

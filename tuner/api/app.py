@@ -15,7 +15,7 @@ from starlette.routing import compile_path
 from tuner import __version__
 from tuner.api import problems
 from tuner.api.answers import only_known_parameters
-from tuner.api.auth import Authenticate
+from tuner.api.auth import Authenticate, check_allowed
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
@@ -67,7 +67,9 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     for part in (experiments, trials, verbs, access):
-        app.include_router(part.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
+        app.include_router(
+            part.router, prefix="/api/v1", dependencies=[Depends(check_allowed), Depends(only_known_parameters)]
+        )
     app.include_router(pages.router(web))
     app.state.methods = [
         (compile_path(prefix + route.path)[0], route.methods)

@@ -9,14 +9,17 @@ a loopback address), everybody who reaches it is an admin named "local".
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import hashlib
 import logging
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,7 +27,7 @@ from tuner.api.problems import problem_response
 from tuner.errors import Retryable, StoreError
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import AuditRecord, Role, TokenRecord
+from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Authenticator:
         self._store = store
         self._known: OrderedDict[bytes, tuple[float, TokenRecord]] = OrderedDict()
         self._failures: dict[str, deque[float]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
 
     async def identity_of(self, secret: str) -> Identity | None:
         """Return the identity of a valid token's owner, None for any other text."""
@@ -74,6 +78,7 @@ class Authenticator:
             self._known.pop(key, None)
             if found is None:
                 return None
+            self._note_use(found)
             known = self._known[key] = (now, found)
             if len(self._known) > 1000:
                 self._known.popitem(last=False)
@@ -81,6 +86,19 @@ class Authenticator:
         if not record.is_valid(time.time()):
             return None
         return Identity(record.name, record.role, record.id, record.expires_at)
+
+    def _note_use(self, found: TokenRecord) -> None:
+        """Write the time of its latest use, in the background: reading must not wait for a write, nor fail with it."""
+        if found.used_at is not None and time.time() - found.used_at < USED_EVERY_S:
+            return
+
+        async def write() -> None:
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(self._store.access.note_use, found.id)
+
+        task = asyncio.get_running_loop().create_task(write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
 
     def forget(self, token_id: str) -> None:
         """Ask the database about this token again at its next use, since it was revoked."""
@@ -99,8 +117,12 @@ class Authenticator:
             del self._failures[address]
         return failures[0] + TRIES_S - now if len(failures) >= TRIES else 0.0
 
-    def failed(self, address: str) -> None:
-        """Count a failed attempt to sign in from this address."""
+    def succeeded(self, address: str) -> None:
+        """Forget the failed attempts of an address from which somebody has signed in."""
+        self._failures.pop(address, None)
+
+    def tried(self, address: str) -> None:
+        """Count an attempt to sign in from this address, as failed until `succeeded` is called."""
         self._failures.setdefault(address, deque(maxlen=TRIES)).append(time.monotonic())
         while len(self._failures) > 10_000:
             self._failures.pop(next(iter(self._failures)))
@@ -117,10 +139,11 @@ class Authenticate:
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(API):
+        path = path_of(scope) if scope["type"] == "http" else ""
+        if not path.startswith(API):
             await self._app(scope, receive, send)
             return
-        path, method = scope["path"], scope["method"]
+        method = scope["method"]
         status = 500
         identity: Identity | None = None
 
@@ -131,15 +154,28 @@ class Authenticate:
             await send(message)
 
         try:
-            identity, refusal = await self._judge(Headers(scope=scope), path, method)
-            scope.setdefault("state", {})["identity"] = identity
+            headers = Headers(scope=scope)
+            identity, refusal = await self._judge(headers, path, method)
             if refusal is not None:
                 await refusal(scope, receive, noting)
-            else:
-                await self._app(scope, receive, noting)
+                return
+            state = scope.setdefault("state", {})
+            state["identity"], state["is_allowed"] = identity, True
+            state["still_allowed"] = functools.partial(self._still_allowed, identity, _secret(headers))
+            await self._app(scope, receive, noting)
         finally:
-            if method not in SAFE:
+            # Not what strangers try: anybody could fill the disk with it.
+            if method not in SAFE and identity is not None:
                 await self._note(scope, identity, method, path, status)
+
+    async def _still_allowed(self, identity: Identity | None, secret: str | None) -> bool:
+        """Return whether who opened a stream may go on reading it. Asks the database every `KNOWN_S` seconds at most."""
+        if identity is None or identity.token_id is None or not secret:
+            return True
+        try:
+            return await self._authenticator.identity_of(secret) is not None
+        except StoreError:
+            return True  # a stream outlives a database that is away; it is asked again
 
     async def _judge(self, headers: Headers, path: str, method: str) -> tuple[Identity | None, Response | None]:
         """Return who it is, and the answer if the call is refused."""
@@ -151,7 +187,7 @@ class Authenticate:
                 raise
             detail = f"the database does not answer just now: {error}"
             return None, problem_response(503, detail, headers={"Retry-After": "1"})
-        if identity is None and not self._authenticator.required and "authorization" not in headers:
+        if identity is None and not self._authenticator.required and not secret:
             identity = LOCAL
         if path == SESSION:
             return identity, None  # signing in and out, and asking who one is, is open to everybody
@@ -171,11 +207,11 @@ class Authenticate:
             return identity, problem_response(403, detail)
         return identity, None
 
-    async def _note(self, scope: Scope, identity: Identity | None, method: str, path: str, status: int) -> None:
+    async def _note(self, scope: Scope, identity: Identity, method: str, path: str, status: int) -> None:
         record = AuditRecord(
             time=time.time(),
-            actor=identity.name if identity is not None else "nobody",
-            token_id=identity.token_id if identity is not None else None,
+            actor=identity.name,
+            token_id=identity.token_id,
             method=method[:16],
             path=path[:1000].replace("\0", "\ufffd"),
             status=status,
@@ -192,14 +228,25 @@ def address_of(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else "unknown"
 
 
+def path_of(scope: Scope) -> str:
+    """Return the path that routes are looked up by: without the prefix under which the app is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root) else path
+
+
+def check_allowed(request: Request) -> None:
+    """Refuse a call of the API that did not pass `Authenticate`. Every route of the API depends on it, so none is left open."""
+    if not request.scope.get("state", {}).get("is_allowed"):
+        raise HTTPException(
+            401, "this call did not pass the check of tokens", {"WWW-Authenticate": 'Bearer realm="tuner"'}
+        )
+
+
 def _secret(headers: Headers) -> str | None:
-    """Return the token that a request brings, in its header or its cookie."""
-    given = headers.get("authorization")
-    if given is not None:
-        scheme, _, secret = given.partition(" ")
-        return secret.strip() if scheme.lower() == "bearer" else ""
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return cookie.value if cookie is not None else None
+    """Return the token that a request brings, in its header or its cookie. A proxy's own credentials are not meant for us."""
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return secret.strip() or "none"
+    cookies = [cookie_parser(header) for header in headers.getlist("cookie")]
+    return next((found[COOKIE] for found in cookies if COOKIE in found), None)

@@ -60,7 +60,7 @@ class Guard:
         if method in SAFE:
             return None
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _host_of(origin) != host.lower():
             return 403, f"a page of {origin} must not change anything here"
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > MAX_BODY:
@@ -87,6 +87,13 @@ class Guard:
             return ipaddress.ip_address(name).is_loopback
         except ValueError:
             return False
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 class _Counted:

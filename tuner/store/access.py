@@ -26,6 +26,9 @@ from tuner.store.sql.tables import audit, token
 PREFIX = "tnr_"
 """Tokens begin with it, so that scanners for leaked secrets can tell one."""
 
+MAX_LIFETIME_S = 36500 * 86400.0
+"""The longest time for which a token can be made, about a hundred years."""
+
 USED_EVERY_S = 60.0
 """The time of a token's latest use is written this often at most."""
 
@@ -101,8 +104,8 @@ class Access:
         name = name.strip()
         if not 0 < len(name) <= 100 or not name.isprintable():
             raise SpecError(f"expected 1 to 100 printable characters, got {name!r}", "/name")
-        if lifetime_s is not None and not lifetime_s > 0:
-            raise SpecError(f"expected a time above 0, got {lifetime_s:g} seconds", "/expires")
+        if lifetime_s is not None and not 0 < lifetime_s <= MAX_LIFETIME_S:
+            raise SpecError(f"expected more than 0 and at most 36500 days, got {lifetime_s / 86400:g}", "/expires_days")
         at = time_of(now)
         secret = PREFIX + secrets.token_urlsafe(32)
         row = {
@@ -123,16 +126,18 @@ class Access:
             return [_token(row) for row in connection.execute(select(token).order_by(token.c.id.desc()))]
 
     def token_of(self, secret: str, *, now: float | None = None) -> TokenRecord | None:
-        """Return the valid token that has this secret, and note its use. None if there is none."""
+        """Return the valid token that has this secret; None if there is none."""
         at = time_of(now)
         with self._database.read() as connection:
             row = connection.execute(select(token).where(token.c.hash == _hash(secret))).one_or_none()
         if row is None or not (found := _token(row)).is_valid(at):
             return None
-        if found.used_at is None or at - found.used_at >= USED_EVERY_S:
-            with self._write() as connection:
-                connection.execute(update(token).where(token.c.id == row.id).values(used_at=at))
         return found
+
+    def note_use(self, token_id: str, *, now: float | None = None) -> None:
+        """Write down that a token has just been used."""
+        with self._write() as connection:
+            connection.execute(update(token).where(token.c.public_id == token_id).values(used_at=time_of(now)))
 
     def revoke_token(self, token_id: str, *, now: float | None = None) -> TokenRecord:
         """Revoke a token; one that is revoked stays as it is. Raise NotFound if there is none with this id."""

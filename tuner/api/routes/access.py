@@ -100,9 +100,7 @@ class AuditEntry(Model):
 
     id: Annotated[int, Field(description="its number; a later entry has a larger one")]
     time: Annotated[str, Field(description="when it was answered")]
-    actor: Annotated[
-        str, Field(description="the token's name; local if the service asks for none; nobody if it had none")
-    ]
+    actor: Annotated[str, Field(description="the token's name; local if the service asks for none")]
     token_id: Annotated[str | None, Field(description="tok_..., if it had a valid token")]
     method: Annotated[str, Field(description="POST, PATCH, DELETE, ...")]
     path: Annotated[str, Field(description="the address that was called")]
@@ -145,15 +143,17 @@ async def session(here: Here, request: Request) -> Response:
     summary="Sign in with a token: sets a cookie that scripts cannot read",
 )
 async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
+    given = _checked(SignIn, data)
     address = address_of(request.scope)
-    if (wait_s := here.authenticator.must_wait_s(address)) > 0:
+    wait_s = here.authenticator.must_wait_s(address)
+    here.authenticator.tried(address)
+    identity = await here.authenticator.identity_of(given.token)
+    if identity is None and wait_s > 0:
         detail = f"too many failed attempts to sign in from {address}; try again in {wait_s:.0f} s"
         return problem_response(429, detail, headers={"Retry-After": str(int(wait_s) + 1)})
-    given = _checked(SignIn, data)
-    identity = await here.authenticator.identity_of(given.token)
     if identity is None:
-        here.authenticator.failed(address)
         return problem_response(401, "this token is not valid: it is wrong, expired or revoked")
+    here.authenticator.succeeded(address)
     response = answer(_session(here.authenticator.required, identity), headers={"Cache-Control": "no-store"})
     left = MAX_COOKIE_AGE_S if identity.expires_at is None else identity.expires_at - time.time()
     response.set_cookie(
