@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tuner.api import schemas
+from tuner.api.permission import Permission
 from tuner.errors import NotFound, Retryable, StoreError
 from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
 
@@ -352,8 +353,13 @@ def _end(channel: Channel) -> None:
     channel.wake()
 
 
-async def follow(tail: Tail, form: Form, after: int, ending: threading.Event) -> AsyncIterator[bytes]:
-    """Yield what is behind `after` and then whatever is added to it, until the client goes away or `ending` is set."""
+async def follow(
+    tail: Tail, form: Form, after: int, ending: threading.Event, permission: Permission
+) -> AsyncIterator[bytes]:
+    """Yield what is behind `after` and then whatever is added to it.
+
+    This ends when the client goes away, when `ending` is set, or when the client's permission ends.
+    """
     yield b"retry: 2000\n\n"
     quiet_since = time.monotonic()
     greeted = False
@@ -378,11 +384,16 @@ async def follow(tail: Tail, form: Form, after: int, ending: threading.Event) ->
                     sent = await _read(partial(channel.form.greeting, max(after, channel.seq), channel.progress))
                 else:
                     break
+                if not await permission.holds():
+                    return
                 yield sent
                 quiet_since = time.monotonic()
             if not changed.is_set():
+                quiet_s = quiet_since + COMMENT_S - time.monotonic()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(quiet_since + COMMENT_S - time.monotonic(), 0.01))
+                    await asyncio.wait_for(changed.wait(), max(min(quiet_s, permission.due_s()), 0.01))
+            if not await permission.holds():
+                return
             if time.monotonic() - quiet_since >= COMMENT_S:
                 yield b": still here\n\n"
                 quiet_since = time.monotonic()
