@@ -54,5 +54,5 @@ def test_what_happens_is_followed_with_the_cookie(service: Service, visit: Open)
     expect(page.get_by_text("live", exact=True)).to_be_visible()
     trials[0].iteration, trials[0].best_value = 1, 0.8125
     batch = Batch(log=[(4, a_report(0, 1, accuracy=0.8125))], trials=trials)
-    service.store.commit(made.id, epoch, batch, made.created_at + 5)
+    service.store.drivers.commit(made.id, epoch, batch, made.created_at + 5)
     expect(page.get_by_text("0.8125").first).to_be_visible()

@@ -85,7 +85,7 @@ def test_between_milestones_reports_come_in_batches_and_in_order(bench: Bench) -
     assert (outcome.kind, outcome.reports) == ("returned", 500)
     reports = bench.reports(launch)
     assert [message.report_no for message in reports] == list(range(1, 501))
-    assert [message.report_no for message in reports if message.wait] == [400]
+    assert [message.report_no for message in reports if message.waits] == [400]
 
 
 @pytest.mark.parametrize("action", ["pause", "cancel"])
@@ -97,8 +97,8 @@ def test_an_interrupt_reaches_all_ranks_at_the_same_count(bench: Bench, action: 
     outcome = ray.get(running, timeout=60)
     assert outcome.kind == "left"
     reports = bench.reports(launch)
-    assert reports[-1].wait
-    assert [message.wait for message in reports].count(True) == 1
+    assert reports[-1].waits
+    assert [message.waits for message in reports].count(True) == 1
     assert outcome.reports == reports[-1].report_no
 
 
@@ -117,7 +117,7 @@ def test_an_interrupt_that_comes_late_does_not_reach_the_next_trial_of_a_warm_gr
     assert ray.get(bench.host.hold.remote(launch.segment_id, "an earlier segment")) == [None, None]
     ray.get(bench.host.interrupt.remote(launch.segment_id, "pause"))
     assert ray.get(running, timeout=60).kind == "left"
-    assert [message.wait for message in bench.reports(launch)].count(True) == 1, "at its own interrupt"
+    assert [message.waits for message in bench.reports(launch)].count(True) == 1, "at its own interrupt"
 
 
 def test_a_cancel_ends_a_group_whose_import_hangs(bench: Bench, tmp_path: Path) -> None:

@@ -237,5 +237,5 @@ def test_a_checkpoint_that_went_with_its_node(cluster: Cluster, tmp_path: Path) 
     failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)).failure
     assert failure is not None
     assert (failure.kind, failure.cause) == ("system", "disk_lost")
-    assert f"lay on the disk of node {doomed.node_id[:8]}, which is gone" in failure.message
+    assert f"was on the disk of node {doomed.node_id[:8]}, which is gone" in failure.message
     bench.close()

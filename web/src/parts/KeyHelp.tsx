@@ -1,6 +1,6 @@
 import { Modal } from "@mantine/core";
 import { useState } from "react";
-import classes from "./parts.module.css";
+import classes from "./KeyHelp.module.css";
 import { useKeys } from "./useKeys";
 
 const HELP: readonly (readonly [string, string])[] = [
