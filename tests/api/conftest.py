@@ -69,6 +69,11 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 def server(app: FastAPI) -> Iterator[str]:
     """The URL of the app served over a socket."""
+    yield from serving(app)
+
+
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve the app until the iterator is closed, and yield its URL."""
     listening = socket.create_server(("127.0.0.1", 0))
     serving = Server(app, log_level="warning", grace_s=60)
     thread = threading.Thread(target=lambda: asyncio.run(serving.serve(sockets=[listening])), daemon=True)

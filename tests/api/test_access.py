@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tests.store.examples import begin
-from tuner.api import auth, create_app
+from tests.api.conftest import serving
+from tests.store.examples import T0, begin
+from tuner.api import auth, create_app, permission, stream
+from tuner.domain.keys import trial_id
+from tuner.domain.logs import LogChunk
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
-from tuner.store.access import Role
+from tuner.store.access import Role, TokenRecord
 
 EXPERIMENTS = "/api/v1/experiments"
 ME = "/api/v1/session"
@@ -301,3 +304,36 @@ async def test_a_database_that_is_away_is_not_a_wrong_token(
 async def test_the_event_stream_needs_a_token_too(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store)
     assert (await stranger.get(f"{EXPERIMENTS}/{made.public_id}/events")).status_code == 401
+
+
+@pytest.fixture
+def guarded_server(guarded: FastAPI) -> Iterator[str]:
+    """The URL of a service that asks for tokens, served over a socket."""
+    yield from serving(guarded)
+
+
+@pytest.mark.parametrize("path", ["changes", "events", "logs/text"])
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_an_open_stream_ends_with_its_token(
+    guarded_server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, path: str, end: str
+) -> None:
+    monkeypatch.setattr(auth, "KNOWN_S", 0.1)
+    monkeypatch.setattr(permission, "ASK_S", 0.1)
+    made, _, _ = begin(sqlite_store)
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
+    secret, token = sqlite_store.access.create_token("ci", Role.VIEWER)
+    monkeypatch.setattr(stream, "COMMENT_S", 3600.0)
+    url = f"{guarded_server}{EXPERIMENTS}/{made.public_id}/{path}"
+    if path == "logs/text":
+        url = f"{guarded_server}/api/v1/trials/{trial_id(made.public_id, 0)}/{path}?follow=true"
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.stream("GET", url, headers=headers, timeout=10) as response:
+        lines = response.iter_lines()
+        next(line for line in lines if line.startswith(("data", "first")))
+        if end == "revoked":
+            sqlite_store.access.revoke_token(token.id)
+        else:
+            monkeypatch.setattr(TokenRecord, "is_valid", lambda self, now: False)
+        for _ in lines:
+            pass  # a stream that stays open times out
+    assert httpx.get(url, headers=headers).status_code == 401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from tuner.domain.events import DriverStarted
 from tuner.domain.experiment import Limits, Spec
 from tuner.domain.states import ExperimentState
 from tuner.store import Store
+from tuner.store.sql.connect import StoreUnavailable
 
 Row = dict[str, Any]
 METRICS = ("accuracy", "loss")
@@ -287,6 +289,79 @@ def test_changes_are_read_once_for_all_clients(
             for one, messages in clients:
                 one.take(messages, seq)
         assert reads == [3, 4]
+
+
+@pytest.mark.parametrize("form", ["changes", "events"])
+def test_an_experiment_that_cannot_be_read_holds_nothing_back_from_others(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(stream, "RETRY_S", 0.05)
+    (one, epoch, trials), (other, other_epoch, other_trials) = begin(sqlite_store), begin(sqlite_store)
+    read, read_log = sqlite_store.changes.since, sqlite_store.log.events_after
+    away, failed = threading.Event(), threading.Event()
+
+    def fails(experiment: int) -> None:
+        if experiment == other.id and away.is_set():
+            failed.set()
+            raise StoreUnavailable("the database is locked")
+
+    def since(experiment: int, *args: Any) -> Any:
+        fails(experiment)
+        return read(experiment, *args)
+
+    def events_after(experiment: int, *args: Any) -> Any:
+        fails(experiment)
+        return read_log(experiment, *args)
+
+    monkeypatch.setattr(sqlite_store.changes, "since", since)
+    monkeypatch.setattr(sqlite_store.log, "events_after", events_after)
+
+    def url(made: Any) -> str:
+        return f"{server}/api/v1/experiments/{made.public_id}/{form}?after=3"
+
+    with (
+        httpx.Client(timeout=5) as client,
+        client.stream("GET", url(one)) as first,
+        client.stream("GET", url(other)) as second,
+    ):
+        found, found_other = (
+            (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: "))
+            for response in (first, second)
+        )
+        next(found), next(found_other)
+        away.set()
+        sqlite_store.drivers.commit(other.id, other_epoch, Batch(log=[(4, a_report(0, 1))], trials=other_trials), T0)
+        assert failed.wait(5)
+        for number in (1, 2):
+            batch = Batch(log=[(3 + number, a_report(0, number))], trials=trials)
+            sqlite_store.drivers.commit(one.id, epoch, batch, T0)
+            assert next(found)["seq"] == 3 + number
+        away.clear()
+        assert next(found_other)["seq"] == 4
+
+
+@pytest.mark.parametrize("form", [stream.ChangedRows, stream.Events])
+def test_what_was_read_but_not_delivered_comes_again(sqlite_store: Store, form: type[stream.Form]) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    followed = form(sqlite_store, made)
+    after = followed.begin(sqlite_store.experiments.progress(made.id))
+    batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.PAUSING)
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    progress = sqlite_store.experiments.progress(made.id)
+    first, again = followed.added(after, progress), followed.added(after, progress)
+    assert (
+        [_of(message) for message in first.messages or ()] == [_of(message) for message in again.messages or ()] != []
+    )
+    again.delivered()
+    assert [_of(message) for message in followed.added(4, progress).messages or ()] != [
+        _of(message) for message in again.messages or ()
+    ]
+
+
+def _of(message: stream.Message) -> Row:
+    """Return the data of a message without the time at which it was written."""
+    data: Row = json.loads(message[1].split(b"data: ", 1)[1])
+    return data | {"time": ""}
 
 
 def test_open_decisions_end_with_the_experiment(server: str, sqlite_store: Store) -> None:

@@ -77,6 +77,18 @@ def test_a_character_is_not_torn_while_more_is_to_come() -> None:
     assert "\ufffd" in text_of(pieces((0, 1), file=file), ALL, True).text
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 11])
+def test_a_window_does_not_tear_a_character(limit: int) -> None:
+    file = "é✓🙂x🙂🙂".encode() + b"\xf0\x9f"
+    parts = pieces((0, 9), (9, len(file)), file=file)
+    text, at = "", 0
+    for _ in range(len(file)):
+        found = text_of(parts, LogQuery(offset=at, limit=limit), True)
+        text, at = text + found.text, found.end
+    assert text == "é✓🙂x🙂🙂\ufffd", "only the last character is torn in the file itself"
+    assert at == len(file)
+
+
 def test_search_finds_whole_lines_in_any_case() -> None:
     parts = pieces((0, 301), (301, len(FILE)))
     found = text_of(parts, LogQuery(search="LINE 9"), True)

@@ -17,9 +17,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tuner.api import schemas
+from tuner.api.permission import Permission
 from tuner.errors import NotFound, Retryable, StoreError
 from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
 
@@ -40,6 +41,15 @@ BATCH = 500
 KEPT = 2000  # of the newest log entries of an experiment, for clients that are up to date
 
 
+class Added(NamedTuple):
+    """What was added to an experiment, and what the form remembers once it is delivered."""
+
+    messages: list[Message] | None
+    """What to send to clients that are up to date; None if there is too much of it."""
+    delivered: Callable[[], None]
+    """Call this when the messages are taken. If it is not called, the same entries are read again."""
+
+
 class Form(ABC):
     """How the stream of one experiment is written. Its methods read the database.
 
@@ -57,8 +67,11 @@ class Form(ABC):
         """Return the event_seq behind which `added` will begin."""
 
     @abstractmethod
-    def added(self, after: int, progress: Progress) -> list[Message] | None:
-        """Return what to send to clients that know everything up to `after`, or None if there is too much of it."""
+    def added(self, after: int, progress: Progress) -> Added:
+        """Return what to send to clients that know everything up to `after`.
+
+        Change nothing: the answer may be lost, and this is then called again with the same `after`.
+        """
 
     @abstractmethod
     def missed(self, after: int, upto: int) -> Message:
@@ -86,17 +99,18 @@ class Events(Form):
         self._state = progress.state
         return progress.last_event_seq
 
-    def added(self, after: int, progress: Progress) -> list[Message] | None:
+    def added(self, after: int, progress: Progress) -> Added:
+        def delivered() -> None:
+            self._state = progress.state
+
         count = progress.last_event_seq - after
         items = self.store.log.events_after(self.record.id, after, count) if 0 < count <= KEPT else []
         if len(items) != count:
-            self._state = progress.state
-            return None
+            return Added(None, delivered)
         messages = [(item.seq, _encoded(self.record.public_id, item)) for item in items]
         if progress.state != self._state:
-            self._state = progress.state
             messages.append((progress.last_event_seq, self.greeting(progress.last_event_seq, progress)))
-        return messages
+        return Added(messages, delivered)
 
     def missed(self, after: int, upto: int) -> Message:
         upto = min(after + BATCH, upto)
@@ -123,19 +137,29 @@ class ChangedRows(Form):
         self._bookmark = self.store.changes.bookmark(self.record.id)
         return self._bookmark.seq
 
-    def added(self, after: int, progress: Progress) -> list[Message] | None:
+    def added(self, after: int, progress: Progress) -> Added:
         upto = progress.last_event_seq
         if upto - after > KEPT:
-            self._bookmark = self.store.changes.bookmark(self.record.id)
-            return [(self._bookmark.seq, self._encode(schemas.Changes.bare(self._bookmark.seq, reset=True)))]
+            bookmark = self.store.changes.bookmark(self.record.id)
+            return self._reset(bookmark.seq, bookmark)
         found = self.store.changes.since(self.record.id, self._bookmark, upto)
-        self._bookmark = found.bookmark
         if found.restarted:
-            return [(upto, self._encode(schemas.Changes.bare(upto, reset=True)))]
+            return self._reset(upto, found.bookmark)
         row = schemas.Experiment.of(found.experiment, list(found.metrics))
         changed = self._row is None or row != self._row.model_copy(update={"last_event_seq": row.last_event_seq})
-        self._row = row
-        return [(upto, self._encode(schemas.Changes.of(found, row if changed else None)))]
+
+        def delivered() -> None:
+            self._bookmark, self._row = found.bookmark, row
+
+        return Added([(upto, self._encode(schemas.Changes.of(found, row if changed else None)))], delivered)
+
+    def _reset(self, seq: int, bookmark: Bookmark) -> Added:
+        """Tell clients to read everything again."""
+
+        def delivered() -> None:
+            self._bookmark = bookmark
+
+        return Added([(seq, self._encode(schemas.Changes.bare(seq, reset=True)))], delivered)
 
     def missed(self, after: int, upto: int) -> Message:
         if upto - after > KEPT:
@@ -212,6 +236,15 @@ class Channel:
         return self.seq, b"".join(message for _, message in newest)
 
 
+class _News(NamedTuple):
+    """What one poll has found."""
+
+    tell: list[Callable[[], None]]
+    """Deliver it. Call these in the event loop."""
+    failed: bool
+    """Some channels could not be read this time."""
+
+
 class Tail:
     """Reads what is new in the experiments that somebody follows, for all clients at once, while there is a client."""
 
@@ -252,10 +285,13 @@ class Tail:
                         raise
                     await asyncio.sleep(RETRY_S)  # the database is away for a moment; clients need not know
                     continue
-                for tell in news:
+                for tell in news.tell:
                     tell()
-                if news:
+                if news.tell:
                     self._news_at = time.monotonic()
+                if news.failed:
+                    await asyncio.sleep(RETRY_S)
+                    continue
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._interval())
         except Exception:
@@ -274,10 +310,23 @@ class Tail:
             return POLL_QUIET_S
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
-    def _read(self, channels: list[Channel]) -> list[Callable[[], None]]:
-        """Return what is to be done to the channels that are behind."""
+    def _read(self, channels: list[Channel]) -> _News:
+        """Return what to do to the channels that are behind. A channel that cannot be read does not hold up the others."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
-        return [tell for channel in channels if (tell := self._news(channel, found.get(channel.form.record.id)))]
+        tells: list[Callable[[], None]] = []
+        failed = False
+        for channel in channels:
+            try:
+                tell = self._news(channel, found.get(channel.form.record.id))
+            except StoreError as error:
+                if isinstance(error, Retryable):
+                    failed = True
+                    continue
+                log.exception("an event stream ends: %s cannot be read", channel.form.record.public_id)
+                tell = partial(_end, channel)
+            if tell is not None:
+                tells.append(tell)
+        return _News(tells, failed)
 
     def _news(self, channel: Channel, new: Progress | None) -> Callable[[], None] | None:
         if new is None:
@@ -288,10 +337,15 @@ class Tail:
             if channel.progress is None:
                 seq = channel.form.begin(new)
                 return lambda: channel.begin(new, seq)
-            messages = channel.form.added(channel.seq, new)
-            return lambda: channel.take(new, messages)
+            added = channel.form.added(channel.seq, new)
         except NotFound:
             return lambda: _end(channel)
+
+        def tell() -> None:
+            added.delivered()
+            channel.take(new, added.messages)
+
+        return tell
 
 
 def _end(channel: Channel) -> None:
@@ -299,8 +353,13 @@ def _end(channel: Channel) -> None:
     channel.wake()
 
 
-async def follow(tail: Tail, form: Form, after: int, ending: threading.Event) -> AsyncIterator[bytes]:
-    """Yield what is behind `after` and then whatever is added to it, until the client goes away or `ending` is set."""
+async def follow(
+    tail: Tail, form: Form, after: int, ending: threading.Event, permission: Permission
+) -> AsyncIterator[bytes]:
+    """Yield what is behind `after` and then whatever is added to it.
+
+    This ends when the client goes away, when `ending` is set, or when the client's permission ends.
+    """
     yield b"retry: 2000\n\n"
     quiet_since = time.monotonic()
     greeted = False
@@ -325,11 +384,16 @@ async def follow(tail: Tail, form: Form, after: int, ending: threading.Event) ->
                     sent = await _read(partial(channel.form.greeting, max(after, channel.seq), channel.progress))
                 else:
                     break
+                if not await permission.holds():
+                    return
                 yield sent
                 quiet_since = time.monotonic()
             if not changed.is_set():
+                quiet_s = quiet_since + COMMENT_S - time.monotonic()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(quiet_since + COMMENT_S - time.monotonic(), 0.01))
+                    await asyncio.wait_for(changed.wait(), max(min(quiet_s, permission.due_s()), 0.01))
+            if not await permission.holds():
+                return
             if time.monotonic() - quiet_since >= COMMENT_S:
                 yield b": still here\n\n"
                 quiet_since = time.monotonic()

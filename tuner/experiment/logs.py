@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from tuner.domain.logs import CHUNK_BYTES
@@ -57,10 +57,15 @@ class LogReader:
         self._offset = log.end
         return log.text, not log.complete and (bool(log.text) or not self._has_ended())
 
-    async def stream(self, follow: bool, ending: threading.Event) -> AsyncIterator[str]:
-        """Yield the log in pieces; with `follow` until the rank prints no more, or `ending` is set."""
+    async def stream(
+        self, follow: bool, ending: threading.Event, allowed: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[str]:
+        """Yield the log in pieces.
+
+        With `follow`, this goes on until the rank prints no more, `ending` is set, or `allowed` returns False.
+        """
         more = True
-        while more and not ending.is_set():
+        while more and not ending.is_set() and await allowed():
             text, more = await asyncio.to_thread(self.next)
             if text:
                 yield text

@@ -9,6 +9,7 @@ from itertools import pairwise
 from tuner.domain.logs import Range, merged
 from tuner.store.records import LogQuery
 
+_CHARACTER_BYTES = 4  # what the longest character takes: a window that is smaller might never get beyond it
 _LINE_BYTES = 160  # a guess at the length of a line, to read no more than the last lines need
 
 
@@ -42,13 +43,13 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
         return _matches(_loaded(pieces, (0, size)), query.search, query)
     if query.offset is not None:
         begin = query.offset
-        loaded = _loaded(pieces, _first(pieces, begin, query.limit))
+        loaded = _loaded(pieces, _first(pieces, begin, max(query.limit, _CHARACTER_BYTES)))
     else:
         loaded = _last(pieces, query)
         begin = loaded[0][0] if loaded else size
         if loaded and begin == min(piece.start for piece in pieces):
             begin = 0  # what was left out before it is told of
-    if not complete:
+    if not (complete and loaded and loaded[-1][0] + len(loaded[-1][1]) == size):
         loaded = _whole_characters(loaded)
     return _joined(loaded, begin)
 
@@ -122,7 +123,7 @@ def _last_lines(loaded: Loaded, lines: int) -> Loaded:
 
 
 def _whole_characters(loaded: Loaded) -> Loaded:
-    """Leave out the beginning of a character whose other bytes have not come yet."""
+    """Leave out the beginning of a character whose other bytes have not come yet, or are behind the window."""
     if not loaded:
         return loaded
     start, content = loaded[-1]

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +162,33 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
     assert nodes == ["a node"], "the log of rank 0 is complete"
     found = [log for log in sqlite_store.logs.of_trial(trial_id(made.public_id, 0)) if log.segment == 1]
     assert [(log.rank, log.text, log.complete) for log in found] == [(0, "kept\n", True), (1, "not sent\n", True)]
+
+
+async def test_logs_that_are_being_completed_are_not_read_twice(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, epoch, [trial] = begin(host.store)
+    trial.segments[0].placement, trial.segments[0].ended_at = {"ranks": [{"rank": 0, "node": "a node"}]}, T0 + 5
+    host.store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0 + 5)
+    reading, go_on = asyncio.Event(), asyncio.Event()
+    nodes: list[str] = []
+
+    async def on_node(node: str, function: Any, *args: Any) -> list[LogChunk]:
+        nodes.append(node)
+        reading.set()
+        await go_on.wait()
+        return [LogChunk.of(0, 0, b"", T0)]
+
+    assert host.logs is not None
+    monkeypatch.setattr(host.logs, "_on_node", on_node)
+    driven: Any = SimpleNamespace(record=made, groups=SimpleNamespace(log_dir=str(tmp_path)))
+    await host._find_logs(driven)
+    await asyncio.wait_for(reading.wait(), 10)
+    await host._find_logs(driven)
+    go_on.set()
+    await host.logs.flush(timeout=10)
+    assert nodes == ["a node"]
+    assert not host.logs.is_closing(segment_id(made.public_id, 0, 1))
 
 
 SMALL: dict[str, Any] = {"num_samples": 3, "search": {"type": "random"}, "scheduler": {"type": "fifo"}}

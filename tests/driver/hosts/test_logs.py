@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tuner.domain.logs import LogChunk, LogLimit, Range
 from tuner.driver.hosts import logs as module
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.store import LogQuery, Store
+from tuner.store.sql.connect import StoreUnavailable
 from tuner.trials.groups.manager import LogFile
 
 LIMIT = LogLimit.of(1 << 20)
@@ -26,11 +28,14 @@ class Table:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.writes = self.compactions = self.failures = 0
+        self.away: set[str] = set()  # the methods that find no database
+        self.calls: Counter[str] = Counter()
 
     def add(
         self, experiment_id: int, chunks: Mapping[tuple[int, int], Sequence[LogChunk]], *, limit: LogLimit | None
     ) -> None:
         self.writes += 1
+        self._call("add")
         if self.failures:
             self.failures -= 1
             raise OSError("the disk is full")
@@ -41,7 +46,13 @@ class Table:
         self.store.logs.compact(experiment_id, segment, rank, limit)
 
     def ranges(self, experiment_id: int, segment: tuple[int, int], rank: int) -> list[Range]:
+        self._call("ranges")
         return self.store.logs.ranges(experiment_id, segment, rank)
+
+    def _call(self, method: str) -> None:
+        self.calls[method] += 1
+        if method in self.away:
+            raise StoreUnavailable("the database does not answer")
 
 
 class Search:
@@ -140,6 +151,37 @@ async def test_a_node_that_is_gone_takes_the_last_second_with_it(search: Search)
     search.end(0, 1, gone=asyncio.sleep(0))
     await search.keeper.flush()
     assert search.logs() == {0: ("here\n", True), 1: ("until a second ago\n", False)}
+
+
+@pytest.mark.parametrize("method", ["ranges", "add"])
+async def test_the_rest_is_stored_once_the_database_is_back(
+    search: Search, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.01, raising=False)
+    (search.folder / "rank0.log").write_bytes(b"sent\nwritten in an outage\n")
+    await search.take(b"sent\n")
+    before = search.table.calls[method]
+    search.table.away = {method}
+    search.end(0, gone=asyncio.sleep(0))
+    flushing = asyncio.create_task(search.keeper.flush())
+    while search.table.calls[method] < before + 3 and not flushing.done():
+        await asyncio.sleep(0)
+    search.table.away = set()
+    await flushing
+    assert search.logs() == {0: ("sent\nwritten in an outage\n", True)}
+
+
+async def test_a_segment_that_begins_again_while_its_log_is_completed_keeps_its_log(search: Search) -> None:
+    gone = asyncio.Event()
+    search.end(0, gone=gone.wait())
+    assert search.keeper.is_closing("seg")
+    search.keeper.begin("seg", search.owner)
+    [closing] = [task for task in asyncio.all_tasks() if "_close" in repr(task.get_coro())]
+    gone.set()
+    await closing
+    assert not search.keeper.is_closing("seg")
+    await search.take(b"still taken\n")
+    assert search.logs() == {0: ("still taken\n", False)}
 
 
 async def test_a_rank_that_never_began_a_log_has_none(search: Search) -> None:

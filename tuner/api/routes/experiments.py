@@ -24,6 +24,7 @@ from tuner.api.answers import (
     plain_text,
 )
 from tuner.api.context import Context, Here
+from tuner.api.permission import Permission
 from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
@@ -280,8 +281,10 @@ class EventStream(StreamingResponse):
     responses={200: {"content": {"text/event-stream": {}}, "description": "server-sent events"}, **NOT_FOUND, **BAD},
     summary="Follow everything that happens. Resumes after Last-Event-ID or the parameter after.",
 )
-def events(here: Here, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None) -> EventStream:
-    return _followed(here, Events(here.store, _find(here.store, experiment_id)), after, last_event_id)
+def events(
+    here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
+) -> EventStream:
+    return _followed(here, request, Events(here.store, _find(here.store, experiment_id)), after, last_event_id)
 
 
 @router.get(
@@ -291,18 +294,18 @@ def events(here: Here, experiment_id: ExperimentId, after: After = 0, last_event
     summary="Follow the rows that change and the points of new reports. Resumes after Last-Event-ID or the parameter after.",
 )
 def changes(
-    here: Here, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
+    here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None
 ) -> EventStream:
-    return _followed(here, ChangedRows(here.store, _find(here.store, experiment_id)), after, last_event_id)
+    return _followed(here, request, ChangedRows(here.store, _find(here.store, experiment_id)), after, last_event_id)
 
 
-def _followed(here: Context, form: Form, after: int, last_event_id: str | None) -> EventStream:
+def _followed(here: Context, request: Request, form: Form, after: int, last_event_id: str | None) -> EventStream:
     if last_event_id is not None:
         if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
         after = max(after, int(last_event_id))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventStream(follow(here.tail, form, after, here.ending), headers=headers)
+    return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)
 
 
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, plain_text
 from tuner.api.context import Here
+from tuner.api.permission import Permission
 from tuner.errors import Conflict
 from tuner.experiment import usecases
 from tuner.experiment.logs import LogReader, trial_logs
@@ -63,6 +64,7 @@ def logs(
 )
 def log_text(
     here: Here,
+    request: Request,
     trial_id: TrialId,
     rank: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="which rank")] = 0,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal; else the newest")] = None,
@@ -71,7 +73,9 @@ def log_text(
     record = here.store.trials.get(plain_text(trial_id))
     ordinal = segment if segment is not None else max((part.ordinal for part in record.segments), default=1)
     source = LogReader(here.store, here.settings.home, record.public_id, ordinal, rank)
-    return StreamingResponse(source.stream(follow, here.ending), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(
+        source.stream(follow, here.ending, Permission.of(request).holds), media_type="text/plain; charset=utf-8"
+    )
 
 
 @router.get(

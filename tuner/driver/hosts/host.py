@@ -389,6 +389,8 @@ class Host:
         files: dict[Owner, list[LogFile]] = {}
         names: dict[Owner, str] = {}
         for found in await asyncio.to_thread(self.store.logs.unfinished, driven.record.id):
+            if self.logs.is_closing(found.segment_id):
+                continue
             owner = Owner(driven.record.id, found.trial, found.segment)
             path = os.path.join(driven.groups.log_dir, found.segment_id, f"rank{found.rank}.log")
             files.setdefault(owner, []).append(LogFile(found.rank, found.node, path))

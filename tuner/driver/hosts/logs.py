@@ -2,7 +2,8 @@
 
 Nothing is decided from logs, so they are neither events nor in the core. Ranks send what they print about once a second; what
 comes within a moment is written in one transaction. When a segment ends, its ranks send the rest. What a rank could not send,
-because it was killed, is read from its log file on its node, as long as the node is there.
+because it was killed, is read from its log file on its node, as long as the node is there. If the database is away, the file
+keeps the log until the database answers again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from tuner.domain.logs import LogChunk, LogLimit, Range
+from tuner.errors import Retryable, StoreError
 from tuner.trials.groups import nodes
 from tuner.trials.groups.manager import LogFile
 
@@ -25,6 +27,8 @@ GATHER_S = 0.25
 """How long chunks wait for others to be written in the same transaction."""
 LAST_WORDS_S = 5.0
 """How long the ranks of an ended segment may take to send the rest of their logs."""
+RETRY_S = 1.0
+"""How long to wait before the database is asked again after it did not answer."""
 _READ_S = 60.0  # how long reading a log file on another node may take
 _COMPACT_AT = 64  # chunks of one log that have come since its chunks were merged
 _FEW = 3  # chunks that are not worth merging at the end
@@ -75,6 +79,9 @@ class LogKeeper:
         self._writer: asyncio.Task[None] | None = None
         self._flushing = 0  # how many callers wait for logs to be complete
         self._hurry = asyncio.Event()  # write now what waits
+        self._asking = (
+            asyncio.Lock()
+        )  # one segment at a time asks what is stored, so that an outage does not fill all threads
 
     def begin(self, segment_id: str, owner: Owner) -> None:
         """Take in the logs of this segment from now on."""
@@ -97,6 +104,11 @@ class LogKeeper:
         segment = self._segments.get(segment_id)
         if segment is not None and segment.closing is None:
             segment.closing = asyncio.create_task(self._close(segment_id, segment, files, gone))
+
+    def is_closing(self, segment_id: str) -> bool:
+        """Return whether the logs of this segment are being completed."""
+        segment = self._segments.get(segment_id)
+        return segment is not None and segment.closing is not None
 
     async def flush(self, experiment: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until the logs of ended segments, of one or of all experiments, are complete; at most `timeout` seconds."""
@@ -127,7 +139,8 @@ class LogKeeper:
         except Exception:
             log.warning("the logs of %s are not complete", segment_id, exc_info=True)
         finally:
-            del self._segments[segment_id]
+            if self._segments.get(segment_id) is segment:  # it may have begun again
+                del self._segments[segment_id]
 
     async def _last_words(self, segment: _Segment, ranks: set[int], gone: Awaitable[Any] | None) -> None:
         """Wait until all ranks have sent the end of their logs, or their processes are gone, or it takes too long."""
@@ -143,18 +156,44 @@ class LogKeeper:
                 return
 
     async def _read_rest(self, segment: _Segment, file: LogFile) -> None:
-        """Read what a rank has not sent from its log file."""
+        """Store what a rank has not sent from its log file. Try again for as long as the database is away."""
+        while file.rank not in segment.ended_ranks:
+            try:
+                have = await self._ranges(segment, file.rank)
+                chunks = await self._rest_of(file, have)
+                if chunks:
+                    await self._store(segment, chunks)
+                return
+            except Exception as error:
+                if not (isinstance(error, StoreError) and isinstance(error, Retryable)):
+                    log.warning("the rest of the log %s cannot be stored", file.path, exc_info=True)
+                    return
+                log.info("the rest of the log %s waits for the database: %s", file.path, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _ranges(self, segment: _Segment, rank: int) -> list[Range]:
+        """Return what is stored of a log, once the database answers."""
         owner = segment.owner
-        place = owner.trial, owner.segment
+        async with self._asking:
+            while True:
+                try:
+                    return await asyncio.to_thread(
+                        self._table.ranges, owner.experiment, (owner.trial, owner.segment), rank
+                    )
+                except StoreError as error:
+                    if not isinstance(error, Retryable):
+                        raise
+                await asyncio.sleep(RETRY_S)
+
+    async def _rest_of(self, file: LogFile, have: list[Range]) -> list[LogChunk]:
+        """Read the part of a log file that is not stored; nothing if the node is gone."""
         try:
-            have = await asyncio.to_thread(self._table.ranges, owner.experiment, place, file.rank)
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
-        except Exception as error:  # the node is gone, and what it had not sent with it
+        except Exception as error:  # the node is gone, and what the rank had not sent with it
             log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
-            return
-        if chunks:
-            await self._store(segment, chunks)
+            return []
+        return chunks
 
     async def _store(self, segment: _Segment, chunks: Sequence[LogChunk]) -> None:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -131,6 +131,18 @@ describe("the stream", () => {
     expect(batches).toEqual([[5001]]);
   });
 
+  it("asks for everything to be read again when changes are missing in between", () => {
+    newest().send({ since: 7, seq: 8 });
+    newest().send({ since: 8, seq: 8 });
+    newest().send({ since: 3, seq: 9 });
+    expect(resets).toBe(0);
+    newest().send({ since: 10, seq: 11 });
+    expect(resets).toBe(1);
+    newest().send({ since: 11, seq: 12 });
+    vi.advanceTimersByTime(250);
+    expect(batches).toEqual([[12]]);
+  });
+
   it("says nothing more once it is closed", () => {
     newest().send({ seq: 8 });
     stream.close();

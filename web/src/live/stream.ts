@@ -77,8 +77,10 @@ export class Stream {
 
   private readonly onMessage = (message: MessageEvent<string>): void => {
     const changes = JSON.parse(message.data) as Changes;
+    // Changes between what is known and where these begin never came: only reading again brings them.
+    const gap = changes.since > this.after;
     this.after = Math.max(this.after, changes.seq);
-    if (changes.reset) {
+    if (changes.reset || gap) {
       this.batch = [];
       this.handlers.onReset();
       return;

@@ -9,6 +9,8 @@ import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 
 const TAIL = 500;
+const POLL_MS = 2000;
+const LATE_MS = 60_000; // after the end of a trial, how long the rest of its logs may take to come
 
 /** The last lines that the ranks wrote; follows the end while it is in view. */
 export function Logs({ trial, address }: { trial: TrialWithSegments; address: Address }) {
@@ -31,7 +33,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
         signal,
       ),
     placeholderData: keepPreviousData,
-    refetchInterval: hasEnded(trial.state) ? false : 2000,
+    refetchInterval: ({ state }) => (mayGrow(trial, state.data?.items ?? []) ? POLL_MS : false),
   });
   const pre = useRef<HTMLPreElement>(null);
   const atEnd = useRef(true);
@@ -96,6 +98,15 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
       )}
     </>
   );
+}
+
+/** Return whether more of these logs may come. The last lines often come after the trial has ended. */
+function mayGrow(trial: TrialWithSegments, logs: readonly { complete: boolean }[]): boolean {
+  if (!hasEnded(trial.state)) return true;
+  if (logs.length > 0 && logs.every((log) => log.complete)) return false;
+  // The ranks of a trial may be gone only a while after the trial was ended.
+  const endings = [trial, ...trial.segments].map((one) => Date.parse(one.ended_at ?? "")).filter(Number.isFinite);
+  return Date.now() - Math.max(...endings) < LATE_MS;
 }
 
 function ranksOf(parts: readonly { rank: number }[], chosen: string): number[] {

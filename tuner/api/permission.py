@@ -1,0 +1,43 @@
+"""Whether the caller of a request that stays open may go on reading.
+
+A token is checked when a request begins. A stream may stay open for days, so it asks again while it is open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import HTTPConnection
+
+ASK_S = 1.0
+"""How often an open request asks. Most answers come from memory: the database is asked once for all requests of a token."""
+
+
+class Permission:
+    """Asks now and then whether the caller may still read. Belongs to one open request."""
+
+    def __init__(self, still_allowed: Callable[[], Awaitable[bool]]) -> None:
+        self._still_allowed = still_allowed
+        self._asked_at = time.monotonic()  # the request has just been let in
+        self._refused = False
+
+    @classmethod
+    def of(cls, request: HTTPConnection) -> Permission:
+        """Return the permission of whoever made this request."""
+        return cls(request.scope.get("state", {}).get("still_allowed", _always))
+
+    def due_s(self) -> float:
+        """Return in how many seconds to ask again."""
+        return max(self._asked_at + ASK_S - time.monotonic(), 0.0)
+
+    async def holds(self) -> bool:
+        """Return False once the token is revoked or expired."""
+        if not self._refused and not self.due_s():
+            self._asked_at = time.monotonic()
+            self._refused = not await self._still_allowed()
+        return not self._refused
+
+
+async def _always() -> bool:
+    return True
