@@ -511,7 +511,7 @@ export interface components {
             time: string;
             /**
              * Actor
-             * @description the token's name; local if the service asks for none; nobody if it had none
+             * @description the token's name; local if the service asks for none
              */
             actor: string;
             /**
@@ -1335,7 +1335,7 @@ export interface components {
         };
         /**
          * Limits
-         * @description What the whole experiment may use, and how long the driver waits.
+         * @description What the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
          */
         Limits: {
             /**
@@ -2455,7 +2455,7 @@ export interface components {
         };
         /**
          * Limits
-         * @description What the whole experiment may use, and how long the driver waits.
+         * @description What the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
          */
         LimitsSpec: {
             /**
