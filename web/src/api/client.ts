@@ -172,7 +172,8 @@ export const api = {
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
   signOut: async (): Promise<void> => {
     await http.DELETE("/api/v1/session");
-  } /** What an EventSource follows. */,
+  },
+  /** The address that an EventSource follows. */
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };
