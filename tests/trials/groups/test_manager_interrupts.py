@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import ray
 
 from tests.trials.training.test_session import make
@@ -16,6 +17,12 @@ from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.training.session import LeaveTrial
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
+
+
+@pytest.fixture(autouse=True)
+def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask no Ray on which node this is: it would be started for that."""
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
 
 
 class Actor:
