@@ -112,7 +112,7 @@ def test_a_port_that_a_tuner_has_is_fine(settings: Settings) -> None:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, torch: list[object], gpus: int) -> Finding:
-    """What is found if torch and the driver say this."""
+    """Return what is found if torch and the driver say this."""
     monkeypatch.setattr(doctor, "_apart", lambda *_: json.dumps(torch))
     monkeypatch.setattr(doctor, "_gpus", lambda: ["GPU"] * gpus)
     return only(doctor.check_torch())

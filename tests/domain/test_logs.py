@@ -1,4 +1,4 @@
-"""Which parts of a log are kept, and how it is cut into chunks."""
+"""Choose the parts of a log that are kept, and cut it into chunks."""
 
 from __future__ import annotations
 

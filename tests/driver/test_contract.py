@@ -1,4 +1,4 @@
-"""What every shell does, whatever its ports are made of: virtual time, asyncio with groups in this process, or Ray and a store.
+"""Test what every shell does, whatever its ports are made of: virtual time, asyncio in this process, or Ray and a store.
 
 The groups in this process stand in for Ray at the boundary of the process: they run the training function as a coroutine, so
 the loop and its journal port are the real ones. The form on Ray is the whole of `tuner.run`.

@@ -1,4 +1,4 @@
-"""What changed behind a bookmark, as rows; on both databases."""
+"""Test the rows that changed after a bookmark, on both databases."""
 
 from __future__ import annotations
 

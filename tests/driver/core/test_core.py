@@ -783,7 +783,7 @@ def test_a_trial_that_waits_for_its_scheduler_and_was_held_by_a_user_waits_again
 
 
 def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
-    """In the synchronous form the donor may itself wait for the others to come to the end of the interval."""
+    """Let the donor wait too: in the synchronous form it may wait for the others to reach the end of the interval."""
     bench = Bench(
         num_samples=4,
         scheduler={"type": "pbt", "perturbation_interval": 1},
