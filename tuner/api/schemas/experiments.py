@@ -1,0 +1,253 @@
+"""Experiments, their dry runs and their importances."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Json, Model, Number, PageOf, Timestamp, rfc3339, rfc3339_or_none
+from tuner.domain.events import Command
+from tuner.domain.experiment import Limits, Scaling
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.experiment.preview import Importance, Preview
+from tuner.experiment.usecases import how_to_go_on
+from tuner.experiment.verbs import actions
+from tuner.space import Space
+from tuner.store import (
+    ExperimentRecord,
+)
+
+
+class Counts(Model):
+    pending: Annotated[int, Field(description="trials that are pending")] = 0
+    running: Annotated[int, Field(description="trials that are running")] = 0
+    paused: Annotated[int, Field(description="trials that are paused")] = 0
+    completed: Annotated[int, Field(description="trials that are completed")] = 0
+    stopped: Annotated[int, Field(description="trials that are stopped")] = 0
+    failed: Annotated[int, Field(description="trials that are failed")] = 0
+    cancelled: Annotated[int, Field(description="trials that are cancelled")] = 0
+
+
+class Finished(Model):
+    """The trial that was trained to its end with the best last value."""
+
+    trial_id: str
+    trial_number: int
+    value: Annotated[Number, Field(description="its last value")]
+    iteration: int | None
+    params: Json
+    checkpoint_id: str | None
+
+
+class Best(Model):
+    """The best report within the constraints or, with scope "last", the trial with the best last report."""
+
+    trial_id: str
+    trial_number: int
+    value: Number
+    iteration: int | None
+    params: Annotated[Json, Field(description="of the segment that reported this value")]
+    checkpoint_id: str | None
+    finished: Annotated[Finished | None, Field(description="null if no trial was trained to its end")] = None
+
+
+class Objective(Model):
+    metric: str
+    mode: Literal["min", "max"]
+
+
+class Resolved(Model):
+    """What the requested scheduler and search mean in this experiment."""
+
+    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
+    search: Annotated[Json | None, Field(description="null if the scheduler proposes configurations itself")]
+    constraints: Annotated[Json, Field(description='what results must satisfy: {"size": {"max": 0.25}}')] = {}  # noqa: RUF012 - pydantic copies it
+    budget: Annotated[str | None, Field(description="what the search may spend and how to raise it, in words")] = None
+
+
+class Experiment(Model):
+    id: Annotated[str, Field(description="exp_...")]
+    name: str
+    state: ExperimentState
+    metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
+    mode: Literal["min", "max"]
+    objectives: Annotated[
+        list[Objective], Field(description="all objectives; the first is the one that schedulers look at")
+    ]
+    created_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
+    num_samples: int | None
+    max_t: int | None
+    time_attr: str
+    seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
+    space: Annotated[Json, Field(description="the search space, in its JSON form")]
+    search: Annotated[Json, Field(description="as asked for; see resolved")]
+    scheduler: Annotated[Json, Field(description="as asked for; see resolved")]
+    resolved: Annotated[Resolved | None, Field(description="null if an older version created it")]
+    method: Annotated[str, Field(description='in a few words: "tpe + asha", "freeze_thaw (auto)"')]
+    stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
+    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
+    limits: Annotated[Limits, Field(description="with defaults filled in")]
+    entrypoint: Annotated[str | None, Field(description="null if the function travels by value")]
+    source: Annotated[
+        str,
+        Field(description="python or api: where it was created; adopted: created in Python, now driven by a service"),
+    ]
+    abandoned: Annotated[
+        bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
+    ]
+    how_to_go_on: Annotated[str | None, Field(description="if it is abandoned, what to do, in words")]
+    metrics: Annotated[list[str], Field(description="names reported so far")]
+    counts: Annotated[Counts, Field(description="trials by state")]
+    trials: Annotated[int, Field(description="how many trials there are")]
+    best: Annotated[Best | None, Field(description="the best trial so far")]
+    no_best: Annotated[str | None, Field(description="why `best` is null although trials have reported")]
+    labels: Annotated[
+        dict[str, list[Any]],
+        Field(description="what the values of a parameter stand for, if they are indices of choices"),
+    ]
+    reason: str
+    error: Annotated[str | None, Field(description="why it failed, in words")]
+    last_event_seq: Annotated[int, Field(description="the place in the log up to which this is true")]
+    actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
+
+    @classmethod
+    def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
+        spec = record.spec
+        counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
+        now = time.time()
+        abandoned = record.abandoned(now)
+        return cls(
+            id=record.public_id,
+            name=spec.name,
+            state=record.state,
+            metric=spec.objective.metric,
+            mode=spec.objective.mode,
+            objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
+            created_at=rfc3339(record.created_at),
+            started_at=rfc3339_or_none(record.started_at),
+            ended_at=rfc3339_or_none(record.ended_at),
+            num_samples=spec.num_samples,
+            max_t=spec.max_t,
+            time_attr=spec.time_attr,
+            seed=spec.seed,
+            space=dict(spec.space),
+            search=dict(spec.search),
+            scheduler=dict(spec.scheduler),
+            resolved=Resolved(**spec.resolved) if spec.resolved else None,
+            method=spec.method,
+            stop=dict(spec.stop),
+            scaling=spec.scaling,
+            limits=spec.limits,
+            entrypoint=spec.entrypoint,
+            source=record.source,
+            abandoned=abandoned,
+            how_to_go_on=how_to_go_on(record) if abandoned else None,
+            metrics=metrics,
+            counts=counts,
+            trials=sum(counts.model_dump().values()),
+            best=_best(record),
+            no_best=record.no_best,
+            labels=labels(json.dumps(dict(spec.space))),
+            reason=record.reason,
+            error=record.error,
+            last_event_seq=record.last_event_seq,
+            actions=actions(record, now),
+        )
+
+
+class Configuration(Model):
+    params: Annotated[Json, Field(description='flat: "optimizer/lr" -> value')]
+    config: Annotated[Json, Field(description="what the function would get")]
+
+
+class DryRun(Model):
+    """What creating this experiment would lead to."""
+
+    name: str
+    metric: str
+    mode: Literal["min", "max"]
+    scheduler: Annotated[Json, Field(description='what "auto" stands for, with all options and what it inherits')]
+    search: Annotated[Json, Field(description='what "auto" stands for, with all options')]
+    notes: Annotated[list[str], Field(description="why these, and other defaults that were chosen, in words")]
+    num_samples: Annotated[int | None, Field(description="trials to be started; null: until the time budget is spent")]
+    max_t: int | None
+    time_attr: str
+    scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
+    limits: Annotated[Limits, Field(description="with defaults filled in")]
+    configurations: Annotated[
+        list[Configuration], Field(description="of the first trials, as long as no result is known")
+    ]
+
+    @classmethod
+    def of(cls, found: Preview) -> DryRun:
+        spec = found.spec
+        return cls(
+            name=spec.name,
+            metric=spec.objective.metric,
+            mode=spec.objective.mode,
+            scheduler=dict(found.scheduler),
+            search=dict(found.search),
+            notes=list(found.notes),
+            num_samples=found.num_samples,
+            max_t=found.max_t,
+            time_attr=spec.time_attr,
+            scaling=spec.scaling,
+            limits=spec.limits,
+            configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
+        )
+
+
+class Share(Model):
+    parameter: Annotated[str, Field(description="its name, flat")]
+    share: Annotated[float, Field(description="from 0 to 1")]
+
+
+class Importances(Model):
+    metric: str
+    items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
+    trials: Annotated[int, Field(description="ended trials with a result")]
+    needed: Annotated[int, Field(description="how many of them there must be")]
+    left_out: Annotated[int, Field(description="ended trials that were not used; at most 5,000 are, evenly spaced")]
+
+    @classmethod
+    def of(cls, found: Importance) -> Importances:
+        items = [Share(parameter=name, share=share) for name, share in found.shares.items()]
+        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed, left_out=found.left_out)
+
+
+class ExperimentPage(PageOf[Experiment]):
+    pass
+
+
+@functools.lru_cache(maxsize=256)
+def labels(space: str) -> dict[str, list[Any]]:
+    """Return the labels of choices whose values are indices, by path. `space` is JSON text."""
+    return Space.from_json(json.loads(space), opaque=True).labels()
+
+
+def _best(record: ExperimentRecord) -> Best | None:
+    best: Mapping[str, Any] | None = record.best
+    if not best:
+        return None
+    finished = best.get("finished")
+    return Best(**_placed(record, best), finished=None if finished is None else Finished(**_placed(record, finished)))
+
+
+def _placed(record: ExperimentRecord, found: Mapping[str, Any]) -> dict[str, Any]:
+    number = int(found["trial_number"])
+    return {
+        "trial_id": trial_id(record.public_id, number),
+        "trial_number": number,
+        "value": found.get("value"),
+        "iteration": found.get("iteration"),
+        "params": dict(found.get("params") or {}),
+        "checkpoint_id": found.get("checkpoint_id"),
+    }

@@ -1,0 +1,121 @@
+"""The parts that all answers share: times, described models, pages, problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from tuner.store.records import About
+
+T = TypeVar("T")
+
+
+Json = dict[str, Any]
+
+
+Number = float | None
+
+
+def rfc3339(time: float) -> str:
+    """Return seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. A time that no calendar has becomes 1970-01-01."""
+    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
+        time = 0.0
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def rfc3339_or_none(time: float | None) -> str | None:
+    return None if time is None else rfc3339(time)
+
+
+def _as_text(time: Any) -> Any:
+    return rfc3339(time) if isinstance(time, float | int) else time
+
+
+Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"format": "date-time"})]
+"""A time. Made from seconds since 1970."""
+
+
+WORDS = {
+    "action": "a verb",
+    "best_value": "the best value of the first objective, within the constraints",
+    "cause": "why it was started",
+    "checkpoint_id": "its checkpoint; null if none is kept",
+    "created_at": "when it was created",
+    "ended_at": "when it reached its final state",
+    "experiment_id": "exp_...",
+    "items": "what was asked for, in the order of the route",
+    "iteration": "training_iteration, the count of the trial's reports",
+    "max_t": "value of time_attr at which a trial is complete",
+    "metric": "the name of the metric",
+    "mode": "whether the metric is minimised or maximised",
+    "name": "the name of the experiment",
+    "num_samples": "trials to start; null: until the time budget is spent",
+    "number": "counts the trials of the experiment from 0",
+    "ordinal": "counts the segments of the trial from 1",
+    "params": 'the configuration, flat: "optimizer/lr" -> value',
+    "rank": "the rank, from 0",
+    "reason": "the reason, in words",
+    "segment": "the ordinal of the segment",
+    "segments": "one item for each segment, in the order in which they ran",
+    "source_checkpoint_id": "the checkpoint that it started from, if any",
+    "source_trial_number": "the trial that saved that checkpoint",
+    "start_iteration": "training_iteration of the checkpoint that it started from; 0 without one",
+    "started_at": "when it started; null before",
+    "state": "where it is in its life",
+    "time_attr": "what max_t counts",
+    "trial_id": "trl_...",
+    "trial_number": "counts the trials of the experiment from 0",
+    "value": "the value of the first objective",
+    "x": "the horizontal axis",
+    "y": "the values of the metric",
+}
+"""What a field means that means the same wherever it occurs. Other fields say it themselves."""
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    for name, field in schema.get("properties", {}).items():
+        if name in WORDS:
+            field.setdefault("description", WORDS[name])
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(
+        ser_json_inf_nan="null", json_schema_serialization_defaults_required=True, json_schema_extra=_describe
+    )
+
+
+def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
+    """Return a model with the fields of a record that have an `About`, under the names and in the forms of the API."""
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        about = next((mark for mark in get_args(hint) if isinstance(mark, About)), None)
+        if about is not None and name not in leave_out:
+            plain = get_args(hint)[0]
+            if name.endswith("_at"):
+                plain = Timestamp | None if type(None) in get_args(plain) else Timestamp
+            fields[about.name or name] = (plain, Field(validation_alias=name, description=about.text))
+    return create_model(record.__name__, __base__=Model, **fields)
+
+
+class PageOf(Model, Generic[T]):
+    items: list[T]
+    next_page_token: Annotated[str | None, Field(description="of the next page; null on the last one")] = None
+
+
+class ErrorItem(Model):
+    pointer: Annotated[str, Field(description="JSON pointer to the field; empty for the whole document")]
+    message: Annotated[str, Field(description="what is wrong, what was expected, and what is near")]
+
+
+class Problem(Model):
+    """An error, as RFC 9457 defines it."""
+
+    type: Annotated[str, Field(description="always about:blank")] = "about:blank"
+    title: Annotated[str, Field(description="the phrase of the status")]
+    status: Annotated[int, Field(description="the status of the answer")]
+    detail: Annotated[str, Field(description="what is wrong, in a sentence")]
+    errors: Annotated[list[ErrorItem], Field(description="each mistake with the field that it is about")] = []

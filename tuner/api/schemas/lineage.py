@@ -1,0 +1,78 @@
+"""Where the segments of a trial come from, and the schedule that led to its result."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Json, Model
+from tuner.domain.keys import trial_id
+from tuner.domain.trial import Cause
+from tuner.experiment.lineage import Link, schedule
+from tuner.store import (
+    TrialRecord,
+)
+
+
+class Change(Model):
+    before: Annotated[Any, Field(description="the value in the previous segment")]
+    after: Annotated[Any, Field(description="the value in this segment")]
+
+
+class LineageSegment(Model):
+    """One segment that led to a trial's weights. It may be a segment of another trial."""
+
+    id: Annotated[str, Field(description="seg_...")]
+    trial_id: str
+    trial_number: int
+    ordinal: int
+    cause: Cause
+    start_iteration: int
+    end_iteration: Annotated[int, Field(description="where the next one continued from it, or where it is now")]
+    source_checkpoint_id: str | None
+    source_trial_number: int | None
+    params: Json
+    changes: Annotated[dict[str, Change], Field(description="parameters that changed from the previous segment")]
+
+
+class ScheduleEntry(Model):
+    iteration: Annotated[int, Field(description="after which it applies")]
+    trial_number: int
+    params: Json
+
+
+class Lineage(Model):
+    trial_id: str
+    trial_number: int
+    items: list[LineageSegment]
+    schedule: Annotated[list[ScheduleEntry], Field(description="train with these to repeat what was found")]
+
+    @classmethod
+    def of(cls, record: TrialRecord, links: list[Link]) -> Lineage:
+        return cls(
+            trial_id=record.public_id,
+            trial_number=record.number,
+            items=[_link(record.experiment, link) for link in links],
+            schedule=[
+                ScheduleEntry(iteration=entry["iteration"], trial_number=entry["trial"], params=entry["params"])
+                for entry in (schedule(links) if links else [])
+            ],
+        )
+
+
+def _link(experiment: str, link: Link) -> LineageSegment:
+    segment = link.segment
+    return LineageSegment(
+        id=segment.public_id,
+        trial_id=trial_id(experiment, link.trial),
+        trial_number=link.trial,
+        ordinal=segment.ordinal,
+        cause=segment.cause,
+        start_iteration=segment.start_iteration,
+        end_iteration=link.end_iteration,
+        source_checkpoint_id=segment.source_checkpoint,
+        source_trial_number=segment.source_trial,
+        params=dict(segment.params),
+        changes={name: Change(before=old, after=new) for name, (old, new) in link.changes.items()},
+    )

@@ -1,0 +1,87 @@
+"""Trials, with their segments, checkpoints and failures."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Model, Number, PageOf, shown
+from tuner.store import (
+    SegmentRecord,
+    TrialRecord,
+    TrialSegment,
+)
+
+
+class Failure(Model):
+    kind: Annotated[
+        Literal["user", "system", "placement", "spec"],
+        Field(
+            description="user: its code; system: a node, a process or a device; placement: no room; spec: it cannot work"
+        ),
+    ]
+    cause: Annotated[str, Field(description="exception, signal, exit, oom, hang, node_lost, ...")]
+    message: Annotated[str, Field(description="one line: what went wrong")]
+    rank: Annotated[int | None, Field(description="the rank that failed first")]
+    node: Annotated[str | None, Field(description="the node of that rank")]
+    pid: Annotated[int | None, Field(description="the process of that rank")]
+    traceback: Annotated[str, Field(description="its Python traceback")]
+    log_tail: Annotated[str, Field(description="the last lines that it printed")]
+    stacks: Annotated[dict[str, str], Field(description="rank -> stack, if the ranks were hung")]
+
+
+class Checkpoint(Model):
+    id: Annotated[str, Field(description="ckpt_...")]
+    uri: Annotated[str, Field(description="where it is stored")]
+    step: Annotated[int, Field(description="training_iteration of the report that saved it")]
+    bytes: Annotated[int, Field(description="its size")]
+    node: Annotated[
+        str | None,
+        Field(
+            description="Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI"
+        ),
+    ] = None
+
+
+class Segment(shown(SegmentRecord, leave_out=("source_ordinal",))):  # type: ignore[misc]
+    """One uninterrupted execution of a trial, with one configuration and one starting checkpoint."""
+
+
+class SegmentItem(shown(SegmentRecord, leave_out=("public_id", "source_checkpoint", "placement"))):  # type: ignore[misc]
+    """A segment in the list of all segments of an experiment."""
+
+    trial_number: Annotated[int, Field(description="the number of its trial")]
+
+    @classmethod
+    def of(cls, item: TrialSegment) -> Self:
+        values = {field.name: getattr(item.segment, field.name) for field in dataclasses.fields(item.segment)}
+        return cls(**values, trial_number=item.trial)
+
+
+class SegmentPage(PageOf[SegmentItem]):
+    pass
+
+
+class Trial(shown(TrialRecord)):  # type: ignore[misc]
+    """A trial. `TrialRecord` declares its fields; those here have a form of their own in the API."""
+
+    last: Annotated[dict[str, Number], Field(description="the newest value of each metric")]
+    error: Annotated[
+        Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")
+    ]
+    checkpoint: Annotated[Checkpoint | None, Field(description="the newest usable checkpoint")]
+
+    @classmethod
+    def of(cls, record: TrialRecord) -> Self:
+        found: Self = cls.model_validate(record, from_attributes=True)
+        return found
+
+
+class TrialPage(PageOf[Trial]):
+    total: Annotated[int, Field(description="how many trials match, on all pages together")]
+
+
+class TrialDetail(Trial):
+    segments: Annotated[list[Segment], Field(description="in the order in which they ran")]
