@@ -63,6 +63,10 @@ class ExperimentRecord:
     created_at: float
     started_at: float | None
     ended_at: float | None
+    first_spec: Spec  # as it was created; `spec` has what users have changed since
+    changes: Mapping[str, Any]  # between the two, see `Spec.amended`
+    revision: int  # counts the changes
+    archived_at: float | None  # when it was hidden from lists
 
     @property
     def name(self) -> str:
@@ -84,6 +88,10 @@ class ExperimentRecord:
             error=None,
             started_at=None,
             ended_at=None,
+            archived_at=None,
+            spec=self.first_spec,
+            changes={},
+            revision=0,
         )
 
     def abandoned(self, now: float) -> bool:
@@ -211,6 +219,7 @@ class CommandRecord:
     trial: int | None
     reason: str
     created_at: float
+    payload: Mapping[str, Any] = field(default_factory=dict)  # what the command needs besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

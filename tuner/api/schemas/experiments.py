@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Json, Model, Number, PageOf, Timestamp, rfc3339, rfc3339_or_none
-from tuner.domain.events import Command
+from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp, rfc3339, rfc3339_or_none
 from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.preview import Importance, Preview
 from tuner.experiment.usecases import how_to_go_on
-from tuner.experiment.verbs import actions
+from tuner.experiment.verbs import Action, actions
 from tuner.space import Space
 from tuner.store import (
     ExperimentRecord,
@@ -75,6 +74,10 @@ class Experiment(Model):
     id: Annotated[str, Field(description="exp_...")]
     name: str
     state: ExperimentState
+    notes: Annotated[str, Field(description="notes of users, in Markdown")]
+    tags: Annotated[dict[str, str], Field(description="keys and values that users gave it")]
+    revision: Annotated[int, Field(description="counts the changes by PATCH; its ETag begins with it")]
+    archived_at: Annotated[Timestamp | None, Field(description="when it was archived; null: it is not")]
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
     objectives: Annotated[
@@ -116,7 +119,7 @@ class Experiment(Model):
     reason: str
     error: Annotated[str | None, Field(description="why it failed, in words")]
     last_event_seq: Annotated[int, Field(description="the place in the log up to which this is true")]
-    actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
+    actions: Annotated[list[Action], Field(description="what its state allows now: verbs, edit (PATCH), delete, ...")]
 
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
@@ -128,6 +131,10 @@ class Experiment(Model):
             id=record.public_id,
             name=spec.name,
             state=record.state,
+            notes=spec.notes,
+            tags=dict(spec.tags),
+            revision=record.revision,
+            archived_at=rfc3339_or_none(record.archived_at),
             metric=spec.objective.metric,
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
@@ -161,6 +168,20 @@ class Experiment(Model):
             last_event_seq=record.last_event_seq,
             actions=actions(record, now),
         )
+
+
+class Continuation(Body):
+    """What continuing an experiment takes."""
+
+    num_samples: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="trials to add; of a grid, how many more times to run it; null: none, the limits allow more",
+            examples=[20],
+        ),
+    ] = None
 
 
 class Configuration(Model):

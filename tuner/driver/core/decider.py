@@ -90,7 +90,12 @@ class Decider:
                     yield from [d.Note(reason=note) for note in self.notes]
                 yield from after_takeover(self.experiment)
             case e.Commanded():
+                if event.command == "continue":
+                    self._exhausted = False
                 yield from after_command(self.experiment, event)
+            case e.Amended():
+                self._exhausted = False
+                yield d.Note(reason=event.reason or f"a user changed {names(event.changes)}")
             case e.BudgetSpent():
                 yield from stop_all(self.experiment, self.experiment.finishing or "")
             case e.Suggested():

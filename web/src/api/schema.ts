@@ -90,6 +90,42 @@ export interface paths {
         get: operations["experiments_get"];
         put?: never;
         post?: never;
+        /** Delete an experiment with its trials, checkpoints and logs. */
+        delete: operations["experiments_delete"];
+        options?: never;
+        head?: never;
+        /** Change the name, notes, tags, num_samples or limits of an experiment, also while it runs. */
+        patch: operations["experiments_change"];
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Hide an experiment that has ended from lists. Everything about it is kept. */
+        post: operations["experiments_archive"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/unarchive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Show an archived experiment in lists again. */
+        post: operations["experiments_unarchive"];
         delete?: never;
         options?: never;
         head?: never;
@@ -402,6 +438,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/kill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the experiment at once, without waiting for reports or last checkpoints. */
+        post: operations["experiments_kill"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/continue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Run an experiment that has ended again, if its limits allow more trials. */
+        post: operations["experiments_continue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/stop": {
         parameters: {
             query?: never;
@@ -648,53 +718,52 @@ export interface components {
         };
         /**
          * Changes
-         * @description What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
-         *
-         *     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
+         * @description What may be changed of an experiment, at any time. Fields that are left out stay as they are.
          */
         Changes: {
             /**
-             * Since
-             * @description the event_seq behind which this is what changed
+             * Name
+             * @description the new name
+             * @default null
+             * @example digits, wider
              */
-            since: number;
+            name: string | null;
             /**
-             * Seq
-             * @description the event_seq up to which the log is covered; also the id of the message
+             * Notes
+             * @description notes in Markdown
+             * @default null
              */
-            seq: number;
+            notes: string | null;
             /**
-             * Reset
-             * @description too much has changed: read everything again; the lists are empty
+             * Tags
+             * @description tags to set; null removes one
+             * @default null
+             * @example {
+             *       "old": null,
+             *       "team": "vision"
+             *     }
              */
-            reset: boolean;
-            /** @description null while only its last_event_seq changes */
-            experiment: components["schemas"]["Experiment"] | null;
+            tags: {
+                [key: string]: string | null;
+            } | null;
             /**
-             * Trials
-             * @description new and changed trials
+             * Num Samples
+             * @description trials to start, those of the past included; null: as many as the time budget allows
+             * @default null
              */
-            trials: components["schemas"]["Trial"][];
+            num_samples: number | null;
             /**
-             * Segments
-             * @description new and changed segments
+             * Limits
+             * @description limits to replace; the others stay. Ranks that run already keep theirs until they are started again
+             * @default null
+             * @example {
+             *       "max_concurrent_trials": 4,
+             *       "time_budget_s": 7200
+             *     }
              */
-            segments: components["schemas"]["SegmentItem"][];
-            /**
-             * Decisions
-             * @description new ones, and earlier ones with a new state
-             */
-            decisions: components["schemas"]["Decision"][];
-            /**
-             * Points
-             * @description new reports, in the order of the log
-             */
-            points: components["schemas"]["Point"][];
-            /**
-             * Best
-             * @description new best values, in the order of the log
-             */
-            best: components["schemas"]["Improvement"][];
+            limits: {
+                [key: string]: unknown;
+            } | null;
         };
         /** Checkpoint */
         Checkpoint: {
@@ -1000,6 +1069,28 @@ export interface components {
             /** @description where it is in its life */
             state: components["schemas"]["ExperimentState"];
             /**
+             * Notes
+             * @description notes of users, in Markdown
+             */
+            notes: string;
+            /**
+             * Tags
+             * @description keys and values that users gave it
+             */
+            tags: {
+                [key: string]: string;
+            };
+            /**
+             * Revision
+             * @description counts the changes by PATCH; its ETag begins with it
+             */
+            revision: number;
+            /**
+             * Archived At
+             * @description when it was archived; null: it is not
+             */
+            archived_at: string | null;
+            /**
              * Metric
              * @description the first objective, the one that schedulers look at
              */
@@ -1153,9 +1244,9 @@ export interface components {
             last_event_seq: number;
             /**
              * Actions
-             * @description the verbs that its state allows now
+             * @description what its state allows now: verbs, edit (PATCH), delete, ...
              */
-            actions: ("pause" | "resume" | "cancel" | "stop")[];
+            actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "archive" | "unarchive" | "delete")[];
         };
         /** ExperimentPage */
         ExperimentPage: {
@@ -2669,6 +2760,22 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
+             * Notes
+             * @description notes in Markdown
+             * @default
+             */
+            notes: string;
+            /**
+             * Tags
+             * @description keys and values to find the experiment by
+             * @example {
+             *       "team": "vision"
+             *     }
+             */
+            tags?: {
+                [key: string]: string;
+            };
+            /**
              * Num Samples
              * @description trials to start; null: as many as the time budget allows
              * @default null
@@ -3038,6 +3145,19 @@ export interface components {
              */
             expires_days: number | null;
         };
+        /**
+         * Continuation
+         * @description What continuing an experiment takes.
+         */
+        Continuation: {
+            /**
+             * Num Samples
+             * @description trials to add; of a grid, how many more times to run it; null: none, the limits allow more
+             * @default null
+             * @example 20
+             */
+            num_samples: number | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -3135,6 +3255,10 @@ export interface operations {
                 state?: components["schemas"]["ExperimentState"] | null;
                 /** @description any part of the name */
                 name?: string | null;
+                /** @description key or key=value; if repeated, all must be there */
+                tag?: string[] | null;
+                /** @description no: leave archived ones out; yes: only those; all: both */
+                archived?: "no" | "yes" | "all";
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the page before */
@@ -3419,6 +3543,397 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_delete: {
+        parameters: {
+            query?: {
+                /** @description kill it first if it has not ended */
+                force?: boolean;
+            };
+            header?: {
+                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                "if-match"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description If-Match names another state of the experiment */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_change: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                "if-match"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Changes"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description If-Match names another state of the experiment */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_archive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_unarchive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4802,6 +5317,200 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_kill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_continue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Continuation"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
