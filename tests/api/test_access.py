@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,8 @@ async def test_another_service_notices_a_revoked_token_soon(
 async def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
     stranger: httpx.AsyncClient, sqlite_store: Store
 ) -> None:
-    assert (await stranger.get(ME)).json() == {"required": True, "name": None, "role": None, "expires_at": None}
+    unknown = {"required": True, "name": None, "role": None, "expires_at": None, "project": None}
+    assert (await stranger.get(ME)).json() == unknown
     secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
     response = await stranger.post(ME, json={"token": secret})
     assert (response.status_code, response.json()["name"], response.json()["role"]) == (200, "me", "editor")
@@ -243,8 +245,8 @@ async def test_a_route_that_the_check_has_not_seen_is_refused(sqlite_store: Stor
 async def test_cookies_of_other_services_do_no_harm(
     stranger: httpx.AsyncClient, sqlite_store: Store, other: str
 ) -> None:
-    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER)
-    response = await stranger.get(EXPERIMENTS, headers={"Cookie": f"{other}; {auth.COOKIE}={secret}"})
+    secret = sqlite_store.access.open_session(name="me", role=Role.VIEWER, expires_at=time.time() + 60)
+    response = await stranger.get(EXPERIMENTS, headers={"Cookie": f"{other}; {auth.COOKIE}_8000={secret}"})
     assert response.status_code == 200
 
 
@@ -253,8 +255,8 @@ async def test_credentials_for_a_proxy_do_no_harm(
 ) -> None:
     basic = {"Authorization": "Basic dXNlcjpwYXNz"}
     assert (await client.get(EXPERIMENTS, headers=basic)).status_code == 200
-    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER)
-    cookie = {"Cookie": f"{auth.COOKIE}={secret}"}
+    secret = sqlite_store.access.open_session(name="me", role=Role.VIEWER, expires_at=time.time() + 60)
+    cookie = {"Cookie": f"{auth.COOKIE}_8000={secret}"}
     assert (await stranger.get(EXPERIMENTS, headers={**basic, **cookie})).status_code == 200
 
 
@@ -285,7 +287,7 @@ async def test_secrets_are_not_in_the_trail(stranger: httpx.AsyncClient, sqlite_
 
 async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> None:
     session = (await client.get(ME)).json()
-    assert session == {"required": False, "name": "local", "role": "admin", "expires_at": None}
+    assert session == {"required": False, "name": "local", "role": "admin", "expires_at": None, "project": None}
     assert (await client.get("/api/v1/tokens")).status_code == 200
 
 

@@ -50,6 +50,7 @@ class ExperimentRecord:
     spec: Spec
     state: ExperimentState
     source: str
+    project: str
     code_hash: str | None
     driver_epoch: int
     driver_owner: str | None

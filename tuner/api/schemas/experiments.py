@@ -74,6 +74,7 @@ class Resolved(Model):
 class Experiment(Model):
     id: Annotated[str, Field(description="exp_...")]
     name: str
+    project: Annotated[str, Field(description="the project it belongs to")]
     state: ExperimentState
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
@@ -127,6 +128,7 @@ class Experiment(Model):
         return cls(
             id=record.public_id,
             name=spec.name,
+            project=record.project,
             state=record.state,
             metric=spec.objective.metric,
             mode=spec.objective.mode,
