@@ -54,7 +54,7 @@ generate: setup  ## the files that follow from others: docs/api_reference.md, we
 	$(BIN)/python web/build.py types
 
 docs: $(VENV)/.installed  ## the docs as a site with search, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: setup  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m benchmarks
