@@ -28,7 +28,7 @@ ME = "/api/v1/session"
 
 @pytest.fixture
 def guarded(sqlite_store: Store, tmp_path: Path) -> FastAPI:
-    """A service that asks for tokens."""
+    """Return a service that asks for tokens."""
     return create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
 
 
@@ -308,7 +308,7 @@ async def test_the_event_stream_needs_a_token_too(stranger: httpx.AsyncClient, s
 
 @pytest.fixture
 def guarded_server(guarded: FastAPI) -> Iterator[str]:
-    """The URL of a service that asks for tokens, served over a socket."""
+    """Serve a service that asks for tokens over a socket and yield its URL."""
     yield from serving(guarded)
 
 

@@ -40,7 +40,7 @@ def nested(config: dict[str, Any], checkpoint: Any) -> Any:
 
 
 def population(store: Store, **options: Any) -> tuple[ExperimentRecord, Simulation, PopulationBasedTraining]:
-    """A simulated PBT search whose log is in the database, as a driver would have committed it."""
+    """Simulate a PBT search and write its log to the database, as a driver would have committed it."""
     scheduler = PopulationBasedTraining(perturbation_interval=4, quantile_fraction=0.25, **options)
     run = simulate(nested, SPACE, metric="q", mode="max", num_samples=6, scheduler=scheduler, max_t=60, seed=3)
     space = Space.from_python(SPACE).to_json()

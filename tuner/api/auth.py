@@ -129,8 +129,10 @@ class Authenticator:
 
 
 class Authenticate:
-    """ASGI middleware: puts the `Identity` of a call of the API into ``scope["state"]["identity"]``, refuses calls that it may
-    not make, and writes each call that changes something into the audit trail.
+    """Authenticate calls of the API, as ASGI middleware.
+
+    It puts the caller's `Identity` into ``scope["state"]["identity"]``, refuses calls that the caller may not make, and writes
+    each call that changes something into the audit trail.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""``python -m tuner.store.sql.revise "what it is about"``: write the migration from the last revision's tables to these."""
+"""Write the migration from the last revision's tables to these: ``python -m tuner.store.sql.revise "what it is about"``."""
 
 from __future__ import annotations
 
