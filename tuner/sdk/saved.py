@@ -62,7 +62,7 @@ def load(experiment: str) -> Result:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):
             raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
-        return Result(store, found)
+        return Result.load(store, found)
 
 
 def experiments(name: str | None = None, state: str | None = None) -> list[ExperimentSummary]:
