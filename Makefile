@@ -49,7 +49,8 @@ format: $(VENV)/.installed  ## let ruff, ESLint and Prettier format and fix
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format
 
-generate: setup  ## the files that follow from others: docs/api_reference.md, web/src/api/schema.ts
+generate: setup  ## the files that follow from others: docs/api_reference.md, tuner/client/synchronous.py, web/src/api/schema.ts
+	$(BIN)/python -m tuner.client.generate
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
 
