@@ -18,6 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
+from tuner.api.schemas import ReplayRequest
 from tuner.experiment.spec import SpecModel
 from tuner.space.primitives import OPTIONS
 
@@ -81,7 +82,8 @@ def _add_spec(document: dict[str, Any]) -> None:
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}}}
     for path in ("/api/v1/experiments", "/api/v1/experiments/dry-run"):
         document["paths"][path]["post"]["requestBody"] = body
-    for path, model in (("/api/v1/session", SignIn), ("/api/v1/tokens", NewToken)):
+    replay = "/api/v1/experiments/{experiment_id}/replay"
+    for path, model in (("/api/v1/session", SignIn), ("/api/v1/tokens", NewToken), (replay, ReplayRequest)):
         name = model.__name__
         document["components"]["schemas"][name] = model.model_json_schema()
         content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}

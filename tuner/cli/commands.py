@@ -120,6 +120,24 @@ def logs(
 
 
 @app.command()
+def replay(
+    experiment: Annotated[str, typer.Argument(help="an experiment's id or name")],
+    scheduler: Annotated[
+        str | None, typer.Argument(help="asha, median, freeze_thaw, ...; by default the experiment's own")
+    ] = None,
+    options: Annotated[list[str] | None, typer.Argument(help="its options, as reduction_factor=3")] = None,
+    search: Annotated[str | None, typer.Option(help="random, tpe, ...; by default the recorded order")] = None,
+    concurrent: Annotated[int | None, typer.Option(min=1, help="trials at once; by default as many as ran")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as one JSON object")] = False,
+) -> None:
+    """Say what another scheduler would have done with the recorded trials: where it would have stopped them, at what cost."""
+    from tuner.cli.replay import replayed
+
+    for line in replayed(_settings(), experiment, scheduler, options or [], search, concurrent, as_json):
+        print(printable(line))
+
+
+@app.command()
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[

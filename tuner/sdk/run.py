@@ -316,7 +316,7 @@ def _drive(
                     kept.shutdown()
                     raise
                 progress.say("the driver was killed; a new one continues from the last commit")
-    result = Result(store, experiment_id)
+    result = Result.load(store, experiment_id)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
     return result

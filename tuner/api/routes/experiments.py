@@ -29,11 +29,14 @@ from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
 from tuner.errors import SpecError
+from tuner.experiment import replay as replays
 from tuner.experiment import usecases
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
+MOST_REPLAYED = 200_000
+"""A replay of an experiment with more reports is refused. One of so many takes about ten seconds."""
 
 
 @router.post(
@@ -221,6 +224,29 @@ def best_so_far(
 def importance(here: Here, experiment_id: ExperimentId) -> Response:
     record = _find(here.store, experiment_id)
     return answer(schemas.Importances.of(here.importances.of(record)))
+
+
+@router.post(
+    "/experiments/{experiment_id}/replay",
+    response_model=schemas.Replay,
+    responses={**NOT_FOUND, **BAD},
+    summary="Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed.",
+)
+async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+    asked = schemas.ReplayRequest.read(data)
+
+    def replay() -> Response:
+        found = replays.replay(
+            here.store,
+            _find(here.store, experiment_id),
+            scheduler=asked.scheduler,
+            search_alg=asked.search,
+            max_concurrent_trials=asked.max_concurrent_trials,
+            most_reports=MOST_REPLAYED,
+        )
+        return answer(schemas.Replay.of(found))
+
+    return await here.off_the_pool(replay)
 
 
 @router.get(

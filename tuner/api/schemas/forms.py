@@ -85,7 +85,11 @@ def _describe(schema: dict[str, Any]) -> None:
 
 class Model(BaseModel):
     model_config = ConfigDict(
-        ser_json_inf_nan="null", json_schema_serialization_defaults_required=True, json_schema_extra=_describe
+        ser_json_inf_nan="null",
+        json_schema_serialization_defaults_required=True,
+        json_schema_extra=_describe,
+        validate_by_name=True,  # the client reads answers into these models, under the names of the API
+        validate_by_alias=True,
     )
 
 

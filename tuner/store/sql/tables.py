@@ -49,7 +49,7 @@ metadata = MetaData(
 
 def dumps(value: Any) -> str:
     """Return a value as the JSON that is stored. Tuples become lists; mappings and dataclasses become objects."""
-    return json.dumps(value, separators=(",", ":"), default=_plain)
+    return _encoder.encode(value)
 
 
 def _plain(value: Any) -> Any:
@@ -62,6 +62,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):  # a number of numpy or torch
         return value.item()
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make one at each call
 
 
 class JsonText(TypeDecorator[Any]):
