@@ -1,14 +1,14 @@
-"""What users change of an experiment, and commands with more than a name
+"""What users change of an experiment, and commands with more than a name.
 
 Revision ID: 0011
-Revises: 0009
+Revises: 0013
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0011"
-down_revision = "0009"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 

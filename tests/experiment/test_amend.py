@@ -18,9 +18,12 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store import removal as tables_of
 from tuner.store.sql.tables import metadata
 
+APART = {"code", "token", "session", "audit"}
+"""Tables that do not belong to experiments. Code goes with its last experiment."""
+
 
 def ended(store: Store, **options: Any) -> ExperimentRecord:
-    """An experiment with two trials, a report and a log, that has ended."""
+    """Make an experiment with two trials, a report and a log, that has ended."""
     made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2, **options))
     for trial in trials:
         trial.state = TrialState.COMPLETED
@@ -170,15 +173,14 @@ def counted(store: Store) -> dict[str, float]:
         return {
             name: float(connection.exec_driver_sql(f"SELECT COUNT(*) FROM {name}").scalar() or 0)
             for name in metadata.tables
-            if name not in ("code", "token", "audit")
+            if name not in APART
         }
 
 
 def test_every_table_with_rows_of_an_experiment_is_known_to_the_deletion() -> None:
     """A new table that belongs to experiments has to be deleted with them."""
     known = {*tables_of.OF_SEGMENTS, *tables_of.OF_KEYS, *tables_of.OF_EXPERIMENTS, "segment", "experiment"}
-    apart = {"code", "token", "audit"}  # code goes with its last experiment
-    assert known | apart == set(metadata.tables)
+    assert known | APART == set(metadata.tables)
 
 
 def test_a_running_experiment_is_deleted_only_by_force(sqlite_store: Store, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
-from tuner.api.schemas import Continuation
-from tuner.experiment.spec import ChangesModel, SpecModel
+from tuner.api.schemas import Continuation, ReplayRequest
+from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials and why each of them was stopped. Times are RFC 3339 in UTC, NaN and infinities are null,
@@ -43,7 +43,8 @@ EXAMPLE = {
 BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/session"): (SignIn, True),
     ("post", "/tokens"): (NewToken, True),
-    ("patch", "/experiments/{experiment_id}"): (ChangesModel, True),
+    ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
+    ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
     ("post", "/experiments/{experiment_id}/continue"): (Continuation, False),
 }
 """The bodies of requests that the routes check themselves, and whether a request needs one."""
@@ -94,12 +95,18 @@ def _add_spec(document: dict[str, Any]) -> None:
         made = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(made.pop("$defs", {}))
         name = model.__name__.removesuffix("Model")
+        assert name not in schemas, f"two models have the name {name}"
         schemas[name] = {**made, "title": name}
         content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
         document["paths"][f"/api/v1{path}"][method]["requestBody"] = {"required": needed, "content": content}
     document["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},
-        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": f"{COOKIE}_8000",
+            "description": "its name ends with the port",
+        },
     }
     document["security"] = [{}, {"token": []}, {"session": []}]
 

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 Mode = Literal["min", "max"]
 SPEC_VERSION = 1
+DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names are shown in terminals, which obey control characters
+PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,9 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    project: str = option(
+        DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
+    )
     notes: str = ""  # of the user, in Markdown
     tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by
     version: int = SPEC_VERSION

@@ -56,12 +56,12 @@ class SegmentState(StrEnum):
     @property
     def open(self) -> bool:
         """Whether it holds a slot and a worker group."""
-        return self in _OPEN
+        return self in OPEN_SEGMENTS
 
 
 _E, _T, _G = ExperimentState, TrialState, SegmentState
 _ENDED = frozenset({_E.CANCELLED, _E.COMPLETED, _E.FAILED})
-_OPEN = frozenset({_G.LAUNCHING, _G.RUNNING, _G.LEAVING})
+OPEN_SEGMENTS = frozenset({_G.LAUNCHING, _G.RUNNING, _G.LEAVING})
 
 EXPERIMENT_CHANGES: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.PENDING: frozenset({_E.RUNNING, _E.PAUSED, _E.CANCELLED, _E.FAILED}),

@@ -162,6 +162,10 @@ class SimulatedGroups:
         """Return the configuration of a trial as `evaluate` gets it."""
         return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.number)
 
+    def steps(self, trial: Trial, checkpoint: Any) -> Iterable[Step]:
+        """Return the reports of a trial from a checkpoint on."""
+        return self._evaluate(self.config(trial), checkpoint)
+
     async def _train(self, ref: SegmentRef) -> Outcome:
         trial = self._core.trials[ref.trial]
         segment = trial.segments[ref.ordinal - 1]
@@ -169,7 +173,7 @@ class SimulatedGroups:
             return Outcome(kind="left")
         checkpoint = self._saved[segment.source.id] if segment.source else None
         try:
-            steps = iter(self._evaluate(self.config(trial), checkpoint))
+            steps = iter(self.steps(trial, checkpoint))
         except Exception as error:
             return _failed(error)
         number, ordinal, base = *ref, segment.start_iteration

@@ -163,7 +163,7 @@ def parse_spec(
     return replace(spec, resolved=resolved)
 
 
-class ChangesModel(BaseModel):
+class ExperimentPatchModel(BaseModel):
     """What may be changed of an experiment, at any time. Fields that are left out stay as they are."""
 
     model_config = STRICT
@@ -196,9 +196,9 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
     errors: Errors = []
     found: dict[str, Any] = {}
     try:
-        model = ChangesModel.model_validate(plain)
+        model = ExperimentPatchModel.model_validate(plain)
     except ValidationError as problem:
-        known = list(ChangesModel.model_fields)
+        known = list(ExperimentPatchModel.model_fields)
         for error in problem.errors():
             unknown = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
             message = f"cannot be changed; what can is {', '.join(known)}" if unknown else _message(error)

@@ -183,7 +183,7 @@ def amend_experiment(
     Args:
         store: the database.
         experiment: its public id.
-        data: the changes, see `ChangesModel`.
+        data: the changes, see `ExperimentPatchModel`.
         revision: if given, the change is made only if the experiment is at this revision.
 
     Raises:

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, func, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Select, Text, func, select, true, type_coerce
 
-from tuner.domain.experiment import SECTIONS, SPEC_VERSION, Spec
+from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, NotFound, Stale
+from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import insert
@@ -28,9 +28,9 @@ COLUMNS = [
 ]
 
 _INSERT = """
-INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, driver_epoch,
-  last_event_seq, counts, reason, created_at, revision, tags)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, project,
+  driver_epoch, last_event_seq, counts, reason, created_at, revision, tags)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
 
 _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
@@ -41,8 +41,11 @@ _NOT_ASKED = {"code": None, "resolved": None}
 
 
 class Experiments:
-    def __init__(self, database: Database) -> None:
+    """The experiments of one project, or of all."""
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
 
     def create(
         self,
@@ -56,9 +59,11 @@ class Experiments:
     ) -> ExperimentRecord:
         """Insert a pending experiment.
 
-        If the `idempotency_key` was used before, return the experiment that was created then. Raise Conflict if its spec is
-        another one.
+        If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
+        if its spec is another one, and SpecError if the spec names a project that this store does not show.
         """
+        if self._project not in (None, spec.project):
+            raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
         wanted = public_id or f"exp_{secrets.token_hex(10)}"
@@ -73,7 +78,7 @@ class Experiments:
 
         Raise Conflict if its spec is another one.
         """
-        query = select(*COLUMNS).where(experiment.c.idempotency_key == clean(idempotency_key))
+        query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
         with self._database.read() as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
@@ -92,11 +97,18 @@ class Experiments:
 
     def _one(self, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
         with self._database.read() as connection:
-            return one(connection, condition, shown)
+            return one(connection, condition & self._visible(), shown)
+
+    def _visible(self) -> ColumnElement[bool]:
+        return true() if self._project is None else experiment.c.project == self._project
+
+    def _shown(self) -> Select[Any]:
+        """Select the experiments that this store shows."""
+        return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:
         """Return all experiments with exactly this name, newest first."""
-        query = select(*COLUMNS).where(experiment.c.name == name).order_by(experiment.c.id.desc())
+        query = self._shown().where(experiment.c.name == name).order_by(experiment.c.id.desc())
         with self._database.read() as connection:
             return [record(row) for row in connection.execute(query).mappings()]
 
@@ -105,6 +117,7 @@ class Experiments:
         *,
         state: str | None = None,
         name: str | None = None,
+        project: str | None = None,
         tags: Sequence[str] = (),
         archived: bool | None = False,
         page_size: int = 50,
@@ -115,12 +128,15 @@ class Experiments:
         Args:
             state: only those in this state.
             name: only those with this text in their names.
+            project: only those of this project.
             tags: only those that have all of these tags, each "key" or "key=value".
             archived: only those that are archived, or only those that are not; None for both.
             page_size: how many at most.
             page_token: `next_token` of the page before.
         """
-        query = select(*COLUMNS).order_by(experiment.c.id.desc())
+        query = self._shown().order_by(experiment.c.id.desc())
+        if project is not None:
+            query = query.where(experiment.c.project == project)
         if state is not None:
             query = query.where(experiment.c.state == state)
         if name is not None:
@@ -260,17 +276,25 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
         version,
         spec.seed,
         source,
-        clean(key),
+        _stored_key(spec, key),
         spec.code,
+        spec.project,
         now,
         dumps(spec.tags),
     )
     cursor.execute(_INSERT, values)
     if cursor.rowcount == 1:
         return public_id
-    [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
-    _compare(json.loads(stored), json.loads(spec_json), key)
+    [(found, stored)] = cursor.rows(
+        "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
+    )
+    _compare(Spec.from_json(json.loads(stored)).to_json(), json.loads(spec_json), key)
     return str(found)
+
+
+def _stored_key(spec: Spec, key: str | None) -> str | None:
+    """Return an idempotency key as it is stored: two projects may use the same one. No header has a line break."""
+    return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:

@@ -33,12 +33,15 @@ from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
 from tuner.errors import SpecError
+from tuner.experiment import replay as replays
 from tuner.experiment import usecases
 from tuner.experiment.removal import delete_experiment
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
+MOST_REPLAYED = 200_000
+"""A replay of an experiment with more reports is refused. One of so many takes about ten seconds."""
 
 
 @router.post(
@@ -59,7 +62,8 @@ async def create(
     ] = None,
 ) -> Response:
     def create() -> Response:
-        record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
+        wanted = _in_project(here, data)
+        record = usecases.create_experiment(here.store, wanted, here.checker, idempotency_key=idempotency_key)
         here.poke()
         first = schemas.Experiment.of(record.as_created(), [])
         return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
@@ -79,7 +83,7 @@ async def dry_run(
     configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
 ) -> Response:
     def dry_run() -> Response:
-        return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
+        return answer(schemas.DryRun.of(usecases.dry_run(_in_project(here, data), here.checker, configurations)))
 
     return await here.off_the_pool(dry_run)
 
@@ -100,12 +104,14 @@ def list_experiments(
     archived: Annotated[
         Literal["no", "yes", "all"], Query(description="no: leave archived ones out; yes: only those; all: both")
     ] = "no",
+    project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> Response:
     page = here.store.experiments.page(
         state=state,
         name=_optional(name),
+        project=_optional(project),
         tags=[plain_text(one) for one in tag or ()],
         archived=None if archived == "all" else archived == "yes",
         page_size=page_size,
@@ -305,6 +311,29 @@ def importance(here: Here, experiment_id: ExperimentId) -> Response:
     return answer(schemas.Importances.of(here.importances.of(record)))
 
 
+@router.post(
+    "/experiments/{experiment_id}/replay",
+    response_model=schemas.Replay,
+    responses={**NOT_FOUND, **BAD},
+    summary="Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed.",
+)
+async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+    asked = schemas.ReplayRequest.read(data)
+
+    def replay() -> Response:
+        found = replays.replay(
+            here.store,
+            _find(here.store, experiment_id),
+            scheduler=asked.scheduler,
+            search_alg=asked.search,
+            max_concurrent_trials=asked.max_concurrent_trials,
+            most_reports=MOST_REPLAYED,
+        )
+        return answer(schemas.Replay.of(found))
+
+    return await here.off_the_pool(replay)
+
+
 @router.get(
     "/experiments/{experiment_id}/decisions",
     response_model=schemas.DecisionPage,
@@ -388,6 +417,11 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
         after = max(after, int(last_event_id))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)
+
+
+def _in_project(here: Context, data: Any) -> Any:
+    """Return a spec with the project that the caller is limited to, if it names none."""
+    return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data
 
 
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:

@@ -48,6 +48,7 @@ from tuner.api.schemas.forms import (
 from tuner.api.schemas.health import Health
 from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
 from tuner.api.schemas.ranks import Live, LiveRank, LogItem, Logs, Usage, UsageSeries
+from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
 from tuner.api.schemas.trials import (
     Checkpoint,
     Failure,
@@ -98,6 +99,10 @@ __all__ = [
     "PageOf",
     "Point",
     "Problem",
+    "Replay",
+    "ReplayRequest",
+    "ReplayTotals",
+    "ReplayedTrial",
     "Resolved",
     "ScheduleEntry",
     "Segment",
@@ -109,6 +114,7 @@ __all__ = [
     "Trial",
     "TrialCurves",
     "TrialDetail",
+    "TrialOutcome",
     "TrialPage",
     "Usage",
     "UsageSeries",
