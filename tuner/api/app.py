@@ -20,7 +20,7 @@ from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
-from tuner.api.routes import access, experiments, health, pages, trials, verbs
+from tuner.api.routes import access, checkpoints, experiments, health, pages, trials, verbs
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store
@@ -67,7 +67,7 @@ def create_app(
     )
     app.state.context = context
     app.include_router(health.router)
-    for part in (experiments, trials, verbs, access):
+    for part in (experiments, trials, checkpoints, verbs, access):
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -76,7 +76,10 @@ def create_app(
     app.include_router(pages.router(web))
     app.state.methods = [
         (compile_path(prefix + route.path)[0], route.methods)
-        for prefix, part in (("", health), *(("/api/v1", part) for part in (experiments, trials, verbs, access)))
+        for prefix, part in (
+            ("", health),
+            *(("/api/v1", part) for part in (experiments, trials, checkpoints, verbs, access)),
+        )
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]

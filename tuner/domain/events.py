@@ -18,7 +18,7 @@ from tuner.domain.segments import Failure as Failure
 from tuner.domain.segments import FailureKind as FailureKind
 from tuner.domain.segments import Report, SegmentRef
 
-Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop"]
+Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop", "retry"]
 
 
 class _AsJson:
@@ -203,6 +203,28 @@ class Amended(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued(_Event):
+    """A user wants these trials, before those that the searcher proposes and on top of num_samples.
+
+    points: {"params": flat params, the others are drawn; "checkpoint": where to start from, ""; "parent": number of the trial
+    that saved it, None}.
+    """
+
+    KIND = "enqueued"
+    points: Sequence[Mapping[str, Any]]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned(_Event):
+    """A user wants a checkpoint kept whatever the policy, or not any more."""
+
+    KIND = "pinned"
+    checkpoint: str
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent(_Event):
     """The running time of `limits.time_budget_s` is used up."""
 
@@ -225,6 +247,8 @@ Event = (
     | ModelFitted
     | Commanded
     | Amended
+    | Enqueued
+    | Pinned
     | BudgetSpent
 )
 """Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""

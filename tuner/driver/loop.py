@@ -260,6 +260,8 @@ class ExperimentLoop:
                     | e.ModelFitted()
                     | e.Commanded()
                     | e.Amended()
+                    | e.Enqueued()
+                    | e.Pinned()
                     | e.BudgetSpent()
                 ):
                     pass

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__
 from tuner.domain.batch import Batch
-from tuner.domain.events import Amended, Command, Commanded, Event
+from tuner.domain.events import Amended, Command, Commanded, Enqueued, Event, Pinned
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
@@ -496,6 +496,11 @@ class Host:
 def _commanded(command: CommandRecord) -> Event:
     if command.command == "amend":
         return Amended(time=time.time(), changes=command.payload, reason=command.reason)
+    if command.command == "enqueue":
+        return Enqueued(time=time.time(), points=command.payload["points"], reason=command.reason)
+    if command.command == "pin":
+        payload = command.payload
+        return Pinned(time=time.time(), checkpoint=payload["checkpoint"], pinned=payload["pinned"])
     name = cast("Command", command.command)
     return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
 
