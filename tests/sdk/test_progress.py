@@ -162,7 +162,7 @@ def test_the_end_warns_where_no_trial_was_trained_to_its_end(sqlite_store: Store
 
 def test_the_end_says_why_there_is_no_best_trial(sqlite_store: Store) -> None:
     text = last_words(sqlite_store, ended(**CONSTRAINED))
-    assert "no trial keeps within the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
+    assert "no trial meets the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
     assert "warning" not in text
 
 

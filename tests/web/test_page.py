@@ -391,7 +391,7 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
     expect(lineage).to_contain_text("took over from trial")
-    expect(page.get_by_role("dialog")).to_contain_text("Schedule to train anew with")
+    expect(page.get_by_role("dialog")).to_contain_text("Schedule to reproduce these weights")
     shot(page, tmp_path, "bred")
     lineage.get_by_role("button").first.click()
     expect(page).to_have_url(re.compile(r"trial=\d+&view=lineage$"))

@@ -1,6 +1,6 @@
-"""Who a request comes from, and what it may do.
+"""Find out who sends a request, and what they may do.
 
-A request says who it is by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie is
+A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie is
 HttpOnly and SameSite=Strict, so that no script reads it and no other page can use it. Roles: a viewer may read, an editor may
 change experiments, an admin may manage tokens and read the audit trail. If the service asks for no token (`TUNER_AUTH=auto` on
 a loopback address), everybody who reaches it is an admin named "local".
@@ -38,10 +38,10 @@ SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 
 KNOWN_S = 5.0
-"""A token that was revoked may be used for this long: so often the database is asked about it."""
+"""A token that was revoked may be used for this long: this is how often the database is asked about a token."""
 
 TRIES, TRIES_S = 10, 60.0
-"""How many times one address may fail to sign in within how many seconds."""
+"""One address may fail to sign in this many times within this many seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 
@@ -171,7 +171,7 @@ class Authenticate:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, secret: str | None) -> bool:
-        """Return whether who opened a stream may go on reading it. Asks the database every `KNOWN_S` seconds at most."""
+        """Return whether the one who opened a stream may still read it. Ask the database every `KNOWN_S` seconds at most."""
         if identity is None or identity.token_id is None or not secret:
             return True
         try:
@@ -180,7 +180,7 @@ class Authenticate:
             return True  # a stream outlives a database that is away; it is asked again
 
     async def _judge(self, headers: Headers, path: str, method: str) -> tuple[Identity | None, Response | None]:
-        """Return who it is, and the answer if the call is refused."""
+        """Return the caller, and the answer if the call is refused."""
         secret = _secret(headers)
         try:
             identity = await self._authenticator.identity_of(secret) if secret else None
@@ -240,13 +240,11 @@ def path_of(scope: Scope) -> str:
 def check_allowed(request: Request) -> None:
     """Refuse a call of the API that did not pass `Authenticate`. Every route of the API depends on it, so none is left open."""
     if not request.scope.get("state", {}).get("is_allowed"):
-        raise HTTPException(
-            401, "this call did not pass the check of tokens", {"WWW-Authenticate": 'Bearer realm="tuner"'}
-        )
+        raise HTTPException(401, "the token of this call was not checked", {"WWW-Authenticate": 'Bearer realm="tuner"'})
 
 
 def _secret(headers: Headers) -> str | None:
-    """Return the token that a request brings, in its header or its cookie. A proxy's own credentials are not meant for us."""
+    """Return the token that a request brings, in its header or its cookie. Credentials for a proxy are not for us."""
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return secret.strip() or "none"

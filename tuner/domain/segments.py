@@ -62,7 +62,7 @@ class CheckpointInfo:
     step: int
     bytes: int = 0
     ready: bool = True  # False while its upload is under way
-    node: str | None = None  # Ray's id of the node whose disk holds it; None if it lies at a URI
+    node: str | None = None  # Ray's id of the node whose disk has it; None if it is at a URI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Report:
 
     time: when it was made, by the monotonic clock of its rank. waits: the ranks wait for the verdict at this report, so the
     trial can be paused or stopped here. offer: the report_no of the next report with which the code will offer a checkpoint;
-    None if they do not know. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
+    None if that is not known. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
     dates the report by its own clock and the age.
     """
 
@@ -99,8 +99,8 @@ class Verdict:
 class Outcome:
     """How a segment ended.
 
-    kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: what looks like a
-    mistake in the training code although nothing failed; empty if there is nothing.
+    kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: a likely
+    mistake in the training code although nothing failed; empty if there is none.
     """
 
     kind: Literal["returned", "left", "failed"]

@@ -40,7 +40,7 @@ class Drivers:
 
         Args:
             now: the time.
-            leased_from: if given, return instead the experiments whose lease is alive and belongs to anybody but this owner.
+            leased_from: if given, return instead the experiments whose lease is valid and belongs to another owner than this one.
         """
         wanted = exists().where(
             command.c.experiment_id == experiment.c.id,
@@ -57,7 +57,7 @@ class Drivers:
             return [record(row) for row in connection.execute(query).mappings()]
 
     def adopt(self, experiment_id: int) -> None:
-        """Give an experiment that a script created to the service: from now on services drive it without being asked."""
+        """Hand an experiment that a script created over to the service, which drives it from now on."""
         with self._database.write() as cursor:
             cursor.execute(_ADOPT, (experiment_id,))
 

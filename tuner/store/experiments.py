@@ -49,7 +49,7 @@ class Experiments:
         """Insert a pending experiment.
 
         If the `idempotency_key` was used before, return the experiment that was created then. Raise Conflict if its spec is
-        another one.
+        different.
         """
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
@@ -63,7 +63,7 @@ class Experiments:
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
         """Return the experiment that was created with this key, or None if there is none yet.
 
-        Raise Conflict if its spec is another one.
+        Raise Conflict if its spec is different.
         """
         query = select(*COLUMNS).where(experiment.c.idempotency_key == clean(idempotency_key))
         with self._database.read() as connection:
@@ -136,7 +136,7 @@ def record(row: Any) -> ExperimentRecord:
 
 
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
-    """Return the experiment that fits. Raise NotFound, with the name that is shown, if there is none."""
+    """Return the experiment that meets the condition. Raise NotFound, with `shown` in the message, if there is none."""
     row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
     if row is None:
         raise NotFound(f"no experiment {shown}")

@@ -123,8 +123,6 @@ def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None
         tuner.report({"loss": data.sum()})
 
     options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
-    with pytest.warns(
-        UserWarning, match=r"takes 50 MB of data along by value \(most of it is data\).*with_parameters"
-    ) as seen:
+    with pytest.warns(UserWarning, match=r"is 50 MB when pickled \(most of it is data\).*with_parameters") as seen:
         tuner.run(train, {"x": tuner.uniform(0, 1)}, **options)
     assert seen[0].filename == __file__

@@ -277,7 +277,7 @@ async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_
         await host._take_experiments()
     assert list(host.tasks) == [posted.id]
     news = await host.news()
-    assert news[0] == f"{posted.public_id} (digits) is taken up: it was given to this service"
+    assert news[0] == f"{posted.public_id} (digits) is driven here: it was created over the API"
     assert f"`tuner resume {left.public_id}` continues it" in news[1]
     assert len(news) == 2, "each once, and nothing of a script that may be starting"
     assert young.public_id not in " ".join(news)
@@ -478,7 +478,7 @@ async def test_a_stop_function_that_blocks_delays_no_other_experiment(
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("misspelt", "stop raised KeyError: 'los', the metrics being 'accuracy'"),
+        ("misspelt", "stop raised KeyError: 'los'; the metrics were 'accuracy'"),
         ("ends_its_process", "stop raised RuntimeError: the function ends its process, with exit code 3"),
         ("hangs_for_the_first", "stop raised TimeoutError: the function took longer than 0.3 s"),
     ],

@@ -89,12 +89,12 @@ export interface CurvesQuery {
   metric: string;
   x: XAxis;
   points?: number;
-  /** A part of the axis, which comes more finely. */
+  /** A part of the axis, at a finer resolution. */
   from?: number;
   to?: number;
 }
 
-/** What an experiment can be asked for. The service says which of these its state allows. */
+/** The verbs of an experiment. The service says which of these its state allows. */
 export type Action = Exclude<Experiment["actions"][number], "stop">;
 
 const PAGE = 1000;
@@ -173,7 +173,7 @@ export const api = {
   signOut: async (): Promise<void> => {
     await http.DELETE("/api/v1/session");
   },
-  /** The address that an EventSource follows. */
+  /** The URL that an EventSource follows. */
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };

@@ -164,6 +164,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed. */
+        post: operations["experiments_replay"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/decisions": {
         parameters: {
             query?: never;
@@ -655,7 +672,7 @@ export interface components {
         Changes: {
             /**
              * Since
-             * @description the event_seq behind which this is what changed
+             * @description the event_seq after which this changed
              */
             since: number;
             /**
@@ -1288,7 +1305,7 @@ export interface components {
             metric: string;
             /**
              * Items
-             * @description the most important first, together 1; empty with too few results
+             * @description the most important first; they add up to 1; empty if there are too few results
              */
             items: components["schemas"]["Share"][];
             /**
@@ -1298,7 +1315,7 @@ export interface components {
             trials: number;
             /**
              * Needed
-             * @description how many of them there must be
+             * @description how many of these are needed
              */
             needed: number;
             /**
@@ -1554,7 +1571,7 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description what it printed; a line of its own says where bytes are not kept
+             * @description what it printed; a separate line says where bytes are missing
              */
             text: string;
             /**
@@ -1699,6 +1716,112 @@ export interface components {
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
+        };
+        /**
+         * Replay
+         * @description What would have happened, beside what did. Nothing in it is estimated: what was not recorded is censored.
+         */
+        Replay: {
+            /**
+             * Summary
+             * @description the outcome in one sentence
+             */
+            summary: string;
+            /**
+             * Method
+             * @description what was replayed, in a few words: "asha(reduction_factor=3)"
+             */
+            method: string;
+            /**
+             * Scheduler
+             * @description with all options
+             */
+            scheduler: {
+                [key: string]: unknown;
+            };
+            /**
+             * Search
+             * @description null: the recorded order, or the scheduler proposes configurations itself
+             */
+            search: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Saved
+             * @description share of the reports that would not have been made; an upper bound if trials are censored
+             */
+            saved: number;
+            /**
+             * Censored
+             * @description trials that would have gone on beyond what was recorded of them
+             */
+            censored: number;
+            /** @description what the experiment cost and found */
+            recorded: components["schemas"]["ReplayTotals"];
+            /** @description what it would have; the cost is a lower bound if trials are censored */
+            replayed: components["schemas"]["ReplayTotals"];
+            /**
+             * Notes
+             * @description how to read it, in sentences
+             */
+            notes: string[];
+            /**
+             * Trials
+             * @description the recorded trials, by number
+             */
+            trials: components["schemas"]["ReplayedTrial"][];
+        };
+        /** ReplayTotals */
+        ReplayTotals: {
+            /**
+             * Trials
+             * @description trials that were started
+             */
+            trials: number;
+            /**
+             * Reports
+             * @description reports of all trials together
+             */
+            reports: number;
+            /**
+             * Training S
+             * @description seconds of training of all trials together, without starts
+             */
+            training_s: number;
+            /**
+             * Duration S
+             * @description seconds from the first start to the end
+             */
+            duration_s: number;
+            /**
+             * Best Trial
+             * @description number of the best trial
+             */
+            best_trial: number | null;
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
+            best_value: number | null;
+        };
+        /** ReplayedTrial */
+        ReplayedTrial: {
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
+            params: {
+                [key: string]: unknown;
+            };
+            /** @description what happened */
+            recorded: components["schemas"]["TrialOutcome"];
+            /** @description what would have happened; null: it would not have been started */
+            replayed: components["schemas"]["TrialOutcome"] | null;
         };
         /**
          * Resolved
@@ -2002,7 +2125,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Who the service takes the caller for.
+         * @description Who the caller is, according to the service.
          */
         Session: {
             /**
@@ -2333,6 +2456,29 @@ export interface components {
              * @description in the order in which they ran
              */
             segments: components["schemas"]["Segment"][];
+        };
+        /** TrialOutcome */
+        TrialOutcome: {
+            /**
+             * State
+             * @description censored: it would have gone on beyond what was recorded of it, with unknown cost and result
+             */
+            state: components["schemas"]["TrialState"] | "censored";
+            /**
+             * Iterations
+             * @description reports, each counted once
+             */
+            iterations: number;
+            /**
+             * Value
+             * @description the value of the first objective that counts; null if none is within the constraints
+             */
+            value: number | null;
+            /**
+             * Reason
+             * @description the reason, in words
+             */
+            reason: string;
         };
         /** TrialPage */
         TrialPage: {
@@ -3006,7 +3152,7 @@ export interface components {
         } | unknown;
         /**
          * SignIn
-         * @description What signing in takes.
+         * @description The body of a sign-in.
          */
         SignIn: {
             /**
@@ -3017,12 +3163,12 @@ export interface components {
         };
         /**
          * NewToken
-         * @description What creating a token takes.
+         * @description The body that creates a token.
          */
         NewToken: {
             /**
              * Name
-             * @description who or what it is for; it stands in the audit trail
+             * @description who or what it is for; the audit trail shows it
              */
             name: string;
             /**
@@ -3037,6 +3183,34 @@ export interface components {
              * @default null
              */
             expires_days: number | null;
+        };
+        /**
+         * ReplayRequest
+         * @description What to replay the experiment with.
+         */
+        ReplayRequest: {
+            /**
+             * Scheduler
+             * @description a type or its JSON form, as in a spec; null: the experiment's own
+             * @default null
+             */
+            scheduler: string | {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Search
+             * @description a type or its JSON form; null: configurations come in the order of the experiment
+             * @default null
+             */
+            search: string | {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Max Concurrent Trials
+             * @description trials that train at once; null: as many as did
+             * @default null
+             */
+            max_concurrent_trials: number | null;
         };
     };
     responses: never;
@@ -3453,7 +3627,7 @@ export interface operations {
                 state?: components["schemas"]["TrialState"] | null;
                 /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
                 sort?: string;
-                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
+                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (contains this text), a value */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -3530,7 +3704,7 @@ export interface operations {
                 metric?: string | null;
                 /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
                 x?: "step" | "user_step" | "time";
-                /** @description points of a curve over the whole range, about; 1000 by default */
+                /** @description about how many points a curve over the whole range has; 1000 by default */
                 points?: number | null;
                 /** @description where the range begins, on the axis x */
                 from?: number | null;
@@ -3734,6 +3908,96 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_replay: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplayRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Replay"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4097,11 +4361,11 @@ export interface operations {
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
-                /** @description only the last so many lines of each */
+                /** @description only this many lines of each, the last ones */
                 tail?: number | null;
                 /** @description only what follows this byte: `end` of the answer before */
                 offset?: number | null;
-                /** @description at most so many bytes of each */
+                /** @description at most this many bytes of each */
                 limit?: number;
                 /** @description only lines that contain this, in upper or lower case */
                 search?: string | null;
@@ -4174,7 +4438,7 @@ export interface operations {
             query?: {
                 /** @description which rank */
                 rank?: number;
-                /** @description its ordinal; else the newest */
+                /** @description its ordinal; by default the newest */
                 segment?: number | null;
                 /** @description stay connected until the rank prints no more */
                 follow?: boolean;
