@@ -414,7 +414,7 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     zero.hand_out(1, Verdict(action="pause"))
     assert one.take(1) == Verdict(action="pause"), "messages of earlier segments are passed over"
     zero.hand_out(5, Verdict())
-    with pytest.raises(RuntimeError, match="rank 0 is at report 5 where this rank is at report 4: every rank must"):
+    with pytest.raises(RuntimeError, match="rank 0 is at report 5 and this rank at report 4: every rank must"):
         one.take(4)
     zero.hand_out(6, Verdict(next_milestone=8))
     zero.ended()

@@ -265,8 +265,8 @@ class Driven:
     async def close(self) -> None:
         """Release the loop, and the process that calls the user's stop functions.
 
-        The loop, the groups and the inbound port know each other. With these references, all trials would stay in memory until the next
-        full garbage collection.
+        The loop, the groups and the inbound port know each other. With these references, all trials would stay
+        in memory until the next full garbage collection.
         """
         await self._judge.close()
         del self.loop, self.inbound, self.groups.inbound

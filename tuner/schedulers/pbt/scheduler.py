@@ -38,7 +38,7 @@ from tuner.schedulers.shared.wording import at, reported
 
 @dataclass(slots=True)
 class Move:
-    """A configuration that a trial has from some training iteration on. If the trial took it over, it has a donor."""
+    """A configuration that a trial has from a training iteration on, with the donor if it came from one."""
 
     trial: int
     iteration: int  # of the checkpoint that it starts from
