@@ -12,7 +12,7 @@ from tuner.sdk import run as runner
 
 
 def run(space: Any = None, **options: Any) -> dict[str, str]:
-    """Pointer -> message."""
+    """Return pointer -> message."""
     given = {"metric": "loss", "mode": "min", **options}
     with pytest.raises(SpecError) as caught:
         tuner.run(lambda config: None, space if space is not None else {"x": tuner.uniform(0, 1)}, **given)

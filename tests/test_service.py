@@ -1,4 +1,4 @@
-"""`tuner serve` as people run it: a process of its own, HTTP, real Ray, on SQLite and on PostgreSQL, and its end."""
+"""`tuner serve` as users run it: a separate process, HTTP, real Ray, SQLite and PostgreSQL, and its shutdown."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def test_bad_json_says_where_and_what(data: dict[str, Any], pointer: str, says: 
 
 
 class Patient(ray_stoppers.Stopper):  # type: ignore[misc]
-    """Ends a trial at its third report without a better value than all before; all, where `enough` is reached."""
+    """Ends a trial at its third report in a row without a new best value, and the search when `enough` is reached."""
 
     def __init__(self, enough: float = 9.0) -> None:
         self.enough, self.best, self.idle, self.over = enough, -1.0, dict[str, int](), False

@@ -1,4 +1,4 @@
-"""What people hand to `tuner.run`, as it arrives there."""
+"""How `tuner.run` translates what users pass to it."""
 
 from __future__ import annotations
 

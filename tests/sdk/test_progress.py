@@ -1,4 +1,4 @@
-"""What a terminal shows: something at every moment, and warnings as lines that stay."""
+"""The progress display always shows something, and keeps warnings as lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, 
 
 
 def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
-    """As while Ray starts, which takes the calling thread for seconds."""
+    """Check this since the start of Ray blocks the calling thread for seconds."""
     made = sqlite_store.experiments.create(a_spec(), now=T0)
     progress, out = shown(sqlite_store, made.public_id, True)
     with progress:

@@ -48,7 +48,7 @@ MAX_COOKIE_AGE_S = 30 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request comes from."""
+    """The sender of a request."""
 
     name: str
     role: Role
@@ -166,7 +166,7 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, _secret(headers))
             await self._app(scope, receive, noting)
         finally:
-            # Not what strangers try: anybody could fill the disk with it.
+            # Attempts without a valid token are not written down: anybody could fill the disk with them.
             if method not in SAFE and identity is not None:
                 await self._note(scope, identity, method, path, status)
 

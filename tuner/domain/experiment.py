@@ -103,7 +103,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    """Where checkpoints are stored, when they are saved, and which are kept."""
+    """The policy for checkpoints: where they are stored, when they are saved, and which are kept."""
 
     storage: str | None = option(
         None,

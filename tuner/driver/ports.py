@@ -26,7 +26,7 @@ class Inbound(Protocol):
 
 
 class Journal(Protocol):
-    """Where batches are made durable. The shell is its only writer."""
+    """Makes batches durable. The shell is its only writer."""
 
     async def commit(self, batch: Batch) -> None:
         """Write the batch whole or not at all. Raise LostLease if another driver has taken over.
@@ -36,7 +36,7 @@ class Journal(Protocol):
 
 
 class Groups(Protocol):
-    """Where segments run. These may be called concurrently."""
+    """Runs segments. Its methods may be called concurrently."""
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         """Run a segment to its end, and put what it reports into the inbound port.

@@ -96,7 +96,7 @@ class Proposer(Searcher):
 
 
 class Cache(ABC):
-    """Folds a population into some other form, and starts anew if it gets a different population."""
+    """Folds a population into some other form, and starts again if it gets a different population."""
 
     def __init__(self) -> None:
         self._of: weakref.ref[Population] | None = None

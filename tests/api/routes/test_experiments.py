@@ -433,7 +433,7 @@ async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
 
 
 class TestFunctionsThatASpecNames:
-    """They are looked at in a helper process, never imported here."""
+    """Functions are checked in a helper process, never imported here."""
 
     @pytest.fixture
     def mine(self, tmp_path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ CONSTRAINED = {"search": {"type": "tpe", "constraints": {"size": {"max": 0.25}}}
 
 
 def searched(seed: int, **options: Any) -> Simulation:
-    """PBT over a rate that is good for ten reports, and too large from then on."""
+    """Simulate PBT over a rate that is good for ten reports and too large afterwards."""
 
     def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
         done = checkpoint or 0.0
@@ -66,7 +66,7 @@ def last_params(bench: Bench) -> Any:
 
 
 def exploit(bench: Bench) -> None:
-    """Trial 0 reports its best value and then takes over another configuration."""
+    """Let trial 0 report its best value and then exploit another trial."""
     bench.started(0)
     bench.reported(0, 0.1)
     bench.core.trials[0].segments.append(

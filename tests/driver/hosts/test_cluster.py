@@ -1,4 +1,4 @@
-"""What can be said of a private Ray before it is started."""
+"""Checks that are made before a private Ray is started."""
 
 from __future__ import annotations
 

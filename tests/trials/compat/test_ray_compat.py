@@ -221,7 +221,7 @@ def loop(config: dict[str, Any]) -> str:
 
 
 def trainer(workers: int, use_gpu: bool = False) -> TorchTrainer:
-    """As functions for Ray Tune make one of their configuration: with the callback that reports to Ray Tune."""
+    """Return a trainer as functions for Ray Tune create it: with the callback that reports to Ray Tune."""
     return TorchTrainer(
         loop,
         train_loop_config={"lr": 0.5},

@@ -342,7 +342,7 @@ class PopulationBasedTraining(Scheduler):
         """Return the configurations that led to this trial's present weights, oldest first, as JSON.
 
         Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. Training
-        anew with these changes at these iterations repeats what the population found (PBT replay). For an experiment
+        again with these changes at these iterations repeats what the population found (PBT replay). For an experiment
         in a database, `tuner.experiment.lineage` returns the same.
         """
         moves: dict[int, list[Move]] = self.state.moves

@@ -37,7 +37,7 @@ class EndedEarly(Exception):
 
 
 class LogFile(NamedTuple):
-    """Where a rank has written its log."""
+    """The place of a rank's log."""
 
     rank: int
     node: str  # Ray's id

@@ -65,7 +65,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where one rank runs."""
+    """The node and process of one rank."""
 
     rank: int
     node: str  # Ray's id of the node

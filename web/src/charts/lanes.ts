@@ -15,7 +15,7 @@ export interface Piece {
 }
 
 export interface Handover {
-  /** Where the weights came from, and where they continued. */
+  /** The source of the weights, and the segment in which they continued. */
   donor: number;
   donorAt: number;
   recipient: number;

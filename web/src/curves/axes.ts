@@ -11,7 +11,7 @@ export function asAsked(_: uPlot, min: number | null, max: number | null): [numb
   return [min, max];
 }
 
-/** Our ticks in the place of uPlot's. */
+/** Our ticks instead of uPlot's. */
 export function ownTicks(
   scale: Scale,
   horizontal: boolean,

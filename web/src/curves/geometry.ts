@@ -325,7 +325,7 @@ function sampleOf(series: readonly Series[], stride: number, { log, logX }: View
   return Float64Array.from(values).sort();
 }
 
-/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than what would be chosen anew. */
+/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than a newly chosen range. */
 export function holds(shown: Range, chosen: Range, points: Range, log: boolean): boolean {
   const size = ({ min, max }: Range) => (log ? Math.log(max / min) : max - min);
   return shown.min <= points.min && shown.max >= points.max && size(shown) <= 1.25 * size(chosen);

@@ -75,7 +75,7 @@ const REACH = 24;
 const FADED = "0.22";
 /** If there are more arrows from donors, only those of the trial under the mouse are drawn. */
 const MOST_ARROWS = 60;
-/** How often all curves are drawn anew while only some change. */
+/** How often all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;
 /** Points drawn in one frame. */
 const FRAME_POINTS = 20_000;
@@ -403,7 +403,7 @@ export class CurvesPlot {
     if (changed.length > 0 || colours) this.settling ??= setTimeout(() => this.draw(true), SETTLE_MS);
   }
 
-  /** Paint everything, in pieces of so many points that a frame can take. */
+  /** Paint everything, a frame's worth of points at a time. */
   private *paint(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): Generator<void> {
     this.drawRungs(context, axes);
     let piece: Line[] = [];
@@ -540,7 +540,7 @@ export class CurvesPlot {
     }
   }
 
-  /** Arrows to where this trial's weights were taken over by others. */
+  /** Arrows to the trials that took over this trial's weights. */
   private drawGiven(context: CanvasRenderingContext2D, number: number): void {
     for (const line of this.lines) {
       if (line.number === number) continue;
@@ -666,7 +666,7 @@ function arrow(
   context.restore();
 }
 
-/** A diamond where a trial went on with another one's weights. */
+/** A diamond at the point from which a trial continued with another one's weights. */
 function markExploits(context: CanvasRenderingContext2D, { points, exploits }: Line, size: number, halo: string): void {
   const fill = context.fillStyle;
   for (const { at } of exploits) {

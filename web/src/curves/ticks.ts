@@ -135,10 +135,10 @@ function decimalLabel(step: number): (value: number) => string {
   };
 }
 
-/** Grid lines at the digits of each power of ten, labels where there is room: powers first, then 2 and 5, then the others. */
+/** Grid lines at the digits of each power of ten, labels if there is room: powers first, then 2 and 5, then the others. */
 function logTicks(min: number, max: number, room: Room): Ticks {
   const [low, high] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
-  // Less than a power of ten with few round numbers in it: ticks as on a linear axis, thinned where they come close.
+  // Less than a power of ten with few round numbers in it: ticks as on a linear axis, with fewer of them if they come close.
   if (max / min < 5) return thinned(linearValues(min, max), min, max, room);
   const decades = high - low;
   const stride = Math.max(1, Math.ceil(decades / 20));
