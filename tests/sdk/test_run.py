@@ -19,7 +19,7 @@ import ray.train
 import tuner
 from tuner.domain.events import Reported
 from tuner.errors import SpecError
-from tuner.sdk.run import _Interrupts
+from tuner.sdk.interrupts import Interrupts
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -389,7 +389,7 @@ def trainable(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "pointer"),
     [
-        ({"address": "http://localhost:8000"}, "/address"),
+        ({"address": "http://localhost:8000", "ray_address": "auto"}, "/address"),
         ({"mode": "most"}, "/mode"),
         ({"num_samples": 0}, "/num_samples"),
         ({"metric": None}, "/metric"),
@@ -497,9 +497,9 @@ def test_what_cannot_be_pickled_is_named() -> None:
         tuner.run(train, {"x": 1}, metric="loss", mode="min")
 
 
-def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else(sqlite_store: Store) -> None:
+def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
     """While Ray is connected to there is nothing to pause yet."""
-    interrupts = _Interrupts(sqlite_store, "exp_1")
+    interrupts = Interrupts(lambda: None)
     with interrupts:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

@@ -67,7 +67,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
         self._http = httpx.AsyncClient(
             base_url=self.address,
             headers=headers_of(token),
@@ -87,6 +87,10 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+    def with_patience(self, patience_s: float) -> AsyncClient:
+        """Return another client of the same service that repeats requests for so many seconds."""
+        return AsyncClient(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
 
     async def request(
         self,

@@ -65,7 +65,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
         self._http = httpx.Client(
             base_url=self.address,
             headers=headers_of(token),
@@ -85,6 +85,10 @@ class Client:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+    def with_patience(self, patience_s: float) -> Client:
+        """Return another client of the same service that repeats requests for so many seconds."""
+        return Client(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
 
     def request(
         self,

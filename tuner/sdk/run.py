@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import signal
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
@@ -24,7 +21,8 @@ from tuner.experiment.usecases import create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
-from tuner.sdk.progress import Progress
+from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.progress import Progress, Stored
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
@@ -73,7 +71,7 @@ def run(
     scope: Literal["all", "last"] = "all",
     runtime_env: Mapping[str, Any] | None = None,
     ray_address: str | None = None,
-    address: str | None = None,
+    address: Any = None,
     scaling_config: Any = None,
     run_config: Any = None,
     tune_config: Any = None,
@@ -134,7 +132,8 @@ def run(
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
             machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
             calls `tuner.shutdown()`.
-        address: URL of a tuner service to run on. Not available yet.
+        address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. TUNER_TOKEN has the
+            token. The function is sent by value, and only the service's workers unpickle it. None: run on Ray from here.
         scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
@@ -146,6 +145,7 @@ def run(
     Raises:
         SpecError: an argument is wrong. Nothing was started.
         ClusterUnreachable: Ray could not be reached or started.
+        ServiceError: the service at `address` could not be reached, or refuses this.
     """
     return _search(adapted(run, dict(locals())))
 
@@ -166,6 +166,10 @@ def _search(given: Mapping[str, Any]) -> Result:
         mistakes.check()
     function = None if isinstance(trainable, str) else trainable
     code = by_value(function, space_blob=space.blob(), parts_blob=dump_parts(parts))
+    if given["address"] is not None:
+        from tuner.sdk.remote import run_on  # loads httpx and the models of the API
+
+        return run_on(given["address"], data, code, space, parts, given["verbose"])
     _warn_of_size(function, code)
     settings = Settings.from_env()
     with _store(settings) as store:
@@ -186,10 +190,8 @@ def _check_required(given: Mapping[str, Any]) -> None:
     }
     if missing := [(f"/{name}", f"needed: {what}") for name, what in meanings.items() if given[name] is None]:
         raise SpecError(missing)
-    if given["address"] is not None:
-        raise SpecError(
-            "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
-        )
+    if given["address"] is not None and given["ray_address"] is not None:
+        raise SpecError("expected address, of a service, or ray_address, of a Ray cluster, got both", "/address")
 
 
 def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def _drive(
     keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
-    progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
+    progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
@@ -295,7 +297,7 @@ def _drive(
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
 
-    with progress, _Interrupts(store, experiment_id) as interrupts:
+    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         for attempt in range(3):
             started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
             try:
@@ -342,7 +344,7 @@ def _on_own_ray() -> bool:
     return kept is not None and kept.on_own_ray()
 
 
-def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:
+def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) -> None:
     """Raise ClusterUnreachable if the host cannot start, in which case another try would not help."""
     import ray
 
@@ -360,7 +362,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
         raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
 
 
-def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
+def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     """Follow an experiment that a running service drives."""
     progress.say("another driver, such as that of `tuner serve`, has this experiment; following it")
     while True:
@@ -373,7 +375,7 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _I
         time.sleep(POLL_S)
 
 
-def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
+def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     import ray
 
     done = host.drive.remote(experiment_id)
@@ -394,44 +396,6 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interr
         progress.update()
 
 
-class _Interrupts:
-    """Counts Ctrl-C. The first one asks for a pause; the caller acts on the second.
-
-    Outside of `heard`, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
-    """
-
-    def __init__(self, store: Store, experiment_id: str) -> None:
-        self.store, self.experiment_id = store, experiment_id
-        self.count = 0
-        self.news = False
-        self._heard = False
-        self._before: Any = None
-
-    def __enter__(self) -> _Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._take)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        """Count Ctrl-C in this block, in which the caller looks at the count all the time."""
-        self._heard = True
-        try:
-            yield
-        finally:
-            self._heard = False
-
-    def _take(self, number: int, frame: Any) -> None:
-        if not self._heard:
-            raise KeyboardInterrupt
-        self.count += 1
-        if self.count == 1:
-            self.news = True
-            record = self.store.experiments.get(self.experiment_id)
-            self.store.commands.add(record.id, "pause", reason="by Ctrl-C")
-        else:
-            print("ending at once", file=sys.stderr)
+def _pause(store: Store, experiment_id: str) -> None:
+    record = store.experiments.get(experiment_id)
+    store.commands.add(record.id, "pause", reason="by Ctrl-C")

@@ -28,9 +28,6 @@ INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source
   last_event_seq, counts, reason, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
 
-_NOT_ASKED = {"code": None, "resolved": None}
-"""The parts of a stored spec that are not part of the request."""
-
 
 class Experiments:
     def __init__(self, database: Database) -> None:
@@ -166,9 +163,15 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
-    """Raise Conflict if two specs are different requests. The files of the code may have changed since the first one."""
-    if _plain({**stored, **_NOT_ASKED}) != _plain({**asked, **_NOT_ASKED}):
+    """Raise Conflict if two specs are different requests. The files of an entrypoint may have changed since the first one."""
+    if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+
+
+def _asked(spec: Mapping[str, Any]) -> Any:
+    """Return what of a stored spec was part of the request."""
+    found = {**spec, "resolved": None}
+    return _plain({**found, "code": None} if spec.get("entrypoint") else found)
 
 
 def _plain(value: Any) -> Any:
