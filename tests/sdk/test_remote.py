@@ -190,12 +190,14 @@ def test_on_a_real_service(tmp_path: Path) -> None:
             tuner.run(train, SPACE, **WAYS, address=viewer)
         with tuner.connect(address, token=tokens["editor"]) as editor:
             result = tuner.run(train, SPACE, **WAYS, num_workers=2, resources_per_worker={"CPU": 0.5}, address=editor)
-        assert result.state == "completed", result.error
-        assert [trial.iterations for trial in result.trials] == [3] * 6
-        assert result.best_value == pytest.approx(offset, abs=0.2)
-        assert result.best_checkpoint is not None
-        with result.best_checkpoint.as_directory() as folder:
-            assert Path(folder).is_dir()
+            assert result.state == "completed", result.error
+            assert [trial.iterations for trial in result.trials] == [3] * 6
+            assert result.best_value == pytest.approx(offset, abs=0.2)
+            assert result.best_checkpoint is not None
+            with result.best_checkpoint.as_directory() as folder:
+                assert Path(folder).is_dir()
+            more = result.add(num_samples=2)
+            assert ([trial.iterations for trial in more.trials], more.state) == ([3] * 8, "completed")
     finally:
         service.end()
         service.stop()

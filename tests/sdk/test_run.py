@@ -505,3 +505,29 @@ def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)  # the signal ends it
         assert interrupts.count == 0
+
+
+@pytest.mark.ray
+def test_more_of_an_ended_search_is_run(private_ray: None, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"loss": config["x"]})
+
+    first = tuner.run(
+        train,
+        {"x": tuner.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        num_samples=2,
+        scheduler="fifo",
+        name="more",
+        verbose=0,
+    )
+    second = first.add(num_samples=3)
+    assert ([trial.iterations for trial in second.trials], second.state) == ([1] * 5, "completed")
+    assert "completed, 5/5 trials" in capsys.readouterr().out
+    assert len(first.trials) == 2
+    assert [trial.config for trial in second.trials[:2]] == [trial.config for trial in first.trials]
+    assert len({trial.config["x"] for trial in second.trials}) == 5
+    third = tuner.load(first.experiment_id).add(num_samples=1, verbose=0)
+    assert len(third.trials) == 6
+    assert third.best_value == min(trial.best_value or 0.0 for trial in third.trials)

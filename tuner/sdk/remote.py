@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -35,17 +36,38 @@ def run_on(
         NotAllowed: The token is missing or not valid, or its role does not allow this.
     """
     spec = _sendable(data, code, parts)
+    return _begun(address, lambda client: client.create(spec), space, verbose)
+
+
+def _begun(
+    address: str | Client, begin: Callable[[Client], ExperimentHandle], space: Space | None, verbose: int
+) -> Result:
+    """Begin something on a service and follow it."""
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
         interrupts = stack.enter_context(Interrupts(lambda: None))
-        handle = client.create(spec)
+        handle = begin(client)
         with interrupts.heard():
-            return _follow(handle, looks.experiment(handle.id), interrupts, space, verbose)
+            found = _follow(handle, looks.experiment(handle.id), interrupts, space, verbose)
+    return found.with_more(functools.partial(_add, address, handle.id, space))
+
+
+def _add(
+    address: str | Client, experiment_id: str, space: Space | None, num_samples: int | None, verbose: int
+) -> Result:
+    """Run more trials of an experiment of a service."""
+
+    def begin(client: Client) -> ExperimentHandle:
+        handle = client.experiment(experiment_id)
+        handle.continue_(num_samples)
+        return handle
+
+    return _begun(address, begin, space, verbose)
 
 
 def _follow(
-    handle: ExperimentHandle, looks: ExperimentHandle, interrupts: Interrupts, space: Space, verbose: int
+    handle: ExperimentHandle, looks: ExperimentHandle, interrupts: Interrupts, space: Space | None, verbose: int
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 

@@ -17,7 +17,7 @@ from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
-from tuner.experiment.usecases import create_from_python, id_of, never_driven
+from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
@@ -32,7 +32,6 @@ from tuner.usercode.trainable import by_value
 __all__ = ["Result", "resume", "run"]
 
 POLL_S = 0.25
-_PARTS = ("scheduler", "search", "stop")
 
 
 @keywords_explained
@@ -62,6 +61,7 @@ def run(
     stop_grace_s: float = 10.0,
     seed: int = 0,
     name: str | None = None,
+    project: str = "default",
     max_t: int | None = None,
     time_attr: str = "training_iteration",
     stop: Any = None,
@@ -118,6 +118,7 @@ def run(
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function.
+        project: project of the experiment. A service can limit tokens to one project; here it is a label.
         max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
@@ -175,9 +176,9 @@ def _search(given: Mapping[str, Any]) -> Result:
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
         record = create_from_python(store, data, code, parts, _check_size if alone else None)
-        brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
+        keep = not _brings_code(store, record.spec)
         try:
-            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=not brings_code)
+            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=keep)
         except ClusterUnreachable as error:
             never_driven(store, record.public_id, str(error))
             raise
@@ -240,6 +241,27 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
+
+
+def read_result(store: Store, experiment_id: str, ray_address: str | None = None) -> Result:
+    """Return what this database knows about an experiment, ready to run more of it."""
+    return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address))
+
+
+def _add(experiment_id: str, ray_address: str | None, num_samples: int | None, verbose: int) -> Result:
+    """Run more trials of an experiment of this home. If a running service has the experiment, follow it."""
+    settings = Settings.from_env()
+    with _store(settings) as store:
+        continue_experiment(store, experiment_id, num_samples)
+        record = store.experiments.get(experiment_id)
+        return _drive(store, settings, experiment_id, ray_address, verbose, keep=not _brings_code(store, record.spec))
+
+
+def _brings_code(store: Store, spec: Spec) -> bool:
+    """Return True if the driver host has to load code of the user, so that no other experiment should use that host."""
+    code = store.code.get(spec.code) if spec.code is not None else None
+    parts = (spec.scheduler, spec.search, spec.stop)
+    return bool(code and (code.parts_blob or code.space_blob)) or any(names_code(part) for part in parts)
 
 
 LARGE_BYTES = 50_000_000
@@ -318,7 +340,7 @@ def _drive(
                     kept.shutdown()
                     raise
                 progress.say("the driver was killed; a new one continues from the last commit")
-    result = Result.load(store, experiment_id)
+    result = read_result(store, experiment_id, ray_address)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
     return result
