@@ -28,7 +28,7 @@ INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source
   last_event_seq, counts, reason, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
 
-_NOT_ASKED = {"code": None, "resolved": None}
+_NOT_ASKED = {"code": None, "earlier": None, "resolved": None}
 """The parts of a stored spec that are not part of the request."""
 
 
