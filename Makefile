@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast fuzz lint format generate bench clean
+.PHONY: help setup web demo serve test test-fast fuzz lint format generate docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,8 +54,11 @@ generate: setup  ## the files that follow from others: docs/api_reference.md, tu
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
 
+docs: $(VENV)/.installed  ## the docs as a site with search, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: setup  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what was built
-	rm -rf $(VENV) web/node_modules tuner/_web build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) web/node_modules tuner/_web site build dist .mypy_cache .ruff_cache .pytest_cache

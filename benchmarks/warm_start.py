@@ -2,9 +2,9 @@
 
     python -m benchmarks.warm_start [--family lcbench] [--runs 1] [--budgets 2.5 5 10 20 40] [--results FILE]
 
-The six are drawn anew for each run; each is the default search over 20 full trainings. `unrelated` learns instead from
-experiments whose configurations have been shuffled, so that what was good there says nothing: it should do no worse than
-`default`.
+The six are drawn anew for each run; each is the default search over 20 full trainings. Two controls should do no worse than
+`default`: `unrelated` learns from experiments in which each parameter has the part of another one, half of them mirrored, and
+`shuffled` from experiments whose configurations have been exchanged at random.
 Regret and intervals are as in `benchmarks.quality`, with the same seeds.
 """
 
@@ -31,7 +31,7 @@ from tuner.domain.experiment import Objective  # noqa: E402
 from tuner.driver.earlier import EarlierExperiment  # noqa: E402
 from tuner.driver.recording import Recording, recording  # noqa: E402
 
-METHODS = ("default", "warm", "unrelated")
+METHODS = ("default", "warm", "unrelated", "shuffled")
 EARLIER, TRAININGS = 6, 20.0
 
 
@@ -86,23 +86,27 @@ def played(
     if method != "default":
         draw = random.Random(f"{problem.name} {run}")
         others = draw.sample([p for p in problems if p.name != problem.name], EARLIER)
-        options["warm_start"] = [before(p, setting.curves, run, method == "unrelated") for p in others]
+        options["warm_start"] = [before(p, setting.curves, run, method) for p in others]
     with contenders.changed(variant if method != "default" else ""):
         history = contenders.simulated(problem, seed, setting, **options)
     return [round(r, 5) for r in quality.regrets(problem, history, setting.workers, budgets)]
 
 
-def before(problem: Problem, curves: Path, run: int, shuffled: bool) -> EarlierExperiment:
-    record = recorded(problem.name, curves, run)
-    if shuffled:
+def before(problem: Problem, curves: Path, run: int, method: str) -> EarlierExperiment:
+    record, space, rng = recorded(problem.name, curves, run), problem.space, random.Random(problem.name)
+    changed = {}
+    if method == "shuffled":
         order = sorted(record.trials)
-        random.Random(problem.name).shuffle(order)
-        moved = {
-            n: replace(record.trials[n], params=record.trials[m].params)
-            for n, m in zip(record.trials, order, strict=True)
-        }
-        record = replace(record, trials=moved)
-    return EarlierExperiment(problem.name, Objective("value", problem.mode), problem.space, record)
+        rng.shuffle(order)
+        changed = {n: record.trials[m].params for n, m in zip(record.trials, order, strict=True)}
+    if method == "unrelated":
+        mirrored = [rng.random() < 0.5 for _ in range(len(space))]
+        for n, trial in record.trials.items():
+            unit = space.to_unit(trial.params)
+            moved = [1 - u if m else u for u, m in zip(unit[1:] + unit[:1], mirrored, strict=True)]
+            changed[n] = space.from_unit(moved)
+    trials = {n: replace(trial, params=changed.get(n, trial.params)) for n, trial in record.trials.items()}
+    return EarlierExperiment(problem.name, Objective("value", problem.mode), space, replace(record, trials=trials))
 
 
 @cache

@@ -106,3 +106,10 @@ def test_several_objectives_learn_nothing_yet(sqlite_store: Store) -> None:
     assert with_earlier(sqlite_store, spec_of("new", objectives=two)).earlier == {}
     with pytest.raises(SpecError, match="several objectives"):
         with_earlier(sqlite_store, spec_of("new", objectives=two, warm_start="auto"))
+
+
+def test_auto_stays_within_the_project(sqlite_store: Store) -> None:
+    searched(sqlite_store, "theirs", project="other")
+    searched(sqlite_store, "ours", project="mine")
+    assert names(with_earlier(sqlite_store, spec_of("new", project="mine", warm_start="auto"))) == ["ours"]
+    assert with_earlier(sqlite_store, spec_of("new")).earlier == {}, "there is no hint about other projects either"

@@ -90,7 +90,12 @@ def _add_spec(document: dict[str, Any]) -> None:
         document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
     document["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},
-        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": f"{COOKIE}_8000",
+            "description": "its name ends with the port",
+        },
     }
     document["security"] = [{}, {"token": []}, {"session": []}]
 

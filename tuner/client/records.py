@@ -81,6 +81,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         stop=shown.stop,
         scaling=shown.scaling,
         limits=shown.limits,
+        project=shown.project,
         resolved=shown.resolved.model_dump(exclude_none=True) if shown.resolved is not None else {},
     )
     return ExperimentRecord(
@@ -89,6 +90,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         spec=spec,
         state=shown.state,
         source=shown.source,
+        project=shown.project,
         code_hash=None,
         driver_epoch=0,
         driver_owner=None,

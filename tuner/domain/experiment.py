@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 Mode = Literal["min", "max"]
 SPEC_VERSION = 1
+DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names are shown in terminals, which obey control characters
+PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,9 @@ class Spec:
     )
     # What was learned from them when the experiment was created, see `tuner.driver.earlier.learn`; empty if nothing was.
     earlier: Mapping[str, Any] = field(default_factory=dict)
+    project: str = option(
+        DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
+    )
     version: int = SPEC_VERSION
     # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.earlier import EarlierTrial
 
 FEWEST = 5  # trials of an earlier experiment that fit the space; with fewer, nothing is learned from it
+LEAST_SKILL = (
+    0.3  # the correlation below which nothing is learned, between the results of a trial and what others predict
+)
 HINTS = 3  # the best trials of each earlier experiment, near which the model looks for new configurations
 
 
@@ -66,6 +69,10 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
             continue
         longest = max(len(trial.scores) for trial in trials)
         model = surrogate(cube, trials, longest)
+        if model.skill < LEAST_SKILL:
+            why = f"its results do not depend on the configuration in a way that can be predicted (correlation {model.skill:.2f})"
+            notes.append(f"learned nothing from {earlier.name}: {why}")
+            continue
         order = sorted(trials, key=lambda trial: max(trial.scores), reverse=True)
         kept.append(trials)
         models.append(model)

@@ -84,7 +84,7 @@ def _fitting(store: Store, spec: Spec, space: Space, count: int) -> Found:
     if space.has_grid:
         return []
     found: Found = []
-    for record in store.experiments.page(page_size=LOOKED_AT).items:
+    for record in store.experiments.page(project=spec.project, page_size=LOOKED_AT).items:
         if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
             continue
         theirs = Space.from_json(record.spec.space, opaque=True)

@@ -167,7 +167,7 @@ class Result:
         iterations to repeat what the search found. The list is empty if nothing was trained.
 
         Args:
-            number: the number of a trial. None for the best checkpoint.
+            trial: the number of a trial. None for the best checkpoint.
 
         Returns:
             Items ``{"iteration": after which it applies, "config": {...}, "params": the same, flat, "trial": its number}``.

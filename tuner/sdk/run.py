@@ -64,11 +64,12 @@ def run(
     stop_grace_s: float = 10.0,
     seed: int = 0,
     name: str | None = None,
+    project: str = "default",
     max_t: int | None = None,
     time_attr: str = "training_iteration",
     stop: Any = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-    warm_start: Literal["auto"] | Sequence[Any] | None = None,
+    warm_start: Literal["auto"] | Sequence[str] | None = None,
     storage: str | os.PathLike[str] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     scope: Literal["all", "last"] = "all",
@@ -121,12 +122,13 @@ def run(
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function.
+        project: project of the experiment. A service can limit tokens to one project; here it is a label.
         max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
         points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
         warm_start: earlier experiments to learn from: "auto" for those of this home that have the same metric and parameters,
-            or a list of their ids, names or results. The first configurations cover what was good there, and the model of
+            or a list of their ids or names. The first configurations cover what was good there, and the model of
             the default scheduler follows them as far as they have predicted this search so far.
         storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
             default a folder under the home (``~/.tuner``, or TUNER_HOME).

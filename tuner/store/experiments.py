@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, Select, select, true
 
-from tuner.domain.experiment import SPEC_VERSION, Spec
+from tuner.domain.experiment import DEFAULT_PROJECT, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, NotFound
+from tuner.errors import Conflict, NotFound, SpecError
 from tuner.store.code import put
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, at
@@ -24,17 +24,20 @@ from tuner.store.writing.writer import Cursor
 COLUMNS = [column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key")]
 
 _INSERT = """
-INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, driver_epoch,
-  last_event_seq, counts, reason, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, project,
+  driver_epoch, last_event_seq, counts, reason, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
 
 _NOT_ASKED = {"code": None, "earlier": None, "resolved": None}
 """The parts of a stored spec that are not part of the request."""
 
 
 class Experiments:
-    def __init__(self, database: Database) -> None:
+    """The experiments of one project, or of all."""
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
 
     def create(
         self,
@@ -48,9 +51,11 @@ class Experiments:
     ) -> ExperimentRecord:
         """Insert a pending experiment.
 
-        If the `idempotency_key` was used before, return the experiment that was created then. Raise Conflict if its spec is
-        another one.
+        If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
+        if its spec is another one, and SpecError if the spec names a project that this store does not show.
         """
+        if self._project not in (None, spec.project):
+            raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
         wanted = public_id or f"exp_{secrets.token_hex(10)}"
@@ -65,7 +70,7 @@ class Experiments:
 
         Raise Conflict if its spec is another one.
         """
-        query = select(*COLUMNS).where(experiment.c.idempotency_key == clean(idempotency_key))
+        query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
         with self._database.read() as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
@@ -84,19 +89,34 @@ class Experiments:
 
     def _one(self, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
         with self._database.read() as connection:
-            return one(connection, condition, shown)
+            return one(connection, condition & self._visible(), shown)
+
+    def _visible(self) -> ColumnElement[bool]:
+        return true() if self._project is None else experiment.c.project == self._project
+
+    def _shown(self) -> Select[Any]:
+        """Select the experiments that this store shows."""
+        return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:
         """Return all experiments with exactly this name, newest first."""
-        query = select(*COLUMNS).where(experiment.c.name == name).order_by(experiment.c.id.desc())
+        query = self._shown().where(experiment.c.name == name).order_by(experiment.c.id.desc())
         with self._database.read() as connection:
             return [record(row) for row in connection.execute(query).mappings()]
 
     def page(
-        self, *, state: str | None = None, name: str | None = None, page_size: int = 50, page_token: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        project: str | None = None,
+        page_size: int = 50,
+        page_token: str | None = None,
     ) -> Page[ExperimentRecord]:
         """Return a page of experiments, newest first. `name` matches any part of a name."""
-        query = select(*COLUMNS).order_by(experiment.c.id.desc())
+        query = self._shown().order_by(experiment.c.id.desc())
+        if project is not None:
+            query = query.where(experiment.c.project == project)
         if state is not None:
             query = query.where(experiment.c.state == state)
         if name is not None:
@@ -156,13 +176,32 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
     """Return the public id: the new one, or that of the experiment with this idempotency key."""
     name, spec_json = clean(spec.name), dumps(spec.to_json())
     state, version = ExperimentState.PENDING.value, SPEC_VERSION
-    values = (public_id, name, state, spec_json, version, spec.seed, source, clean(key), spec.code, now)
+    values = (
+        public_id,
+        name,
+        state,
+        spec_json,
+        version,
+        spec.seed,
+        source,
+        _stored_key(spec, key),
+        spec.code,
+        spec.project,
+        now,
+    )
     cursor.execute(_INSERT, values)
     if cursor.rowcount == 1:
         return public_id
-    [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
-    _compare(json.loads(stored), json.loads(spec_json), key)
+    [(found, stored)] = cursor.rows(
+        "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
+    )
+    _compare(Spec.from_json(json.loads(stored)).to_json(), json.loads(spec_json), key)
     return str(found)
+
+
+def _stored_key(spec: Spec, key: str | None) -> str | None:
+    """Return an idempotency key as it is stored: two projects may use the same one. No header has a line break."""
+    return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:

@@ -60,6 +60,28 @@ def test_a_surrogate_knows_where_the_peak_is_and_survives_json() -> None:
     assert again(np.stack([near, far]), CUBE.group) == pytest.approx(values[:2], abs=1e-3)
 
 
+def test_what_is_expected_of_a_trial_without_its_own_results_is_that_of_a_model_without_them() -> None:
+    g = np.random.default_rng(3)
+    x = CUBE.features(CUBE.realise(g.random((9, 3))))
+    trial, tau = np.repeat(np.arange(9), 2), np.tile([0.0, 1.0], 9)
+    z = g.normal(size=18)
+    theta = Prior().mean(3)
+    left_out = Posterior(theta, CUBE.group, Rows(x, trial, tau), z, NOBODY).left_out()
+    for number in range(9):
+        others = trial != number
+        without = Posterior(theta, CUBE.group, Rows(x, trial[others], tau[others]), z[others], NOBODY)
+        for row in np.flatnonzero(~others):
+            assert left_out[row] == pytest.approx(without.of_new(x[number : number + 1], tau[row])[0][0])
+
+
+def test_skill_tells_an_experiment_with_a_peak_from_one_of_chance() -> None:
+    trials = peaked((0.2, 0.8), 60)
+    order = np.random.default_rng(1).permutation(60)
+    shuffled = [EarlierTrial(trials[int(k)].params, trial.scores) for k, trial in zip(order, trials, strict=True)]
+    assert surrogate(CUBE, trials, 9).skill > 0.8
+    assert surrogate(CUBE, shuffled, 9).skill < 0.3
+
+
 def test_scores_that_are_not_finite_count_as_the_worst() -> None:
     trials = [*peaked((0.2, 0.8)), *(EarlierTrial({"x": 0.9, "y": 0.9, "kind": "a"}, (math.nan,)) for _ in range(3))]
     made = surrogate(CUBE, trials, 9)

@@ -57,7 +57,8 @@ async def create(
     ] = None,
 ) -> Response:
     def create() -> Response:
-        record = usecases.create_experiment(here.store, data, here.checker, idempotency_key=idempotency_key)
+        wanted = _in_project(here, data)
+        record = usecases.create_experiment(here.store, wanted, here.checker, idempotency_key=idempotency_key)
         here.poke()
         first = schemas.Experiment.of(record.as_created(), [])
         return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
@@ -77,7 +78,7 @@ async def dry_run(
     configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
 ) -> Response:
     def dry_run() -> Response:
-        return answer(schemas.DryRun.of(usecases.dry_run(data, here.checker, configurations)))
+        return answer(schemas.DryRun.of(usecases.dry_run(_in_project(here, data), here.checker, configurations)))
 
     return await here.off_the_pool(dry_run)
 
@@ -89,10 +90,13 @@ def list_experiments(
     here: Here,
     state: Annotated[ExperimentState | None, Query(description="only experiments in this state")] = None,
     name: Annotated[str | None, Query(max_length=200, description="any part of the name")] = None,
+    project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> Response:
-    page = here.store.experiments.page(state=state, name=_optional(name), page_size=page_size, page_token=page_token)
+    page = here.store.experiments.page(
+        state=state, name=_optional(name), project=_optional(project), page_size=page_size, page_token=page_token
+    )
     metrics = here.store.metrics.names_of([record.id for record in page.items])
     items = [schemas.Experiment.of(record, metrics[record.id]) for record in page.items]
     return answer(schemas.ExperimentPage(items=items, next_page_token=page.next_token))
@@ -332,6 +336,11 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
         after = max(after, int(last_event_id))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)
+
+
+def _in_project(here: Context, data: Any) -> Any:
+    """Return a spec with the project that the caller is limited to, if it names none."""
+    return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data
 
 
 def _find(store: Store, experiment_id: str) -> ExperimentRecord:

@@ -266,6 +266,7 @@ class Posterior:
         self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:-1]))
         self._growth = float(theta[-1])
         n = self._real = len(z)
+        self._z = z
         # `rows.x` may include trials without results, to be predicted. They are not part of the matrix.
         used, self._trial = np.unique(np.concatenate([rows.trial, running]), return_inverse=True)
         self._all, self._column = rows.x, np.full(len(rows.x), -1)
@@ -306,6 +307,20 @@ class Posterior:
         k = self._across(x, line)[:, self._trial]
         k *= self._along(np.array([tau]))[0, self._level]
         return self._moments(k, line, np.array([tau]))
+
+    def left_out(self) -> Floats:
+        """Return for each result (n,) its mean given the results of all other trials, in units of z.
+
+        It follows from the inverse of the kernel matrix (Rasmussen and Williams, 2006, section 5.4.2), block by block.
+        """
+        n = self._real
+        lower = self._inverse[:n, :n]
+        inverse = lower.T @ lower
+        out = np.empty(n)
+        for trial in np.unique(self._trial[:n]):
+            own = np.flatnonzero(self._trial[:n] == trial)
+            out[own] = self._z[own] - np.linalg.solve(inverse[np.ix_(own, own)], self._alpha[own])
+        return out
 
     def end_weights(self) -> Floats:
         """Return for each row of `rows.x` its weight (trials,) in the mean of a new configuration at τ = 1."""

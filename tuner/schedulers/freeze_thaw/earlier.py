@@ -64,6 +64,7 @@ class Surrogate:
         lengths: the length scale of each column (q,).
         local: the weight of the short-range term.
         radius: its length.
+        skill: how well the configuration predicts the scores of that experiment (0 to 1), see `skill`.
     """
 
     x: Floats
@@ -71,6 +72,7 @@ class Surrogate:
     lengths: Floats
     local: float
     radius: float
+    skill: float = 1.0
 
     def __call__(self, x: Floats, group: Ints) -> Floats:
         """Return the expected scores (m,) of encoded configurations (m, q)."""
@@ -91,6 +93,7 @@ class Surrogate:
             "lengths": [float(f"{v:.{DIGITS}g}") for v in self.lengths],
             "local": self.local,
             "radius": self.radius,
+            "skill": self.skill,
         }
 
     @classmethod
@@ -101,6 +104,7 @@ class Surrogate:
             np.array(data["lengths"], dtype=float),
             float(data["local"]),
             float(data["radius"]),
+            float(data["skill"]),
         )
 
 
@@ -112,7 +116,7 @@ class Earlier:
         self._scale = math.sqrt(WEIGHT / len(surrogates)) if surrogates else 0.0
 
     def __call__(self, x: Floats) -> Floats:
-        return self._scale * np.stack([surrogate(x, self._group) for surrogate in self._surrogates], axis=1)
+        return self._scale * np.stack([s.skill * s(x, self._group) for s in self._surrogates], axis=1)
 
 
 def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surrogate:
@@ -125,8 +129,8 @@ def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surro
         for level in grid
         if level <= len(trial.scores)
     ]
-    last = {i: row for row, (i, _, _) in enumerate(rows)}
-    order = sorted(range(len(rows)), key=lambda row: (last[rows[row][0]] != row, row))[:MOST_ROWS]
+    newest = {i: row for row, (i, _, _) in enumerate(rows)}
+    order = sorted(range(len(rows)), key=lambda row: (newest[rows[row][0]] != row, row))[:MOST_ROWS]
     rows = [rows[row] for row in sorted(order)]
     points = cube.realise(np.array([cube.point(trial.params) for trial in chosen]))
     x = cube.features(points)
@@ -137,9 +141,25 @@ def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surro
     theta = evidence.fit([(evidence.prior.mean(evidence.dims), 30)])
     posterior = Posterior(theta, cube.group, evidence.rows, evidence.z, np.array([], dtype=np.int64))
     d = evidence.dims
+    ends = np.array([row for row in range(len(rows)) if row + 1 == len(rows) or trial[row + 1] != trial[row]])
+    known = skill(posterior.left_out()[ends], evidence.z[ends], at[ends])
     return Surrogate(
-        x, posterior.end_weights(), np.exp(theta[:d])[cube.group], math.exp(theta[d + 3]), math.exp(theta[d + 4])
+        x, posterior.end_weights(), np.exp(theta[:d])[cube.group], math.exp(theta[d + 3]), math.exp(theta[d + 4]), known
     )
+
+
+def skill(expected: Floats, z: Floats, level: Floats) -> float:
+    """Return the correlation of the results (n,) with what was expected of them, or 0 if it is negative.
+
+    Both are compared within each level only, since later results are better anyhow.
+    """
+    a, b = expected.copy(), z.copy()
+    for one in np.unique(level):
+        same = level == one
+        a[same] -= a[same].mean()
+        b[same] -= b[same].mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return max(0.0, float(a @ b) / size) if size > 1e-12 else 0.0
 
 
 def _chosen(trials: Sequence[EarlierTrial]) -> list[EarlierTrial]:

@@ -175,6 +175,8 @@ experiment = Table(
     Column("created_at", Real, nullable=False),
     Column("started_at", Real),
     Column("ended_at", Real),
+    Column("project", String(100), nullable=False, server_default="default"),
+    Index(None, "project", "id"),
 )
 
 trial = Table(
@@ -357,6 +359,20 @@ token = Table(
     Column("expires_at", Real),
     Column("revoked_at", Real),
     Column("used_at", Real),  # written once a minute at most
+    Column("project", String(100)),  # NULL: all projects
+)
+
+session = Table(
+    "session",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value, which is kept nowhere
+    Column("token_id", Id, ForeignKey("token.id")),  # it ends with this token; NULL: signed in without one
+    Column("name", Text, nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("project", String(100)),
+    Column("created_at", Real, nullable=False),
+    Column("expires_at", Real, nullable=False),
 )
 
 audit = Table(
@@ -370,4 +386,5 @@ audit = Table(
     Column("path", Text, nullable=False),
     Column("status", Integer, nullable=False),
     Column("address", Text, nullable=False),
+    Column("project", String(100)),  # of the token; NULL: all projects
 )

@@ -855,6 +855,23 @@ export interface components {
              */
             seq: number;
             /**
+             * Trial Number
+             * @description the number of that trial
+             */
+            trial_number: number | null;
+            /**
+             * Reason
+             * @description the reason, in words
+             */
+            reason: string;
+            /**
+             * Payload
+             * @description its details, by kind
+             */
+            payload: {
+                [key: string]: unknown;
+            };
+            /**
              * Time
              * @description when it was made
              */
@@ -866,33 +883,16 @@ export interface components {
              */
             kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
-             * Trial Number
-             * @description the number of that trial
-             */
-            trial_number: number | null;
-            /**
              * Trial Id
              * @description the trial that it is about; null: the experiment
              */
             trial_id: string | null;
-            /**
-             * Reason
-             * @description the reason, in words
-             */
-            reason: string;
             /**
              * State
              * @description whether the driver has carried it out
              * @enum {string}
              */
             state: "pending" | "done" | "superseded";
-            /**
-             * Payload
-             * @description its details, by kind
-             */
-            payload: {
-                [key: string]: unknown;
-            };
         };
         /** DecisionPage */
         DecisionPage: {
@@ -992,29 +992,33 @@ export interface components {
              * @description exp_...
              */
             id: string;
-            /**
-             * Name
-             * @description the name of the experiment
-             */
-            name: string;
             /** @description where it is in its life */
             state: components["schemas"]["ExperimentState"];
             /**
-             * Metric
-             * @description the first objective, the one that schedulers look at
+             * Source
+             * @description python or api: where it was created; adopted: created in Python, now driven by a service
              */
-            metric: string;
+            source: string;
             /**
-             * Mode
-             * @description whether the metric is minimised or maximised
-             * @enum {string}
+             * Last Event Seq
+             * @description the place in the log up to which this is true
              */
-            mode: "min" | "max";
+            last_event_seq: number;
             /**
-             * Objectives
-             * @description all objectives; the first is the one that schedulers look at
+             * No Best
+             * @description why `best` is null although trials have reported
              */
-            objectives: components["schemas"]["Objective"][];
+            no_best: string | null;
+            /**
+             * Reason
+             * @description the reason, in words
+             */
+            reason: string;
+            /**
+             * Error
+             * @description why it failed, in words
+             */
+            error: string | null;
             /**
              * Created At
              * Format: date-time
@@ -1031,6 +1035,27 @@ export interface components {
              * @description when it reached its final state
              */
             ended_at: string | null;
+            /**
+             * Name
+             * @description the name of the experiment
+             */
+            name: string;
+            /**
+             * Metric
+             * @description the first objective, the one that schedulers look at
+             */
+            metric: string;
+            /**
+             * Mode
+             * @description whether the metric is minimised or maximised
+             * @enum {string}
+             */
+            mode: "min" | "max";
+            /**
+             * Objectives
+             * @description all objectives; the first is the one that schedulers look at
+             */
+            objectives: components["schemas"]["Objective"][];
             /**
              * Num Samples
              * @description trials to start; null: until the time budget is spent
@@ -1096,11 +1121,6 @@ export interface components {
              */
             entrypoint: string | null;
             /**
-             * Source
-             * @description python or api: where it was created; adopted: created in Python, now driven by a service
-             */
-            source: string;
-            /**
              * Abandoned
              * @description its script is gone and no driver has it; it continues when it is resumed
              */
@@ -1125,32 +1145,12 @@ export interface components {
             /** @description the best trial so far */
             best: components["schemas"]["Best"] | null;
             /**
-             * No Best
-             * @description why `best` is null although trials have reported
-             */
-            no_best: string | null;
-            /**
              * Labels
              * @description what the values of a parameter stand for, if they are indices of choices
              */
             labels: {
                 [key: string]: unknown[];
             };
-            /**
-             * Reason
-             * @description the reason, in words
-             */
-            reason: string;
-            /**
-             * Error
-             * @description why it failed, in words
-             */
-            error: string | null;
-            /**
-             * Last Event Seq
-             * @description the place in the log up to which this is true
-             */
-            last_event_seq: number;
             /**
              * Actions
              * @description the verbs that its state allows now
@@ -2099,7 +2099,7 @@ export interface components {
         };
         /**
          * Trial
-         * @description A trial. `TrialRecord` declares its fields; those here have a form of their own in the API.
+         * @description One configuration that is evaluated, with its newest results.
          */
         Trial: {
             /**
