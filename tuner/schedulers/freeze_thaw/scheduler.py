@@ -140,6 +140,10 @@ class FreezeThawScheduler(Scheduler):
         self._reasons = Reasons(context.objective, context.time_attr)
         self._learned = Learned.of(context.earlier, self._cube)
 
+    def amend(self, context: SchedulerContext) -> None:
+        super().amend(context)
+        self._budget = Budget(self.budget, self.finish_best, self._end, context)
+
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self)}
 
