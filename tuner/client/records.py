@@ -81,6 +81,9 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         stop=shown.stop,
         scaling=shown.scaling,
         limits=shown.limits,
+        project=shown.project,
+        notes=shown.notes,
+        tags=shown.tags,
         resolved=shown.resolved.model_dump(exclude_none=True) if shown.resolved is not None else {},
     )
     return ExperimentRecord(
@@ -89,6 +92,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         spec=spec,
         state=shown.state,
         source=shown.source,
+        project=shown.project,
         code_hash=None,
         driver_epoch=0,
         driver_owner=None,
@@ -102,6 +106,10 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         created_at=_time(shown.created_at),
         started_at=_time_or_none(shown.started_at),
         ended_at=_time_or_none(shown.ended_at),
+        first_spec=spec,
+        changes={},
+        revision=shown.revision,
+        archived_at=_time_or_none(shown.archived_at),
     )
 
 
