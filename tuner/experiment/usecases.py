@@ -23,6 +23,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
 from tuner.experiment import by_value, lineage
+from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
 from tuner.experiment.spec import escape, parse_changes, parse_spec
@@ -56,6 +57,7 @@ def create_experiment(
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = _checked_code(spec, names, sent, checker)
+    spec = with_earlier(store, spec)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
@@ -121,6 +123,7 @@ def create_from_python(
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if is_by_value else None, parts=parts)
     if check is not None:
         check(spec)
+    spec = with_earlier(store, spec)
     if is_by_value:
         return store.experiments.create(spec, code=code, source="python")
     checker = EntrypointChecker()

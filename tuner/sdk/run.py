@@ -66,6 +66,7 @@ def run(
     time_attr: str = "training_iteration",
     stop: Any = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+    warm_start: Literal["auto"] | Sequence[str] | None = None,
     storage: str | os.PathLike[str] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     scope: Literal["all", "last"] = "all",
@@ -123,6 +124,9 @@ def run(
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
         points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
+        warm_start: earlier experiments to learn from: "auto" for those of this home that have the same metric and parameters,
+            or a list of their ids or names. The first configurations cover what was good there, and the model of
+            the default scheduler follows them as far as they have predicted this search so far.
         storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
             default a folder under the home (``~/.tuner``, or TUNER_HOME).
         checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
@@ -209,6 +213,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
         "points_to_evaluate": [dict(point) for point in given["points_to_evaluate"] or ()],
+        "warm_start": _earlier(given["warm_start"]),
         "checkpoint": {**({"storage": given["storage"]} if given["storage"] else {}), **(given["checkpoint"] or {})},
         "runtime_env": dict(given["runtime_env"] or {}),
     }
@@ -216,6 +221,14 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
     same = {name: given[name] for name in OPTIONS[""] if name in given and name not in changed}
     sections = {name: {option: given[option] for option in OPTIONS[name]} for name in ("scaling", "limits")}
     return {**changed, **same, **sections}
+
+
+def _earlier(warm_start: Any) -> Any:
+    """Return `warm_start` as a spec has it: results become the ids of their experiments."""
+    if warm_start is None or isinstance(warm_start, str):
+        return warm_start
+    several = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
+    return [getattr(one, "experiment_id", None) or getattr(one, "id", one) for one in several]
 
 
 @keywords_explained

@@ -302,7 +302,7 @@ def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | Non
 
 def _asked(spec: Mapping[str, Any]) -> Any:
     """Return what of a stored spec was part of the request."""
-    found = {**spec, "resolved": None}
+    found = {**spec, "earlier": None, "resolved": None}
     return _plain({**found, "code": None} if spec.get("entrypoint") else found)
 
 
