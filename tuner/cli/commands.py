@@ -183,12 +183,13 @@ app.add_typer(tokens, name="token")
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
     role: Annotated[str, typer.Option(help="viewer, editor or admin")] = "editor",
+    project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
 ) -> None:
     """Create a token and print it. It is printed only once."""
     from tuner.cli.access import created
 
-    print(created(_settings(), name, role, expires_days))
+    print(created(_settings(), name, role, expires_days, project))
 
 
 @tokens.command(name="list")

@@ -29,7 +29,7 @@ class Log:
         """Take in a message of the stream of events."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
-        if saved := data.get("checkpoint"):
+        if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
         if event.name == "reported":
@@ -81,6 +81,9 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         stop=shown.stop,
         scaling=shown.scaling,
         limits=shown.limits,
+        project=shown.project,
+        notes=shown.notes,
+        tags=shown.tags,
         resolved=shown.resolved.model_dump(exclude_none=True) if shown.resolved is not None else {},
     )
     return ExperimentRecord(
@@ -89,6 +92,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         spec=spec,
         state=shown.state,
         source=shown.source,
+        project=shown.project,
         code_hash=None,
         driver_epoch=0,
         driver_owner=None,
@@ -102,6 +106,10 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         created_at=_time(shown.created_at),
         started_at=_time_or_none(shown.started_at),
         ended_at=_time_or_none(shown.ended_at),
+        first_spec=spec,
+        changes={},
+        revision=shown.revision,
+        archived_at=_time_or_none(shown.archived_at),
     )
 
 

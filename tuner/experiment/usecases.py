@@ -17,17 +17,20 @@ from platform import python_version
 from typing import Any
 
 from tuner.domain.batch import Batch
-from tuner.domain.experiment import Spec
+from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
-from tuner.experiment import lineage
+from tuner.experiment import by_value, lineage
+from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
-from tuner.experiment.spec import escape, parse_spec
+from tuner.experiment.spec import escape, parse_changes, parse_spec
+from tuner.experiment.verbs import check_verb
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
+from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -40,6 +43,8 @@ def create_experiment(
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
 
+    A function that the spec brings by value is stored as it is; only ranks unpickle it.
+
     If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its entrypoint is
     not checked again: its file may have changed, or be gone.
 
@@ -48,30 +53,36 @@ def create_experiment(
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before, with another spec.
     """
-    spec, names = _parsed(data)
+    spec, names, sent = _parsed(data)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
-    code = _checked_code(spec, names, checker)
+    code = _checked_code(spec, names, sent, checker)
+    spec = with_earlier(store, spec)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
     """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
-    spec, names = _parsed(data)
-    _checked_code(spec, names, checker)
+    spec, names, sent = _parsed(data)
+    _checked_code(spec, names, sent, checker)
     with functions_by_name():
         return preview(spec, configurations)
 
 
-def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str]]:
-    """Return the spec and the names of the functions in it, without importing any of them."""
-    with functions_by_name() as names:
-        return parse_spec(data), names
+def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord | None]:
+    """Return the spec, the names of the functions in it, and the function that it brings. None of them is imported."""
+    mistakes, code = Mistakes(), None
+    with mistakes:
+        code = by_value.sent(data)
+    with functions_by_name() as names, mistakes:
+        spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
+    mistakes.check()
+    return spec, names, code
 
 
-def _checked_code(spec: Spec, names: Container[str], checker: EntrypointChecker) -> CodeRecord:
+def _checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
     """Check what the spec names by importing it in a helper process. No user code runs in this one."""
-    code = entrypoint_code(spec, checker)
+    code = sent or entrypoint_code(spec, checker)
     mistakes = Mistakes()
     for section in ("scheduler", "search", "stop"):
         for pointer, text in _strings(getattr(spec, section), f"/{section}"):
@@ -108,11 +119,12 @@ def create_from_python(
 
     check: raises SpecError for an experiment that the script cannot drive. Nothing is stored then.
     """
-    by_value = data.get("entrypoint") is None
-    spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if by_value else None, parts=parts)
+    is_by_value = data.get("entrypoint") is None
+    spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if is_by_value else None, parts=parts)
     if check is not None:
         check(spec)
-    if by_value:
+    spec = with_earlier(store, spec)
+    if is_by_value:
         return store.experiments.create(spec, code=code, source="python")
     checker = EntrypointChecker()
     try:
@@ -166,6 +178,97 @@ def differs(runtime_env: Mapping[str, Any]) -> bool:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def amend_experiment(
+    store: Store, experiment: str, data: Mapping[str, Any], *, revision: int | None = None
+) -> ExperimentRecord:
+    """Change the name, the notes, the tags, num_samples or the limits of an experiment, whatever its state.
+
+    What the driver has to know reaches it as an event of the log.
+
+    Args:
+        store: the database.
+        experiment: its public id.
+        data: the changes, see `ExperimentPatchModel`.
+        revision: if given, the change is made only if the experiment is at this revision.
+
+    Raises:
+        NotFound: there is no such experiment.
+        SpecError: the changes have mistakes. The error lists all of them.
+        Stale: it is at another revision.
+    """
+    record = store.experiments.get(experiment)
+    changes = parse_changes(record.spec, data)
+    store.experiments.change(record.id, changes, revision=revision, commands=_amendment(record.spec, changes))
+    return store.experiments.get(experiment)
+
+
+def continue_experiment(
+    store: Store, experiment: str, num_samples: int | None = None, *, adopt: bool = False
+) -> ExperimentRecord:
+    """Let an experiment start more trials: one that has ended runs again.
+
+    Args:
+        store: the database.
+        experiment: its public id.
+        num_samples: how many trials to add to those that were asked for so far; of a grid, how many more times to run it.
+            None adds none, for an experiment that failed or was cancelled before its last trial.
+        adopt: give the experiment to the service if a script created it and it has ended. Otherwise the caller drives it.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: it is being cancelled.
+    """
+    record = store.experiments.get(experiment)
+    check_verb("continue", record)
+    changes: dict[str, Any] = {}
+    if num_samples is not None:
+        changes["num_samples"] = _samples_so_far(record) + num_samples
+    commands = _amendment(record.spec, changes)
+    if record.state.ended:
+        more = f" with {num_samples} more samples" if num_samples is not None else ""
+        commands.append(("continue", f"by a user{more}", {}))
+        if adopt:
+            store.drivers.adopt(record.id)
+    store.experiments.change(record.id, changes, commands=commands)
+    return store.experiments.get(experiment)
+
+
+def _samples_so_far(record: ExperimentRecord) -> int:
+    """Return the num_samples that an experiment has had in effect."""
+    if record.spec.num_samples is not None:
+        return record.spec.num_samples
+    search = record.spec.resolved.get("search") or record.spec.search
+    if search.get("type") == "grid" or Space.from_json(record.spec.space, opaque=True).has_grid:
+        return 1  # it counts how often the grid is run
+    return sum(record.counts.values())
+
+
+def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return the command that tells a driver of the changes, if they concern it."""
+    told = {name: value for name, value in changes.items() if name not in ("name", "notes", "tags")}
+    if not told:
+        return []
+    words = []
+    for name, value in told.items():
+        old = getattr(spec, name)
+        pairs = [(f"{name}.{key}", getattr(old, key), new) for key, new in value.items()] if name in SECTIONS else []
+        words += [f"{what} from {before} to {after}" for what, before, after in pairs or [(name, old, value)]]
+    return [("amend", f"a user changed {', '.join(words)}", told)]
+
+
+def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
+    """Hide an experiment that has ended from lists, or show it again. Everything about it is kept."""
+    record = store.experiments.get(experiment)
+    if archived and not record.state.ended:
+        raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")
+    if archived != (record.archived_at is not None):
+        store.experiments.archive(record.id, archived)
+    return store.experiments.get(experiment)
 
 
 # -- ids and names ------------------------------------------------------------------------------------------------------

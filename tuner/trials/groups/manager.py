@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
-from tuner.domain.logs import LogLimit
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups.interrupts import Interrupts
@@ -29,7 +29,13 @@ _URGENT = ("stop", "cancel")
 class Logs(Protocol):
     """Keeps what the ranks print."""
 
-    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
         """Complete the logs of a segment that has ended. Must not block.
 
         Args:
@@ -98,7 +104,7 @@ class GroupManager:
             del self._running[launch.segment_id]
             running.over = True
             if self._logs is not None:
-                self._logs.end(launch.segment_id, running.log_files, running.gone)
+                self._logs.end(launch.segment_id, running.log_files, running.gone, running.log_rest)
             for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
@@ -109,12 +115,12 @@ class GroupManager:
         A segment whose ranks have not been placed yet ends at once. For "stop" and "cancel", the group is killed if
         it is still there after `limits.stop_grace_s`, counted from now even if its ranks are still getting ready.
         Other actions wait for the next report, as the training up to it would be lost otherwise. A "stop" waits
-        longer while a last checkpoint is being saved.
+        longer while a last checkpoint is being saved. A "kill" ends the group at once.
         """
         running = self._running.get(segment_id)
         if running is None:
             return
-        if running.group is None:
+        if running.group is None or action == "kill":
             running.end("left", action)
             return
         if action in _URGENT and running.grace is None:

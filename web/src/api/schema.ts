@@ -90,6 +90,42 @@ export interface paths {
         get: operations["experiments_get"];
         put?: never;
         post?: never;
+        /** Delete an experiment with its trials, checkpoints and logs. */
+        delete: operations["experiments_delete"];
+        options?: never;
+        head?: never;
+        /** Change the name, notes, tags, num_samples or limits of an experiment, also while it runs. */
+        patch: operations["experiments_change"];
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Hide an experiment that has ended from lists. Everything about it is kept. */
+        post: operations["experiments_archive"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/unarchive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Show an archived experiment in lists again. */
+        post: operations["experiments_unarchive"];
         delete?: never;
         options?: never;
         head?: never;
@@ -419,6 +455,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/kill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the experiment at once, without waiting for reports or last checkpoints. */
+        post: operations["experiments_kill"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/continue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Run an experiment that has ended again, if its limits allow more trials. */
+        post: operations["experiments_continue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/stop": {
         parameters: {
             query?: never;
@@ -448,7 +518,7 @@ export interface paths {
         put?: never;
         /** Sign in with a token: sets a cookie that scripts cannot read */
         post: operations["access_sign_in"];
-        /** Sign out: removes the cookie */
+        /** Sign out: ends the session and removes the cookie */
         delete: operations["access_sign_out"];
         options?: never;
         head?: never;
@@ -1017,6 +1087,11 @@ export interface components {
              */
             source: string;
             /**
+             * Project
+             * @description the project it belongs to
+             */
+            project: string;
+            /**
              * Last Event Seq
              * @description the place in the log up to which this is true
              */
@@ -1053,10 +1128,32 @@ export interface components {
              */
             ended_at: string | null;
             /**
+             * Revision
+             * @description counts the changes by PATCH; its ETag begins with it
+             */
+            revision: number;
+            /**
+             * Archived At
+             * @description when it was archived; null: it is not
+             */
+            archived_at: string | null;
+            /**
              * Name
              * @description the name of the experiment
              */
             name: string;
+            /**
+             * Notes
+             * @description notes of users, in Markdown
+             */
+            notes: string;
+            /**
+             * Tags
+             * @description keys and values that users gave it
+             */
+            tags: {
+                [key: string]: string;
+            };
             /**
              * Metric
              * @description the first objective, the one that schedulers look at
@@ -1170,9 +1267,9 @@ export interface components {
             };
             /**
              * Actions
-             * @description the verbs that its state allows now
+             * @description what its state allows now: verbs, edit (PATCH), delete, ...
              */
-            actions: ("pause" | "resume" | "cancel" | "stop")[];
+            actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "archive" | "unarchive" | "delete")[];
         };
         /** ExperimentPage */
         ExperimentPage: {
@@ -2145,9 +2242,14 @@ export interface components {
             role: ("viewer" | "editor" | "admin") | null;
             /**
              * Expires At
-             * @description when the token expires; null: never
+             * @description when the token or the session expires; null: never
              */
             expires_at: string | null;
+            /**
+             * Project
+             * @description the only project that the caller sees; null: all
+             */
+            project: string | null;
         };
         /** Share */
         Share: {
@@ -2183,6 +2285,11 @@ export interface components {
              * @enum {string}
              */
             role: "viewer" | "editor" | "admin";
+            /**
+             * Project
+             * @description the only project that it sees; null: all
+             */
+            project: string | null;
             /**
              * Created At
              * @description when it was created
@@ -2559,7 +2666,7 @@ export interface components {
         };
         /**
          * CheckpointPolicy
-         * @description Where checkpoints are stored, when they are saved, and which are kept.
+         * @description The policy for checkpoints: where they are stored, when they are saved, and which are kept.
          */
         CheckpointPolicySpec: {
             /**
@@ -2598,6 +2705,41 @@ export interface components {
              * @default 1
              */
             keep_last: number | null;
+        };
+        /**
+         * Function
+         * @description A training function that travels with the spec. Ranks unpickle it; the service does not.
+         */
+        FunctionSpec: {
+            /**
+             * Pickle
+             * @description cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle
+             */
+            pickle: string;
+            /**
+             * Python
+             * @description the version of Python that pickled it
+             * @example 3.12.1
+             */
+            python: string;
+            /**
+             * Packages
+             * @description versions of packages that it may depend on, for the record
+             */
+            packages?: {
+                [key: string]: string;
+            };
+            /**
+             * Sys Path
+             * @description folders in which ranks look for modules, if their machine has them
+             */
+            sys_path?: string[];
+            /**
+             * Working Dir
+             * @description the directory of the script, for scaling.working_dir
+             * @default
+             */
+            working_dir: string;
         };
         /**
          * Limits
@@ -2760,6 +2902,11 @@ export interface components {
              */
             entrypoint: string | null;
             /**
+             * @description instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it
+             * @default null
+             */
+            function: components["schemas"]["FunctionSpec"] | null;
+            /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
@@ -2815,6 +2962,22 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
+             * Notes
+             * @description notes in Markdown
+             * @default
+             */
+            notes: string;
+            /**
+             * Tags
+             * @description keys and values to find the experiment by
+             * @example {
+             *       "team": "vision"
+             *     }
+             */
+            tags?: {
+                [key: string]: string;
+            };
+            /**
              * Num Samples
              * @description trials to start; null: as many as the time budget allows
              * @default null
@@ -2848,6 +3011,18 @@ export interface components {
              * @enum {string}
              */
             scope: "all" | "last";
+            /**
+             * Warm Start
+             * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
+             * @default null
+             */
+            warm_start: "auto" | string[] | null;
+            /**
+             * Project
+             * @description the project it belongs to; tokens may be limited to one project
+             * @default default
+             */
+            project: string;
         };
         /** Scheduler */
         Scheduler: {
@@ -3178,11 +3353,66 @@ export interface components {
              */
             role: "viewer" | "editor" | "admin";
             /**
+             * Project
+             * @description the only project that it sees; null: all, or the one of the caller
+             * @default null
+             */
+            project: string | null;
+            /**
              * Expires Days
              * @description null: it never expires
              * @default null
              */
             expires_days: number | null;
+        };
+        /**
+         * ExperimentPatch
+         * @description What may be changed of an experiment, at any time. Fields that are left out stay as they are.
+         */
+        ExperimentPatch: {
+            /**
+             * Name
+             * @description the new name
+             * @default null
+             * @example digits, wider
+             */
+            name: string | null;
+            /**
+             * Notes
+             * @description notes in Markdown
+             * @default null
+             */
+            notes: string | null;
+            /**
+             * Tags
+             * @description tags to set; null removes one
+             * @default null
+             * @example {
+             *       "old": null,
+             *       "team": "vision"
+             *     }
+             */
+            tags: {
+                [key: string]: string | null;
+            } | null;
+            /**
+             * Num Samples
+             * @description trials to start, those of the past included; null: as many as the time budget allows
+             * @default null
+             */
+            num_samples: number | null;
+            /**
+             * Limits
+             * @description limits to replace; the others stay. Ranks that run already keep theirs until they are started again
+             * @default null
+             * @example {
+             *       "max_concurrent_trials": 4,
+             *       "time_budget_s": 7200
+             *     }
+             */
+            limits: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * ReplayRequest
@@ -3211,6 +3441,19 @@ export interface components {
              * @default null
              */
             max_concurrent_trials: number | null;
+        };
+        /**
+         * Continuation
+         * @description What continuing an experiment takes.
+         */
+        Continuation: {
+            /**
+             * Num Samples
+             * @description trials to add; of a grid, how many more times to run it; null: none, the limits allow more
+             * @default null
+             * @example 20
+             */
+            num_samples: number | null;
         };
     };
     responses: never;
@@ -3309,6 +3552,12 @@ export interface operations {
                 state?: components["schemas"]["ExperimentState"] | null;
                 /** @description any part of the name */
                 name?: string | null;
+                /** @description key or key=value; if repeated, all must be there */
+                tag?: string[] | null;
+                /** @description no: leave archived ones out; yes: only those; all: both */
+                archived?: "no" | "yes" | "all";
+                /** @description only experiments of this project */
+                project?: string | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the page before */
@@ -3593,6 +3842,397 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_delete: {
+        parameters: {
+            query?: {
+                /** @description kill it first if it has not ended */
+                force?: boolean;
+            };
+            header?: {
+                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                "if-match"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description If-Match names another state of the experiment */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_change: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                "if-match"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExperimentPatch"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description If-Match names another state of the experiment */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_archive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_unarchive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5066,6 +5706,200 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_kill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_continue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Continuation"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
