@@ -58,7 +58,7 @@ def near(blocks: list[tuple[int, float]], trials: int) -> float:
 
 
 def measure(trials: int) -> list[tuple[int, float]]:
-    """Return Return (trials that exist, microseconds per report) for each block of reports."""
+    """Return (trials that exist, microseconds per report) for each block of reports."""
     space = Space({"lr": loguniform(1e-5, 1e-1), "momentum": uniform(0.0, 0.99)})
     spec = Spec(
         name="cost",

@@ -15,7 +15,7 @@ import tuner
 
 
 def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
-    """Yield Yield 27 reports that fall towards x."""
+    """Yield 27 reports that fall towards x."""
     for step in range((checkpoint or 0) + 1, 28):
         yield tuner.Step({"loss": config["x"] + 1 / step}, 1.0, step)
 

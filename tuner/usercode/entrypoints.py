@@ -100,7 +100,7 @@ class EntrypointChecker:
     ) -> Entrypoint:
         """Import the entrypoint in a helper. Raise EntrypointError, with the file and the line, if something is wrong with it.
 
-        Raise Raise CheckerBusy if too many callers wait already, or if the checker is closed. `sys_path` comes before the helper's own,
+        Raise CheckerBusy if too many callers wait already, or if the checker is closed. `sys_path` comes before the helper's own,
         and `environ` is added to its environment.
         """
         return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)

@@ -303,7 +303,7 @@ async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on
 
 
 async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Host) -> None:
-    """A A `tuner.resume` whose Ray did not start leaves its command behind."""
+    """A `tuner.resume` whose Ray did not start leaves its command behind."""
     left = left_behind(host)
     host.store.commands.add(left.id, "resume", reason="by a user")
     await host._take_experiments()
