@@ -56,6 +56,7 @@ from tuner.api.schemas.trials import (
     Trial,
     TrialDetail,
     TrialPage,
+    TrialSample,
 )
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "TrialCurves",
     "TrialDetail",
     "TrialPage",
+    "TrialSample",
     "Usage",
     "UsageSeries",
     "labels",
