@@ -58,6 +58,7 @@ const router = createBrowserRouter(
         { path: "/", element: list },
         { path: "/experiments", element: list },
         { path: "/experiments/:id", element: page(experimentPage) },
+        { path: "/compare", element: page(() => import("./pages/ComparePage")) },
         { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
         { path: "*", element: <NotFoundPage /> },
       ],
