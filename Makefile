@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast fuzz lint format generate bench clean
+.PHONY: help setup web demo serve test test-fast fuzz lint format generate docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,12 +49,16 @@ format: $(VENV)/.installed  ## let ruff, ESLint and Prettier format and fix
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format
 
-generate: setup  ## the files that follow from others: docs/api_reference.md, web/src/api/schema.ts
+generate: setup  ## the files that follow from others: docs/api_reference.md, tuner/client/synchronous.py, web/src/api/schema.ts
+	$(BIN)/python -m tuner.client.generate
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
+
+docs: $(VENV)/.installed  ## the docs as a site with search, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: setup  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what was built
-	rm -rf $(VENV) web/node_modules tuner/_web build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) web/node_modules tuner/_web site build dist .mypy_cache .ruff_cache .pytest_cache

@@ -30,8 +30,11 @@ Report = Callable[[int, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """workers: how many trials train at a time. startup: what a start costs, as a share of a full training. end: full trainings
-    that all workers together may spend. curves: the folder that has the prototype."""
+    """Describe one benchmark search.
+
+    workers: how many trials train at a time. startup: what a start costs, as a share of a full training. end: how many full
+    trainings all workers together may spend. curves: the folder that contains the prototype.
+    """
 
     workers: int
     startup: float
@@ -261,7 +264,7 @@ METHODS: dict[str, Callable[[Problem, int, Setting], History]] = {
 
 
 def names(curves: Path) -> Sequence[str]:
-    """The methods that can be run: the prototype only if it is there."""
+    """Return the methods that can be run. The prototype is one of them only if its file exists."""
     there = (curves / "freeze_thaw_prototype.py").exists()
     return [name for name in METHODS if there or name != "prototype"]
 

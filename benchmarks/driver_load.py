@@ -28,7 +28,7 @@ from benchmarks import peers
 
 
 def trial(config: dict[str, Any]) -> None:
-    """Reports at an even pace, whatever a report takes."""
+    """Report at an even pace, however long a report takes."""
     import tuner
 
     begun = time.monotonic()

@@ -43,7 +43,7 @@ _KINDS = (
 
 
 def trial(config: dict[str, Any]) -> None:
-    """A few collectives and three reports, with a line of output each."""
+    """Run a few collectives and make three reports, printing a line for each."""
     import torch
     import torch.distributed as dist
 
@@ -151,7 +151,7 @@ def experiment(client: httpx.Client, trials: int) -> str:
 
 
 def look(client: httpx.Client, found: str) -> dict[str, Any]:
-    """The experiment, after reading what its page reads."""
+    """Read what the experiment's page reads, and return the experiment."""
     client.get(f"/experiments/{found}/trials").raise_for_status()
     client.get(f"/experiments/{found}/curves").raise_for_status()
     answer: dict[str, Any] = client.get(f"/experiments/{found}").json()

@@ -75,7 +75,7 @@ class Writer:
         return trial
 
     def reports(self, trial: Trial, count: int) -> list[Reported]:
-        """A curve that rises towards what the parameters allow, with noise."""
+        """Return a noisy curve that rises towards what the parameters allow."""
         limit = 0.9 - 0.1 * abs(math.log10(trial.params["lr"]) + 3) + trial.params["width"] / 5120
         found = []
         for _ in range(count):
@@ -98,7 +98,7 @@ class Writer:
 
 
 def make(store: Store, name: str, trials: int, reports: int) -> ExperimentRecord:
-    """An experiment whose trials have all ended; that of an earlier run if it is there."""
+    """Return an experiment whose trials have all ended, made by an earlier run if there was one."""
     if found := store.experiments.named(name):
         return found[0]
     writer = Writer(store, name)

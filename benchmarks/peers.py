@@ -170,7 +170,7 @@ def train_helpers() -> dict[str, float]:
 
 
 def workers(home: str) -> list[str]:
-    """The names of what runs in Ray's worker processes of a home: actors and tasks, and what those have started."""
+    """Return the names of the actors and tasks in a home's Ray workers, and of the processes that they have started."""
     import psutil
 
     found = []
@@ -284,15 +284,16 @@ def _gloo_member(rank: int, repeats: int, queue: Any) -> None:
 
 
 def own_bytes(pid: int) -> int:
-    """Bytes of memory that belong to this process alone and that it has written. Programs and libraries, which other processes
-    map or cease to map, do not count.
+    """Return how many bytes of memory belong to this process alone and were written by it.
+
+    Mapped programs and libraries do not count: their share changes as other processes map or unmap them.
     """
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(int(size) for size in re.findall(r"^(?:Private_Dirty|Swap): +(\d+) kB", rollup, re.MULTILINE))
 
 
 def durable_reports(repeats: int) -> dict[str, float]:
-    """A call of an async actor that commits one row to SQLite (WAL, synchronous=NORMAL); the median in seconds."""
+    """Return the median seconds of a call to an async actor that commits one row to SQLite (WAL, synchronous=NORMAL)."""
     ray = _ray(2)
     import sqlite3
 

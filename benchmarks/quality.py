@@ -102,7 +102,7 @@ def row_key(run: int, problem: str, method: str, args: argparse.Namespace) -> Ke
 
 
 def read(file: Path | None) -> dict[Key, Row]:
-    """The rows of a file; none if there is none. A line that was cut off in the middle is left out."""
+    """Return the rows of a file, or none if it does not exist. A line that was cut off in the middle is left out."""
     rows: dict[Key, Row] = {}
     for line in file.read_text().splitlines() if file is not None and file.exists() else ():
         try:
@@ -115,7 +115,7 @@ def read(file: Path | None) -> dict[Key, Row]:
 
 
 def complete(wanted: list[Key], rows: dict[Key, Row], methods: int) -> dict[Key, Row]:
-    """The wanted rows of those runs that every method has, so that all means are over the same runs."""
+    """Return the wanted rows of the runs that every method has, so that all means are over the same runs."""
     there = [key for key in wanted if key in rows]
     count = Counter(key[:2] for key in there)
     return {key: rows[key] for key in there if count[key[:2]] == methods}
@@ -163,7 +163,7 @@ def one(key: Key, curves: Path) -> Row:
 
 
 def seed_of(problem: str, run: int) -> int:
-    """A seed of its own for each problem, so that no two of them meet the same first configurations."""
+    """Return a different seed for each problem, so that no two problems get the same first configurations."""
     return zlib.crc32(f"{problem} {run}".encode())
 
 
@@ -210,7 +210,7 @@ def label(method: str) -> str:
 
 
 def interval(values: Any) -> float | None:
-    """Return half the width of the 95 % interval of the mean, or None for a single value. (JSON has no NaN.)"""
+    """Return half the width of the 95 % interval of the mean, or None for a single value, since JSON has no NaN."""
     return round(1.96 * statistics.stdev(values) / math.sqrt(len(values)), 4) if len(values) > 1 else None
 
 

@@ -20,7 +20,7 @@ from benchmarks import peers
 
 
 def trial(config: dict[str, Any]) -> None:
-    """Reports with a little work in between, as training has; the last report says how long the others took."""
+    """Report with a little work in between, as training does. The last report says how long the others took."""
     import tuner
 
     took = []

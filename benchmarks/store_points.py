@@ -82,7 +82,7 @@ def points_per_second(load: Load, seconds: float, reports_each: int) -> tuple[fl
 
 
 def read_back(load: Load) -> float:
-    """Reports a second that a restarting driver reads."""
+    """Return how many reports a second a restarting driver reads."""
     begin = time.perf_counter()
     entries = sum(1 for _ in load.store.drivers.load(load.experiment))
     return entries / (time.perf_counter() - begin)

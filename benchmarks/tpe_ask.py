@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def plain_study(trials: Population, space: Space) -> optuna.Study:
-    """The same trials in a study as Optuna's users have it."""
+    """Return the same trials in a study as Optuna's users create it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
     distributions = {p.path: distribution(p) for p in space.parameters}

@@ -32,7 +32,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def train(config: Mapping[str, Any], checkpoint: Any) -> Iterator[Step]:
-    """A made-up training: the right learning rate learns fast, a high one gets stuck early."""
+    """Simulate a training in which the right learning rate learns fast and a high one gets stuck early."""
     done = checkpoint or 0.0
     off = abs(math.log10(config["lr"]) + 2.3)
     rate, ceiling = 0.28 * math.exp(-0.7 * off), 0.95 - 0.15 * off * config["noise"]
@@ -42,7 +42,7 @@ def train(config: Mapping[str, Any], checkpoint: Any) -> Iterator[Step]:
 
 
 def picture(run: Simulation, max_t: int) -> str:
-    """The curves; a gap where a trial took over another one's checkpoint, a dot where it ended."""
+    """Draw the curves, with a gap at each exploit of another trial's checkpoint and a dot at each end."""
     tops = max(metrics["accuracy"] for *_, metrics in run.history)
     curves: dict[int, list[list[tuple[int, float]]]] = defaultdict(lambda: [[]])
     for _, trial, step, metrics in run.history:

@@ -37,7 +37,7 @@ def objective(trial: optuna.Trial) -> float:
 
 
 def objective_with_checkpoints(trial: optuna.Trial) -> float:
-    """The same for PBT, which has trials go on from each other's checkpoints."""
+    """Train with checkpoints, as PBT needs: its trials continue from each other's."""
     images, labels = load_digits(return_X_y=True)
     x, x_test, y, y_test = train_test_split(images / 16, labels, random_state=0)
     alpha = trial.suggest_float("alpha", 1e-5, 1.0, log=True)

@@ -48,7 +48,7 @@ class Halfway(Scheduler):
             self.state.total += fact.score
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        """Reads the state and changes nothing. `score` is the objective turned so that higher is better."""
+        """Read the state and change nothing. A `score` is the objective, negated if lower is better."""
         if not isinstance(fact, TrialReported) or fact.t != self.half or self.state.count < 2:
             return ()
         mean = (self.state.total - fact.score) / (self.state.count - 1)
@@ -59,13 +59,13 @@ class Halfway(Scheduler):
 
 
 def simulated(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
-    """A learning curve without any learning."""
+    """Simulate a learning curve."""
     for step in range(1, 11):
         yield tuner.Step({"loss": config["x"] + 1 / step}, seconds=1.0)
 
 
 def train(config: dict[str, Any]) -> None:
-    """The same on a cluster, two ranks a trial."""
+    """Report the same curve on a cluster, with two ranks per trial."""
     for step in range(1, 11):
         tuner.report({"loss": config["x"] + 1 / step})
 

@@ -37,7 +37,7 @@ class Digits(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
 
     def on_train_start(self) -> None:
-        """A restored optimizer brings its old learning rate along; after an exploit the new one is to hold."""
+        """Set the configuration's learning rate: after an exploit, the restored optimizer still has the donor's."""
         for group in self.optimizers().param_groups:  # type: ignore[union-attr]
             group["lr"] = self.lr
 

@@ -1,4 +1,4 @@
-"""${message}
+"""${message.rstrip(".")}.
 
 Revision ID: ${up_revision}
 Revises: ${down_revision | comma,n}

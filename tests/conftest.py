@@ -100,7 +100,7 @@ def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a PostgreSQL server that lives as long as the test run; its database has the tables."""
+    """Run a PostgreSQL server for the whole test run and yield the URL of a database that has the tables."""
     import psycopg
 
     with warnings.catch_warnings():
@@ -124,7 +124,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
-    """A file of its own, with the tables."""
+    """Return the URL of a new SQLite file that has the tables."""
     path = tmp_path / "tuner.db"
     shutil.copy(_sqlite_template, path)
     return f"sqlite:///{path}"
@@ -132,7 +132,7 @@ def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> str:
-    """The one PostgreSQL database, emptied."""
+    """Empty the one PostgreSQL database and return its URL."""
     import psycopg
 
     from tuner.store.sql.tables import metadata
@@ -144,7 +144,7 @@ def postgres_url(postgres_server: str) -> str:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """An empty database with its tables: every test that takes it runs on SQLite and on PostgreSQL."""
+    """Return an empty database with its tables. Every test that takes it runs on SQLite and on PostgreSQL."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 

@@ -66,7 +66,7 @@ def _reports(log: list[Any], record: ExperimentRecord) -> Iterator[str]:
 
 
 def _segments(store: Store, record: ExperimentRecord) -> Iterator[str]:
-    """A trial has one segment at a time, and each starts from a checkpoint that was there, at its iteration."""
+    """Check that a trial has one segment at a time, and that each starts from a checkpoint that existed, at its iteration."""
     checkpoints = {c.public_id: c for c in store.trials.checkpoints(record.id)}
     for trial, segments in store.trials.segments(record.id).items():
         if [segment.ordinal for segment in segments] != list(range(1, len(segments) + 1)):
@@ -88,7 +88,7 @@ def _segments(store: Store, record: ExperimentRecord) -> Iterator[str]:
 
 
 def _leftovers(store: Store, record: ExperimentRecord) -> Iterator[str]:
-    """An experiment that has ended has nothing open."""
+    """Check that an experiment that has ended has nothing open."""
     with store._database.engine.connect() as connection:
         where = {"id": record.id}
         for what, query in (
@@ -104,7 +104,7 @@ def _leftovers(store: Store, record: ExperimentRecord) -> Iterator[str]:
 
 
 def _rows(store: Store, record: ExperimentRecord, log: list[Any]) -> Iterator[str]:
-    """The rows say what the log says."""
+    """Check that the rows agree with the log."""
     code = store.code.get(record.spec.code) if record.spec.code else None
     if code is not None and code.parts_blob:
         return  # its scheduler is code of a test

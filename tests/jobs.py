@@ -32,8 +32,18 @@ def slow(config: dict[str, Any]) -> None:
         tuner.report({"loss": config["x"] / step}, checkpoint=save)
 
 
+def stuck(config: dict[str, Any]) -> None:
+    """Report once, and then train on and on without a report."""
+    tuner.report({"loss": config["x"]})
+    while True:
+        time.sleep(0.1)
+
+
 def steady(config: dict[str, Any]) -> None:
-    """`steps` reports without checkpoints, a tenth of a second apart. Rank 0 writes each step to a file in the folder `told`."""
+    """Make `steps` reports without checkpoints, a tenth of a second apart.
+
+    Rank 0 writes each step to a file in the folder `told`.
+    """
     for step in range(1, config["steps"] + 1):
         time.sleep(0.1)
         tuner.report({"loss": config["x"] / step})

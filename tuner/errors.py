@@ -6,6 +6,7 @@
     ├── StoreError
     │   ├── NotFound              no such experiment, trial or checkpoint
     │   ├── Conflict              the request contradicts the present state
+    │   │   └── Stale             what was to be changed has changed since the caller read it
     │   └── LostLease             another driver has taken this experiment over: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
@@ -13,6 +14,9 @@
     │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
     ├── DriverSilent              no driver host answers just now
     ├── CheckerBusy               too many entrypoints are being imported just now
+    ├── ServiceError              a service refused a request, or failed; `.status` is that of its answer
+    │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
+    │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
     └── CheckpointError           a checkpoint is missing, torn, or cannot be written
         ├── CheckpointLost        it is missing or torn, or the node that had it on its disk is gone
@@ -93,6 +97,10 @@ class Conflict(StoreError):
     """The request contradicts the present state."""
 
 
+class Stale(Conflict):
+    """What was to be changed has changed since the caller read it."""
+
+
 class LostLease(StoreError):
     """Another driver has taken this experiment over; nothing may be written any more."""
 
@@ -123,6 +131,22 @@ class DriverSilent(TunerError, Retryable):
 
 class CheckerBusy(TunerError, Retryable):
     """Too many entrypoints are being imported just now, or the service is ending."""
+
+
+class ServiceError(TunerError):
+    """A service refused a request, or failed. `status` is that of its answer; None if there was no answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotAllowed(ServiceError):
+    """The token is missing, wrong, expired or revoked, or its role does not allow the request."""
+
+
+class ServiceUnreachable(ServiceError, Retryable):
+    """No service answers at the address."""
 
 
 class ReportsLost(TunerError):

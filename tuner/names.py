@@ -118,7 +118,7 @@ OF_THE_EXPERIMENT = frozenset(
 
 
 def elsewhere(name: Any, known: Iterable[str]) -> str | None:
-    """The known name of what is called `name` in other libraries; None where there is none."""
+    """Return our name of what other libraries call `name`, or None if we have no such thing."""
     names = set(known)
     return next((ours for ours in ELSEWHERE.get(str(name).lower(), ()) if ours in names), None)
 
@@ -139,7 +139,7 @@ def of_the_experiment(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, whatever its capitals; None where none is near."""
+    """Return the known name that is most like this one, ignoring case, or None if none is close."""
     names = list(known)
     close = difflib.get_close_matches(str(name), names, n=1)
     if not close:

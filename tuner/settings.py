@@ -70,6 +70,15 @@ class Settings:
         "how many bytes of each rank's output in a segment the database keeps, its beginning and its end; 0: none",
         default=4 << 20,
     )
+    address: str | None = _setting(
+        "TUNER_ADDRESS",
+        "the service that `tuner.connect` and the command line talk to, as http://host:8000; the command line uses the "
+        "database of this home if it is unset",
+        default=None,
+    )
+    token: str | None = _setting(
+        "TUNER_TOKEN", "the token with which they sign in at that service", default=None, shown=False
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The first tables
+"""Create the first tables.
 
 Revision ID: 0001
 Revises:

@@ -1,4 +1,4 @@
-"""What ranks use of their machines
+"""Add what ranks use of their machines.
 
 Revision ID: 0002
 Revises: 0001

@@ -1,4 +1,4 @@
-"""On which node's disk a checkpoint lies
+"""Add on which node's disk a checkpoint lies.
 
 Revision ID: 0003
 Revises: 0002

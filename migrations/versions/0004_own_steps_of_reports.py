@@ -1,4 +1,4 @@
-"""The step that training code passes with a report
+"""Add the step that training code passes with a report.
 
 Revision ID: 0004
 Revises: 0003

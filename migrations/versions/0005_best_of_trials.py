@@ -1,4 +1,4 @@
-"""The configuration that reached a trial's best value, and whether its result keeps within the constraints
+"""Add the configuration that reached a trial's best value, and whether its result meets the constraints.
 
 Revision ID: 0005
 Revises: 0004

@@ -1,4 +1,4 @@
-"""Buckets of metric points, improvements of objectives, and trials by state
+"""Add buckets of metric points and the improvements of objectives, and an index of trials by state.
 
 Revision ID: 0006
 Revises: 0005

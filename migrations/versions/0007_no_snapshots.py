@@ -1,4 +1,4 @@
-"""Drop the table of snapshots, which no version has ever filled
+"""Drop the table of snapshots, which no version has ever filled.
 
 Revision ID: 0007
 Revises: 0006

@@ -1,4 +1,4 @@
-"""Tokens, and the audit trail of who did what
+"""Add tokens, and the audit trail of who did what.
 
 Revision ID: 0008
 Revises: 0007

@@ -1,4 +1,4 @@
-"""Logs of ranks as compressed chunks of the file that each rank writes
+"""Store logs of ranks as compressed chunks of the file that each rank writes.
 
 Revision ID: 0009
 Revises: 0008

@@ -68,7 +68,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def server(app: FastAPI) -> Iterator[str]:
-    """The URL of the app served over a socket."""
+    """Serve the app over a socket and yield its URL."""
     yield from serving(app)
 
 

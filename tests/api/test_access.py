@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ ME = "/api/v1/session"
 
 @pytest.fixture
 def guarded(sqlite_store: Store, tmp_path: Path) -> FastAPI:
-    """A service that asks for tokens."""
+    """Return a service that asks for tokens."""
     return create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
 
 
@@ -127,7 +129,8 @@ async def test_another_service_notices_a_revoked_token_soon(
 async def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
     stranger: httpx.AsyncClient, sqlite_store: Store
 ) -> None:
-    assert (await stranger.get(ME)).json() == {"required": True, "name": None, "role": None, "expires_at": None}
+    unknown = {"required": True, "name": None, "role": None, "expires_at": None, "project": None}
+    assert (await stranger.get(ME)).json() == unknown
     secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
     response = await stranger.post(ME, json={"token": secret})
     assert (response.status_code, response.json()["name"], response.json()["role"]) == (200, "me", "editor")
@@ -138,6 +141,58 @@ async def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
     assert (await stranger.get(ME)).json()["name"] == "me"
     assert (await stranger.delete(ME)).status_code == 204
     assert (await stranger.get(EXPERIMENTS)).status_code == 401
+
+
+async def test_the_cookie_has_a_session_and_not_the_token(
+    stranger: httpx.AsyncClient, sqlite_store: Store, sqlite_url: str
+) -> None:
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
+    response = await stranger.post(ME, json={"token": secret})
+    assert secret.removeprefix("tnr_") not in response.headers["set-cookie"]
+    cookie = stranger.cookies["tuner_session_8000"]
+    assert cookie.startswith("tns_")
+    dump = "\n".join(sqlite3.connect(sqlite_url.removeprefix("sqlite:///")).iterdump())
+    assert cookie.removeprefix("tns_") not in dump
+    bearer = {"Authorization": f"Bearer {cookie}"}
+    stranger.cookies.clear()
+    assert (await stranger.get(EXPERIMENTS, headers=bearer)).status_code == 401, "a session is no token"
+    swapped = {"Cookie": f"tuner_session_8000={secret}"}
+    assert (await stranger.get(EXPERIMENTS, headers=swapped)).status_code == 401, "a token is no session"
+
+
+@pytest.mark.parametrize("end", ["signed out", "revoked", "expired"])
+async def test_a_stolen_cookie_is_of_no_use_after_the_end(
+    stranger: httpx.AsyncClient, sqlite_store: Store, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, token = sqlite_store.access.create_token("me", Role.EDITOR, lifetime_s=3600)
+    await stranger.post(ME, json={"token": secret})
+    stolen = {"Cookie": f"tuner_session_8000={stranger.cookies['tuner_session_8000']}"}
+    assert (await stranger.get(EXPERIMENTS, headers=stolen)).status_code == 200
+    match end:
+        case "signed out":
+            assert (await stranger.delete(ME)).status_code == 204
+        case "revoked":
+            head = bearer(sqlite_store, Role.ADMIN)
+            assert (await stranger.post(f"/api/v1/tokens/{token.id}/revoke", headers=head)).status_code == 200
+        case _:
+            later = time.time() + 3601
+            monkeypatch.setattr(time, "time", lambda: later)
+    stranger.cookies.clear()
+    assert (await stranger.get(EXPERIMENTS, headers=stolen)).status_code == 401
+
+
+async def test_services_on_two_ports_have_cookies_of_their_own(guarded: FastAPI, sqlite_store: Store) -> None:
+    """Browsers send the cookies of one port of a host to all its ports."""
+    secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
+    jar = httpx.Cookies()
+    for port in (8000, 8001):
+        transport = httpx.ASGITransport(guarded)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://box.lan:{port}", cookies=jar) as client:
+            assert (await client.get(EXPERIMENTS)).status_code == 401
+            await client.post(ME, json={"token": secret})
+            assert (await client.get(EXPERIMENTS)).status_code == 200
+            jar = client.cookies
+    assert {cookie.name for cookie in jar.jar} == {"tuner_session_8000", "tuner_session_8001"}
 
 
 async def test_the_cookie_is_secure_on_an_encrypted_connection(guarded: FastAPI, sqlite_store: Store) -> None:
@@ -243,8 +298,8 @@ async def test_a_route_that_the_check_has_not_seen_is_refused(sqlite_store: Stor
 async def test_cookies_of_other_services_do_no_harm(
     stranger: httpx.AsyncClient, sqlite_store: Store, other: str
 ) -> None:
-    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER)
-    response = await stranger.get(EXPERIMENTS, headers={"Cookie": f"{other}; {auth.COOKIE}={secret}"})
+    secret = sqlite_store.access.open_session(name="me", role=Role.VIEWER, expires_at=time.time() + 60)
+    response = await stranger.get(EXPERIMENTS, headers={"Cookie": f"{other}; {auth.COOKIE}_8000={secret}"})
     assert response.status_code == 200
 
 
@@ -253,8 +308,8 @@ async def test_credentials_for_a_proxy_do_no_harm(
 ) -> None:
     basic = {"Authorization": "Basic dXNlcjpwYXNz"}
     assert (await client.get(EXPERIMENTS, headers=basic)).status_code == 200
-    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER)
-    cookie = {"Cookie": f"{auth.COOKIE}={secret}"}
+    secret = sqlite_store.access.open_session(name="me", role=Role.VIEWER, expires_at=time.time() + 60)
+    cookie = {"Cookie": f"{auth.COOKIE}_8000={secret}"}
     assert (await stranger.get(EXPERIMENTS, headers={**basic, **cookie})).status_code == 200
 
 
@@ -285,7 +340,7 @@ async def test_secrets_are_not_in_the_trail(stranger: httpx.AsyncClient, sqlite_
 
 async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> None:
     session = (await client.get(ME)).json()
-    assert session == {"required": False, "name": "local", "role": "admin", "expires_at": None}
+    assert session == {"required": False, "name": "local", "role": "admin", "expires_at": None, "project": None}
     assert (await client.get("/api/v1/tokens")).status_code == 200
 
 
@@ -308,7 +363,7 @@ async def test_the_event_stream_needs_a_token_too(stranger: httpx.AsyncClient, s
 
 @pytest.fixture
 def guarded_server(guarded: FastAPI) -> Iterator[str]:
-    """The URL of a service that asks for tokens, served over a socket."""
+    """Serve a service that asks for tokens over a socket and yield its URL."""
     yield from serving(guarded)
 
 

@@ -71,7 +71,7 @@ anything: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def spoiled(draw: st.DrawFn) -> Any:
-    """The example with something put anywhere in it, once or twice."""
+    """Draw the example with one or two of its values, wherever they are, replaced."""
     spec = copy.deepcopy(SPEC)
     for _ in range(draw(st.integers(1, 2))):
         place: Any = spec

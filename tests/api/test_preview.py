@@ -112,7 +112,7 @@ async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec:
 
 
 def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
-    """An experiment whose trials have ended: the value is that of x, and y has nothing to do with it."""
+    """Create an experiment whose trials have ended. Their value is x, and y has no influence on it."""
     space = {name: {"type": "uniform", "lower": 0, "upper": 1} for name in ("y", "x")}
     made = store.experiments.create(a_spec(space=space, **fields), now=T0)
     epoch = store.drivers.claim(made.id, "driver", 60.0, T0)

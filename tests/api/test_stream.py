@@ -150,8 +150,9 @@ def test_an_experiment_that_many_reports_were_added_to_is_caught_up_with(
 
 
 def test_accepted_connections_send_at_once(app: Any) -> None:
-    """Without TCP_NODELAY the body of every answer on a kept-alive connection came 40 ms after its head. Clients may have
-    connected before the server took the socket over.
+    """Check that connections have TCP_NODELAY, also those made before the server took the socket over.
+
+    Without it, the body of every answer on a kept-alive connection came 40 ms after its head.
     """
     listening = socket.create_server(("127.0.0.1", 0))
     with listening, socket.create_connection(listening.getsockname()) as early:

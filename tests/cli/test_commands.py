@@ -19,7 +19,7 @@ from tuner.store import Store
 
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> str:
-    """A search of which trial 0 failed, in the database of this home."""
+    """Write a search whose trial 0 failed into the database of this home."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
     bench = Bench(num_samples=2)

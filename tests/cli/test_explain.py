@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("private_ray")]
 
 
 def ddp(config: dict[str, Any]) -> None:
-    """A linear model under DDP on two ranks; its weight is in the checkpoint, so that copying one is seen in the loss."""
+    """Train a linear model under DDP. Its weight is in the checkpoint, so that the loss shows a copied checkpoint."""
     import torch
     import torch.distributed as dist
 

@@ -18,7 +18,7 @@ from tuner.store import Store
 
 @pytest.fixture
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a trial of the experiment `digits` with two segments and two ranks."""
+    """Return the id of a trial of the experiment `digits` with two segments and two ranks."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     with Store.open(Settings.from_env().database_url) as store:
         store.migrate()

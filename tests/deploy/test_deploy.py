@@ -65,7 +65,7 @@ def test_kuberay_can_read_the_cluster() -> None:
 
 
 def _unknown(value: Any, schema: dict[str, Any], at: str = "") -> list[str]:
-    """The fields that the schema does not name: Kubernetes would drop them in silence."""
+    """Return the fields that the schema does not name. Kubernetes would drop them silently."""
     if isinstance(value, list):
         return [name for item in value for name in _unknown(item, schema.get("items", {}), at)]
     known = schema.get("properties")

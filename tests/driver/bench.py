@@ -101,7 +101,7 @@ class Bench:
         return self.feed(e.Commanded(time=self.tick(), command=command, trial=trial))
 
     def successor(self, **changes: Any) -> Bench:
-        """A new driver that has folded what this one committed."""
+        """Return a new driver that has folded what this one committed."""
         other = object.__new__(Bench)
         other.space, other.spec, other.now, other.log = self.space, self.spec, self.now, list(self.log)
         other.core = assemble(self.spec, self.space)

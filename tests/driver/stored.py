@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 
 from tests.driver.bench import Bench
 from tuner.domain.batch import Batch
+from tuner.domain.experiment import Spec
+from tuner.driver.virtual import Simulation
 from tuner.search.constraints import as_option
 from tuner.store import ExperimentRecord, Store
 
@@ -20,5 +23,15 @@ def stored(bench: Bench, store: Store) -> ExperimentRecord:
     made = store.experiments.create(spec)
     epoch = store.drivers.claim(made.id, "test", 60.0, time.time())
     batch = Batch(log=bench.log, trials=list(core.trials), state=core.state, summary=core.summary())
+    store.drivers.commit(made.id, epoch, batch, time.time())
+    return store.experiments.get(made.public_id)
+
+
+def stored_simulation(found: Simulation, spec: Spec, store: Store) -> ExperimentRecord:
+    """Commit everything that a search in virtual time has logged as one experiment."""
+    made = store.experiments.create(spec)
+    epoch = store.drivers.claim(made.id, "test", 60.0, time.time())
+    counts = Counter(str(trial.state) for trial in found.trials)
+    batch = Batch(log=found.log, trials=found.trials, state=found.state, summary={"counts": dict(counts)})
     store.drivers.commit(made.id, epoch, batch, time.time())
     return store.experiments.get(made.public_id)

@@ -144,7 +144,7 @@ def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> 
 
 
 def every_third(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
-    """The objective with each third report, others in between."""
+    """Report the objective with every third report, and other metrics in between."""
     begin = checkpoint or 0
     for step in range(begin + 1, 17):
         metrics = {"loss": config["x"] / step} if step % 3 == 0 or step == 1 else {"train": 1.0 / step}
@@ -162,7 +162,7 @@ def test_once_it_was_reported_the_objective_may_be_left_out() -> None:
 
 
 def epochs(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
-    """The loss of training at each step, the objective at the end of each epoch only."""
+    """Report the training loss at each step, and the objective only at the end of each epoch."""
     for step in range((checkpoint or 0) + 1, 13):
         yield Step({"val_loss": config["x"] / step} if step % 4 == 0 else {"train_loss": 1.0}, checkpoint=step)
 

@@ -28,7 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def example(name: str) -> Any:
-    """The example as a script is: a module that no worker can import, so that its functions travel by value."""
+    """Load the example as a script, which no worker can import, so that its functions are pickled by value."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -40,7 +40,7 @@ def nested(config: dict[str, Any], checkpoint: Any) -> Any:
 
 
 def population(store: Store, **options: Any) -> tuple[ExperimentRecord, Simulation, PopulationBasedTraining]:
-    """A simulated PBT search whose log is in the database, as a driver would have committed it."""
+    """Simulate a PBT search and write its log to the database, as a driver would have committed it."""
     scheduler = PopulationBasedTraining(perturbation_interval=4, quantile_fraction=0.25, **options)
     run = simulate(nested, SPACE, metric="q", mode="max", num_samples=6, scheduler=scheduler, max_t=60, seed=3)
     space = Space.from_python(SPACE).to_json()
@@ -71,7 +71,7 @@ def test_a_schedule_is_that_of_the_scheduler(sqlite_store: Store, synch: bool) -
 
 def test_training_anew_with_the_winners_schedule_repeats_what_was_found(sqlite_store: Store) -> None:
     made, run, _ = population(sqlite_store)
-    result = Result(sqlite_store, made.public_id)
+    result = Result.load(sqlite_store, made.public_id)
     schedule = result.schedule()
     assert len(schedule) > 1
     assert run.best_trial is not None
@@ -139,7 +139,7 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
 def test_what_has_not_begun_has_none(sqlite_store: Store) -> None:
     made = sqlite_store.experiments.create(a_spec(), now=T0)
     assert usecases.schedule(sqlite_store, made.public_id) == []
-    result = Result(sqlite_store, made.public_id)
+    result = Result.load(sqlite_store, made.public_id)
     assert result.schedule() == []
     with pytest.raises(IndexError):
         result.schedule(0)

@@ -178,14 +178,14 @@ class World:
         return self.core.state
 
     def begin(self) -> None:
-        """A driver takes the experiment over."""
+        """Let a driver take the experiment over."""
         self.epoch += 1
         self.running.clear()
         self.pending.clear()
         self.feed(e.DriverStarted(time=self.tick(), epoch=self.epoch))
 
     def restart(self, committed: bool = True) -> None:
-        """The driver is killed, and its ranks with it; the next one folds what is committed."""
+        """Kill the driver, and its ranks with it. The next one folds what is committed."""
         self.trace.append(f"{self.step}: restart")
         fresh: Core = assemble(self.spec, self.space)
         for seq, entry in self.log:
@@ -224,7 +224,10 @@ class World:
             self.act(action)
 
     def told(self, saved: Saved) -> None:
-        """The core knows that a checkpoint is ready. Its value may be lost: another segment may have reported there since."""
+        """Note that the core knows of a ready checkpoint.
+
+        Its value may be lost: another segment may have reported at the same count since.
+        """
         saved.told = True
         segments = reversed(self.core.trials[saved.trial].segments)
         reported = next((s.ordinal for s in segments if s.start_iteration < saved.info.step <= s.iteration), None)
@@ -232,7 +235,7 @@ class World:
             saved.value = None
 
     def lost(self, entry: e.SegmentEnded, cause: str) -> None:
-        """The core knows that the checkpoint a segment was to start from is gone, or all of that disk."""
+        """Note that the core knows of the loss of the checkpoint that a segment was to start from, or of its whole disk."""
         source = self.core.trials[entry.trial].segments[entry.segment - 1].source
         if source is None or cause not in ("checkpoint_lost", "disk_lost"):
             return
@@ -242,7 +245,7 @@ class World:
                 other.known_torn = True
 
     def took(self, entry: e.Reported) -> None:
-        """The core has counted a report."""
+        """Note that the core has counted a report."""
         self.counted += 1
         t = entry.metrics["tokens"] if self.by_tokens else float(entry.iteration)
         if math.isfinite(entry.metrics.get("loss", math.nan)):
@@ -474,7 +477,7 @@ class World:
         self.report(run)
 
     def draw(self, run: Running) -> None:
-        """The training code comes to a parameter that it may have come to before; as the driver host does it."""
+        """Let the training code ask for a parameter, maybe again. The answer is made as the driver host makes it."""
         name = self.rng.choice(["x", "y"])
         core = self.core
         value, state = core.searcher.draw(run.trial, name, X, core.trials)  # type: ignore[attr-defined]
@@ -515,7 +518,7 @@ class World:
         )
 
     def report(self, run: Running) -> None:
-        """The ranks make their next report, and wait for a verdict where they have to."""
+        """Let the ranks make their next report, and wait for a verdict if it is a milestone."""
         rng = self.rng
         run.count += 1
         waits = (run.milestone is not None and run.count >= run.milestone) or any(
@@ -573,7 +576,7 @@ class World:
         self.feed(replace(message, time=self.tick()))
 
     def heed(self, run: Running) -> None:
-        """The verdict at the report where the ranks wait."""
+        """Let the ranks obey the verdict that they wait for."""
         verdict = self.core.verdict(SegmentRef(run.trial, run.ordinal))
         if verdict.save_checkpoint and self.rng.random() < 0.9:
             here = run.start + run.count
@@ -600,7 +603,7 @@ class World:
         self.end(run, "failed", Failure(kind=kind, cause="exception", message="x", rank=0), drained=False)
 
     def end(self, run: Running, outcome: Any, failure: Failure | None = None, *, drained: bool = True) -> None:
-        """The group is free. A rank that ended in good order has sent its reports and committed its checkpoints."""
+        """Free the group. A rank that ended normally (`drained`) has sent its reports and committed its checkpoints."""
         while drained and (run.buffer or run.uploads) and self.running.get(run.trial) is run:
             if run.buffer:
                 self.deliver(run)

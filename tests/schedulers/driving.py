@@ -1,5 +1,8 @@
-"""Two ways to drive a scheduler in tests: `Feed` gives it one report after the other by hand, `Drive` runs the real core over
-events in a random order, with failures, lost segments, NaN, reports without the objective and late checkpoints among them."""
+"""Drive a scheduler in tests, in two ways.
+
+`Feed` gives it one report after the other by hand. `Drive` runs the real core over events in a random order, with failures, lost
+segments, NaN, reports without the objective and late checkpoints among them.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +102,11 @@ def some_value(rng: random.Random, trial: Trial, iteration: int) -> float:
 
 
 class Drive:
-    """The real core, fed with events whose order a generator decides. For every `stride`-th event it keeps what a crash
-    just before would leave behind: the log, the scheduler's state, and the milestones that ranks had been told."""
+    """Feed the real core with events in an order that a generator decides.
+
+    For every `stride`-th event it keeps what a crash just before would leave behind: the log, the scheduler's state, and the
+    milestones that ranks had been told.
+    """
 
     def __init__(
         self,
@@ -144,7 +150,7 @@ class Drive:
         self.now = 0.0
 
     def fresh(self) -> Core:
-        """A core as after a restart: from JSON, with nothing folded yet."""
+        """Return a core as after a restart: from JSON, with nothing folded yet."""
         parts = Parts(
             scheduler=from_json(json.loads(json.dumps(self.spec.scheduler))),
             stopper=stopper_from_json(json.loads(json.dumps(dict(self.spec.stop)))),

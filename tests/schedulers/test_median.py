@@ -53,8 +53,11 @@ def test_is_rays_decision_for_decision(seed: int, grace: int, needed: int, mode:
 
 
 def test_is_optunas_median_pruner_where_that_compares_the_same() -> None:
-    """Optuna compares with the values at the step of trials that are complete, we with running means of all that came so
-    far: the same for constant curves when every trial runs to its end."""
+    """Compare with Optuna's median pruner on curves for which both rules are the same.
+
+    Optuna compares with the values that complete trials had at the same step, we with running means of all trials so far. For
+    constant curves these are equal if every trial runs to its end.
+    """
     rng = random.Random(1)
     theirs = OptunaDriven(optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=0))
     ours = Feed(MedianStoppingRule(grace_period=1, min_samples_required=3), setting())

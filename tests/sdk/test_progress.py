@@ -129,7 +129,7 @@ def test_a_failure_is_told_in_full_at_once_and_only_once(sqlite_store: Store, te
 
 
 def ended(**options: Any) -> Bench:
-    """A search of one trial that reports once and then is stopped, or reaches its end."""
+    """Return a search of one trial that reports once and then is stopped, or reaches its end."""
     bench = Bench(**{"num_samples": 1, **options})
     bench.started(0)
     bench.reported(0, 0.25, size=0.5)

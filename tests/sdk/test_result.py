@@ -32,7 +32,7 @@ def won_by(store: Store, info: CheckpointInfo) -> Result:
     report = dataclasses.replace(a_report(0, info.step), checkpoint=info)
     trials[0].checkpoint = info
     store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials, summary={"best": best}), T0)
-    return Result(store, made.public_id)
+    return Result.load(store, made.public_id)
 
 
 def elsewhere(tmp_path: Path) -> CheckpointInfo:
@@ -96,7 +96,7 @@ def test_the_best_configuration_is_that_of_the_best_report_and_not_a_later_one(s
     exploit(bench)
     first = dict(bench.core.trials[0].segments[0].params)
     bench.core.trials[0].segments.pop()
-    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
     assert (result.best_value, result.best_config) == (0.1, first)
     assert (result.trials[0].config, result.trials[0].best_config) == ({"x": 0.9}, first)
 
@@ -107,14 +107,14 @@ def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:
         bench.started(number)
         bench.reported(number, 0.1 + number, size=size)
     bench.reported(1, 0.3, size=0.4)
-    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
     assert result.best_trial is result.trials[1]
     assert (result.best_value, result.trials[1].best_iteration) == (1.1, 1)
     frame = result.dataframe()
     assert frame["feasible"].tolist() == [False, True]
     assert frame["best_value"].tolist() == [0.1, 1.1]
     assert result.dataframe(history=True)["feasible"].tolist() == [False, True, False]
-    plain = Result(sqlite_store, stored(Bench(), sqlite_store).public_id)
+    plain = Result.load(sqlite_store, stored(Bench(), sqlite_store).public_id)
     assert "feasible" not in plain.dataframe()
 
 
@@ -123,10 +123,10 @@ def test_the_result_knows_the_best_trial_that_was_trained_to_its_end(sqlite_stor
     bench.started(0)
     bench.started(1)
     bench.reported(1, 0.1)
-    assert Result(sqlite_store, stored(bench, sqlite_store).public_id).best_finished is None
+    assert Result.load(sqlite_store, stored(bench, sqlite_store).public_id).best_finished is None
     bench.reported(0, 0.4)
     bench.reported(0, 0.5)
-    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
     assert (result.best_trial, result.best_value) == (result.trials[1], 0.1)
     assert (result.best_finished, result.best_finished_value) == (result.trials[0], 0.5)
 
@@ -136,7 +136,7 @@ def test_a_search_without_any_finite_value_says_why_it_has_no_result(sqlite_stor
     bench.started(0)
     bench.reported(0, math.nan)
     bench.ended(0)
-    result = Result(sqlite_store, stored(bench, sqlite_store).public_id)
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
     assert (result.state, result.best_trial) == ("completed", None)
     assert result.error == "no trial reported a finite 'loss': 1 trial reported NaN or infinity, first at iteration 1"
 

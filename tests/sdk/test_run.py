@@ -98,7 +98,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def no_step_twice_from_the_beginning(job: Job) -> None:
-    """A trial that had a checkpoint went on from it: its later segments start above zero and reach the end."""
+    """Check that a trial continued from its checkpoint: its later segments start above zero and reach the end."""
     with job.store() as store:
         record = store.experiments.page().items[0]
         trials = [store.trials.get(row.public_id) for row in store.trials.page(record.id).items]

@@ -21,7 +21,7 @@ from tuner.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The database of a home of its own."""
+    """Return the database of a new home."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
     store = Store.open(f"sqlite:///{tmp_path / 'tuner.db'}")

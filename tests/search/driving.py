@@ -48,7 +48,7 @@ def task(space: Space, objectives: Sequence[Objective] = ONE, **options: Any) ->
 
 
 def make(given: Mapping[str, Any] | Searcher, of: SearcherContext) -> Searcher:
-    """A searcher that has been through the database: as JSON, or pickled where it is an object."""
+    """Return a searcher as the database gives it back: built from JSON, or unpickled if it is an object."""
     if isinstance(given, Searcher):
         searcher = pickle.loads(cloudpickle.dumps(given))
     else:

@@ -33,7 +33,11 @@ def a_trial(number: int = 0, segments: int = 1) -> Trial:
 def begin(
     store: Store, trials: int = 1, *, spec: Spec | None = None, segments: int = 1
 ) -> tuple[ExperimentRecord, int, list[Trial]]:
-    """An experiment with running trials: (it, the epoch to write under, the trials). The next seq is 2 + 2 * trials."""
+    """Create an experiment with running trials. The next seq is 2 + 2 * trials.
+
+    Returns:
+        The experiment, the epoch to write under, and the trials.
+    """
     made = store.experiments.create(spec or a_spec(), now=T0)
     epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
     population = [a_trial(number, segments) for number in range(trials)]

@@ -16,7 +16,7 @@ from tuner.store import LogQuery, Store
 
 
 def chunks(content: bytes, step: int, rank: int = 0, head: int = 0) -> list[LogChunk]:
-    """A log as it comes while it is written, a few bytes at a time."""
+    """Cut a log into the chunks in which it arrives while it is written, a few bytes each."""
     found = []
     for start in range(0, len(content), step):
         read = lambda at, size: content[at : at + size]  # noqa: E731

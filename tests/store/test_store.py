@@ -669,7 +669,7 @@ class TestCommands:
 class TestUsage:
     @staticmethod
     def sample(number: int, rank: int = 0, segment: int = 1, **more: Any) -> UsageSample:
-        """The segment began at T0 + 1; a sample each ten seconds, with half a core in use."""
+        """Return one of a rank's samples, which come every ten seconds; half a core is in use. The segment began at T0 + 1."""
         values = {"time": T0 + 1 + 10 * number, "cpu_s": 5.0 * number, "rss_bytes": 2**33 + number, **more}
         return UsageSample(trial=0, segment=segment, rank=rank, sample_no=number, **values)
 

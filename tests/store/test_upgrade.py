@@ -50,7 +50,7 @@ UNFINISHED = [name for name, state in EXPECTED.items() if state in ("paused", "r
 
 @pytest.fixture
 def old_url(tmp_path: Path) -> str:
-    """A copy of the old database, with the tables that it was written with."""
+    """Return the URL of a copy of the old database, with the tables that it was written with."""
     path = tmp_path / "tuner.db"
     path.write_bytes(gzip.decompress(OLD.read_bytes()))
     return f"sqlite:///{path}"
@@ -58,7 +58,7 @@ def old_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def old_postgres_url(old_url: str, postgres_server: str) -> Iterator[str]:
-    """The rows of the old database in PostgreSQL, in the tables of their revision."""
+    """Copy the rows of the old database into PostgreSQL, into the tables of their revision, and yield the URL."""
     import psycopg
 
     with psycopg.connect(postgres_server, autocommit=True) as connection:
@@ -160,7 +160,7 @@ def test_old_logs_fold_to_what_the_rows_say(upgraded: Store) -> None:
 
 
 def taken_up(store: Store, record: ExperimentRecord) -> Search:
-    """A driver of this version that goes on with an old experiment. A formula is still the training."""
+    """Return a driver of this version that continues an old experiment. The training is still a formula."""
     return Search(store, record.spec, start=2_000_000_000.0, record=record, core=folded(store, record))
 
 

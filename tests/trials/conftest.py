@@ -129,7 +129,7 @@ def bench(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def remains(pids: list[int]) -> dict[str, Any]:
-    """What is left of worker groups: living processes among these, and placement groups that still exist."""
+    """Return what is left of worker groups: those of these processes that live, and placement groups that still exist."""
     alive = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -152,7 +152,7 @@ def listening(pids: list[int]) -> set[int]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """The URI of an empty bucket on a real HTTP server that speaks S3."""
+    """Yield the URI of an empty bucket on a real HTTP server that speaks S3."""
     import boto3
     from moto.server import ThreadedMotoServer
 

@@ -90,7 +90,7 @@ class Host:
         self.commits[segment_id] = seconds
 
     async def hold(self, segment_id: str, other: str) -> list[int | None]:
-        """What the ranks of the first segment answer to an interrupt of another one that comes to them."""
+        """Return what the first segment's ranks answer to an interrupt that is meant for another segment."""
         running = self.manager._running[segment_id]
         assert running.group is not None
         actors = running.group.actors

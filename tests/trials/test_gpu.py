@@ -32,13 +32,13 @@ def _device() -> None:
 
 
 def used_mib() -> float:
-    """What all processes hold of the first device."""
+    """Return how much of the first device's memory all processes use."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     return float(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
 
 
 def trains(config: dict[str, Any]) -> None:
-    """A DDP step on the device; equal gradients on all ranks mean that the backend works."""
+    """Run a DDP step on the device. Equal gradients on all ranks mean that the backend works."""
     import torch
     import torch.distributed as dist
 

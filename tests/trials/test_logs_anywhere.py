@@ -47,7 +47,7 @@ def store(home: Path) -> Iterator[Store]:
 
 
 def logs(store: Store, **query: Any) -> list[RankLog]:
-    """The logs of the only trial."""
+    """Return the logs of the only trial."""
     [experiment] = store.experiments.page().items
     return store.logs.of_trial(store.trials.newest(experiment.id, 1)[0].public_id, LogQuery(**query))
 

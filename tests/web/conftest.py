@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def bundle() -> Path:
-    """The pages, built from the sources as they are."""
+    """Build the pages from the current sources and return their folder."""
     built = subprocess.run([sys.executable, ROOT / "web" / "build.py"], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     return ROOT / "tuner" / "_web"

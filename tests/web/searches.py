@@ -223,7 +223,7 @@ class Search:
             self._feed(e.SegmentEnded(time=self.now, trial=number, segment=ordinal, outcome="left"))
 
     def write_logs(self, number: int, ordinal: int = 1) -> None:
-        """What two ranks would have printed."""
+        """Write what two ranks would have printed."""
         chunks = []
         for rank in (0, 1):
             lines = (f"[rank {rank}] epoch {epoch} loss {2.3 / epoch:.3f}\n" for epoch in range(1, 9))
@@ -232,7 +232,7 @@ class Search:
         self.store.logs.add(self.id, {(number, ordinal): chunks})
 
     def write_usage(self, number: int, ordinal: int = 1) -> None:
-        """What two ranks would have used: a core each, and memory that rises to 2 GiB."""
+        """Write what two ranks would have used: a core each, and memory that rises to 2 GiB."""
         samples = [
             UsageSample(
                 trial=number,
@@ -257,7 +257,7 @@ def steady(number: int, ordinal: int, params: Mapping[str, Any], iteration: int)
 
 
 def bred(store: Store, trials: int = 8, start: float = 1.7e9) -> Search:
-    """A finished search by PBT: in every few intervals the worst members take over the weights of the best."""
+    """Write a finished PBT search: every few intervals, the worst members copy the weights of the best."""
     pbt = {
         "type": "pbt",
         "perturbation_interval": 4,
@@ -270,7 +270,7 @@ def bred(store: Store, trials: int = 8, start: float = 1.7e9) -> Search:
 
 
 def two_objectives(store: Store, trials: int = 40, start: float = 1.7e9) -> Search:
-    """A finished search for high accuracy and low latency, with one report a trial."""
+    """Write a finished search for high accuracy and low latency, with one report per trial."""
 
     def curve(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
         width, rate = int(params["width"]), float(params["lr"])

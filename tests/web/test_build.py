@@ -26,7 +26,7 @@ def load(script: Path) -> ModuleType:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> ModuleType:
-    """The script in a copy of the sources, without packages, whose bundle counts as built."""
+    """Load the build script from a copy of the sources that has no packages and whose bundle counts as built."""
     shutil.copytree(ROOT / "web", tmp_path / "web", ignore=shutil.ignore_patterns("node_modules", "dist"))
     build = load(tmp_path / "web" / "build.py")
     build.BUNDLE.mkdir(parents=True)

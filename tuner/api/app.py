@@ -19,6 +19,7 @@ from tuner.api.auth import Authenticate, check_allowed
 from tuner.api.context import Context
 from tuner.api.guards import Guard
 from tuner.api.openapi import describe
+from tuner.api.projects import within_project
 from tuner.api.routes import access, experiments, health, pages, trials, verbs
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
@@ -68,7 +69,9 @@ def create_app(
     app.include_router(health.router)
     for part in (experiments, trials, verbs, access):
         app.include_router(
-            part.router, prefix="/api/v1", dependencies=[Depends(check_allowed), Depends(only_known_parameters)]
+            part.router,
+            prefix="/api/v1",
+            dependencies=[Depends(check_allowed), Depends(within_project), Depends(only_known_parameters)],
         )
     app.include_router(pages.router(web))
     app.state.methods = [

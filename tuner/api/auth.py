@@ -1,7 +1,8 @@
 """Who a request comes from, and what it may do.
 
-A request says who it is by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie is
-HttpOnly and SameSite=Strict, so that no script reads it and no other page can use it. Roles: a viewer may read, an editor may
+A request says who it is by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
+the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
+use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: a viewer may read, an editor may
 change experiments, an admin may manage tokens and read the audit trail. If the service asks for no token (`TUNER_AUTH=auto` on
 a loopback address), everybody who reaches it is an admin named "local".
 """
@@ -12,10 +13,12 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import ipaddress
 import logging
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -32,6 +35,7 @@ from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 log = logging.getLogger(__name__)
 
 COOKIE = "tuner_session"
+"""How the names of cookies begin; the port follows."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 API = "/api/"
 SESSION = "/api/v1/session"
@@ -54,38 +58,74 @@ class Identity:
     role: Role
     token_id: str | None = None
     expires_at: float | None = None
+    project: str | None = None  # the only one that it may see; None: all
 
 
 LOCAL = Identity("local", Role.ADMIN)
 
 
+class Credential(NamedTuple):
+    """What a request brings to say who it is."""
+
+    secret: str
+    is_session: bool = False
+
+
 class Authenticator:
-    """Finds the identity behind a token. Belongs to the event loop; asks the database in threads."""
+    """Finds the identity behind a token or a session. Belongs to the event loop; asks the database in threads."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self.required = settings.auth == "on"
         self._store = store
-        self._known: OrderedDict[bytes, tuple[float, TokenRecord]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
         self._failures: dict[str, deque[float]] = {}
         self._writing: set[asyncio.Task[None]] = set()
 
-    async def identity_of(self, secret: str) -> Identity | None:
-        """Return the identity of a valid token's owner, None for any other text."""
-        key, now = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest(), time.monotonic()
+    async def identity_of(self, credential: Credential) -> Identity | None:
+        """Return whom a valid token or session belongs to, None for any other text."""
+        key, now = _key(credential), time.monotonic()
         known = self._known.get(key)
         if known is None or now - known[0] > KNOWN_S:
-            found = await asyncio.to_thread(self._store.access.token_of, secret)
+            find = self._of_session if credential.is_session else self._of_token
+            found = await find(credential.secret)
             self._known.pop(key, None)
             if found is None:
                 return None
-            self._note_use(found)
             known = self._known[key] = (now, found)
             if len(self._known) > 1000:
                 self._known.popitem(last=False)
-        record = known[1]
-        if not record.is_valid(time.time()):
+        identity = known[1]
+        return identity if identity.expires_at is None or time.time() < identity.expires_at else None
+
+    async def _of_token(self, secret: str) -> Identity | None:
+        found = await asyncio.to_thread(self._store.access.token_of, secret)
+        if found is None:
             return None
-        return Identity(record.name, record.role, record.id, record.expires_at)
+        self._note_use(found)
+        return Identity(found.name, found.role, found.id, found.expires_at, found.project)
+
+    async def _of_session(self, secret: str) -> Identity | None:
+        found = await asyncio.to_thread(self._store.access.session_of, secret)
+        return None if found is None else Identity(found.name, found.role, found.token, found.expires_at, found.project)
+
+    async def open_session(self, identity: Identity) -> tuple[str, float]:
+        """Sign the owner of a token in. Return the secret for the cookie, and how many seconds the session lasts."""
+        left = MAX_COOKIE_AGE_S if identity.expires_at is None else identity.expires_at - time.time()
+        left = min(left, MAX_COOKIE_AGE_S)
+        open_session = functools.partial(
+            self._store.access.open_session,
+            token=identity.token_id,
+            name=identity.name,
+            role=identity.role,
+            project=identity.project,
+            expires_at=time.time() + left,
+        )
+        return await asyncio.to_thread(open_session), left
+
+    async def close_session(self, credential: Credential) -> None:
+        """Sign out."""
+        self._known.pop(_key(credential), None)
+        await asyncio.to_thread(self._store.access.close_session, credential.secret)
 
     def _note_use(self, found: TokenRecord) -> None:
         """Write the time of its latest use, in the background: reading must not wait for a write, nor fail with it."""
@@ -102,7 +142,7 @@ class Authenticator:
 
     def forget(self, token_id: str) -> None:
         """Ask the database about this token again at its next use, since it was revoked."""
-        for key in [key for key, (_, record) in self._known.items() if record.id == token_id]:
+        for key in [key for key, (_, identity) in self._known.items() if identity.token_id == token_id]:
             del self._known[key]
 
     def must_wait_s(self, address: str) -> float:
@@ -129,8 +169,10 @@ class Authenticator:
 
 
 class Authenticate:
-    """ASGI middleware: puts the `Identity` of a call of the API into ``scope["state"]["identity"]``, refuses calls that it may
-    not make, and writes each call that changes something into the audit trail.
+    """Authenticate calls of the API, as ASGI middleware.
+
+    It puts the caller's `Identity` into ``scope["state"]["identity"]``, refuses calls that the caller may not make, and writes
+    each call that changes something into the audit trail.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, store: Store) -> None:
@@ -154,45 +196,46 @@ class Authenticate:
             await send(message)
 
         try:
-            headers = Headers(scope=scope)
-            identity, refusal = await self._judge(headers, path, method)
+            credential = credential_of(scope)
+            identity, refusal = await self._judge(credential, path, method)
             if refusal is not None:
                 await refusal(scope, receive, noting)
                 return
             state = scope.setdefault("state", {})
             state["identity"], state["is_allowed"] = identity, True
-            state["still_allowed"] = functools.partial(self._still_allowed, identity, _secret(headers))
+            state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         finally:
             # Not what strangers try: anybody could fill the disk with it.
             if method not in SAFE and identity is not None:
                 await self._note(scope, identity, method, path, status)
 
-    async def _still_allowed(self, identity: Identity | None, secret: str | None) -> bool:
+    async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
         """Return whether who opened a stream may go on reading it. Asks the database every `KNOWN_S` seconds at most."""
-        if identity is None or identity.token_id is None or not secret:
+        if identity is None or credential is None:
             return True
         try:
-            return await self._authenticator.identity_of(secret) is not None
+            return await self._authenticator.identity_of(credential) is not None
         except StoreError:
             return True  # a stream outlives a database that is away; it is asked again
 
-    async def _judge(self, headers: Headers, path: str, method: str) -> tuple[Identity | None, Response | None]:
+    async def _judge(
+        self, credential: Credential | None, path: str, method: str
+    ) -> tuple[Identity | None, Response | None]:
         """Return who it is, and the answer if the call is refused."""
-        secret = _secret(headers)
         try:
-            identity = await self._authenticator.identity_of(secret) if secret else None
+            identity = await self._authenticator.identity_of(credential) if credential else None
         except StoreError as error:
             if not isinstance(error, Retryable):
                 raise
             detail = f"the database does not answer just now: {error}"
             return None, problem_response(503, detail, headers={"Retry-After": "1"})
-        if identity is None and not self._authenticator.required and not secret:
+        if identity is None and not self._authenticator.required and not credential:
             identity = LOCAL
         if path == SESSION:
             return identity, None  # signing in and out, and asking who one is, is open to everybody
         if identity is None:
-            wrong = "this token is not valid: it is wrong, expired or revoked" if secret else "a token is needed"
+            wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"
             detail = (
                 f"{wrong}; `tuner token create` on the service's machine makes one, send it as Authorization: Bearer"
             )
@@ -216,6 +259,7 @@ class Authenticate:
             path=path[:1000].replace("\0", "\ufffd"),
             status=status,
             address=address_of(scope),
+            project=identity.project,
         )
         try:
             await asyncio.to_thread(self._store.access.note, record)
@@ -228,11 +272,22 @@ def address_of(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else "unknown"
 
 
+def source_of(scope: Scope) -> str:
+    """Return what failed attempts to sign in are counted by: the address, or the /64 network of an IPv6 address."""
+    address = address_of(scope)
+    try:
+        if ipaddress.ip_address(address).version == 6:
+            return str(ipaddress.ip_network(f"{address}/64", strict=False))
+    except ValueError:
+        pass
+    return address
+
+
 def path_of(scope: Scope) -> str:
     """Return the path that routes are looked up by: without the prefix under which the app is mounted."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(root) else path
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def check_allowed(request: Request) -> None:
@@ -243,10 +298,27 @@ def check_allowed(request: Request) -> None:
         )
 
 
-def _secret(headers: Headers) -> str | None:
-    """Return the token that a request brings, in its header or its cookie. A proxy's own credentials are not meant for us."""
+def cookie_name(scope: Scope) -> str:
+    """Return the name of this service's cookie, with the port that the browser uses."""
+    host = Headers(scope=scope).get("host", "")
+    port = host.rpartition(":")[2]
+    default = "443" if scope.get("scheme") == "https" else "80"
+    return f"{COOKIE}_{port if port.isdecimal() and ':' in host else default}"
+
+
+def credential_of(scope: Scope) -> Credential | None:
+    """Return the token in a request's header, or the session in its cookie. A proxy's own credentials are not meant for us."""
+    headers = Headers(scope=scope)
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return secret.strip() or "none"
+        return Credential(secret.strip() or "none")
+    name = cookie_name(scope)
     cookies = [cookie_parser(header) for header in headers.getlist("cookie")]
-    return next((found[COOKIE] for found in cookies if COOKIE in found), None)
+    secret = next((found[name] for found in cookies if name in found), "")
+    return Credential(secret, is_session=True) if secret else None
+
+
+def _key(credential: Credential) -> bytes:
+    """Return what is remembered of a credential: a hash, so that no secret lies around in memory."""
+    kind = b"session " if credential.is_session else b"token "
+    return hashlib.sha256(kind + credential.secret.encode("utf-8", "surrogatepass")).digest()

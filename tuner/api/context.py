@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from tuner.api.auth import Authenticator
+from tuner.api.auth import Authenticator, Identity
 from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
 from tuner.experiment.preview import Importances
@@ -27,12 +28,15 @@ CHECK_THREADS = 64
 
 @dataclass(slots=True)
 class Context:
+    """What routes work with. `store` shows only the project of the token that a request comes with, if it has one."""
+
     settings: Settings
     store: Store
     poke: Callable[[], None]
     problem: Callable[[], str | None]
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
+    project: str | None = None  # the only one that the caller may see; None: all
     ending: threading.Event = field(default_factory=threading.Event)
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
@@ -47,6 +51,14 @@ class Context:
         self.importances = Importances(self.store)
         self.authenticator = Authenticator(self.settings, self.store)
 
+    def within(self, project: str | None) -> Context:
+        """Return this context as a caller sees it who is limited to a project."""
+        if project is None:
+            return self
+        limited = copy.copy(self)
+        limited.store, limited.project = self.store.within(project), project
+        return limited
+
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that may import an entrypoint, in threads of its own: other routes need those of the server."""
         return await asyncio.get_running_loop().run_in_executor(self._checks, function, *args)
@@ -60,9 +72,10 @@ class Context:
 
 
 async def context(request: Request) -> Context:
-    """Return the context of the app. It is asynchronous so that it takes no thread."""
+    """Return the context of the app, as the caller may see it. It is asynchronous so that it takes no thread."""
     found: Context = request.app.state.context
-    return found
+    identity: Identity | None = request.scope.get("state", {}).get("identity")
+    return found if identity is None else found.within(identity.project)
 
 
 Here = Annotated[Context, Depends(context)]

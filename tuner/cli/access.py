@@ -11,12 +11,12 @@ from tuner.store import Store
 from tuner.store.access import Role
 
 
-def created(settings: Settings, name: str, role: str, expires_days: float | None) -> str:
+def created(settings: Settings, name: str, role: str, expires_days: float | None, project: str | None = None) -> str:
     """Create a token and return it."""
     wanted = Role.named(role)
     with _store(settings) as store:
         secret, _ = store.access.create_token(
-            name, wanted, lifetime_s=None if expires_days is None else expires_days * 86400
+            name, wanted, project=project, lifetime_s=None if expires_days is None else expires_days * 86400
         )
     return secret
 
@@ -28,8 +28,9 @@ def listed(settings: Settings) -> Iterator[str]:
     for token in found:
         ends = f"expires {_day(token.expires_at)}" if token.expires_at is not None else "never expires"
         state = f"revoked {_day(token.revoked_at)}" if token.revoked_at is not None else ends
+        of = token.project or "(all)"
         used = f"last used {_day(token.used_at)}" if token.used_at is not None else "never used"
-        yield f"{token.id}  {token.role!s:<6}  created {_day(token.created_at)}  {state}  {used}  {token.name}"
+        yield f"{token.id}  {token.role!s:<6}  {of:<10}  created {_day(token.created_at)}  {state}  {used}  {token.name}"
 
 
 def revoked(settings: Settings, token_id: str) -> str:

@@ -120,6 +120,24 @@ def logs(
 
 
 @app.command()
+def replay(
+    experiment: Annotated[str, typer.Argument(help="an experiment's id or name")],
+    scheduler: Annotated[
+        str | None, typer.Argument(help="asha, median, freeze_thaw, ...; by default the experiment's own")
+    ] = None,
+    options: Annotated[list[str] | None, typer.Argument(help="its options, as reduction_factor=3")] = None,
+    search: Annotated[str | None, typer.Option(help="random, tpe, ...; by default the recorded order")] = None,
+    concurrent: Annotated[int | None, typer.Option(min=1, help="trials at once; by default as many as ran")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as one JSON object")] = False,
+) -> None:
+    """Say what another scheduler would have done with the recorded trials: where it would have stopped them, at what cost."""
+    from tuner.cli.replay import replayed
+
+    for line in replayed(_settings(), experiment, scheduler, options or [], search, concurrent, as_json):
+        print(printable(line))
+
+
+@app.command()
 def schedule(
     experiment: Annotated[str, typer.Argument(help="an experiment's id or name, or trl_... for one of its trials")],
     trial: Annotated[
@@ -163,12 +181,13 @@ app.add_typer(tokens, name="token")
 def create_token(
     name: Annotated[str, typer.Argument(help="who or what it is for")],
     role: Annotated[str, typer.Option(help="viewer, editor or admin")] = "editor",
+    project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
 ) -> None:
     """Create a token and print it. It is printed this once only."""
     from tuner.cli.access import created
 
-    print(created(_settings(), name, role, expires_days))
+    print(created(_settings(), name, role, expires_days, project))
 
 
 @tokens.command(name="list")

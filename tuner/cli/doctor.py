@@ -274,7 +274,7 @@ def check_torch() -> Iterator[Finding]:
 
 
 def _gpus() -> list[str]:
-    """The GPUs that NVIDIA's driver lists."""
+    """Return the GPUs that NVIDIA's driver lists."""
     if shutil.which("nvidia-smi") is None:
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout

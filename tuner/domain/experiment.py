@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 Mode = Literal["min", "max"]
 SPEC_VERSION = 1
+DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names are shown in terminals, which obey control characters
+PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,11 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    project: str = option(
+        DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
+    )
+    notes: str = ""  # of the user, in Markdown
+    tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by
     version: int = SPEC_VERSION
     # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
@@ -172,6 +179,14 @@ class Spec:
     def objective(self) -> Objective:
         """The first objective: the one that schedulers look at."""
         return self.objectives[0]
+
+    def amended(self, changes: Mapping[str, Any]) -> Spec:
+        """Return the spec with changes. Of a section, the options that `changes` names are replaced."""
+        parts: dict[str, Any] = {
+            name: dataclasses.replace(getattr(self, name), **value) if name in SECTIONS else value
+            for name, value in changes.items()
+        }
+        return dataclasses.replace(self, **parts)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Objective
 from tuner.domain.segments import CheckpointInfo, Failure, Leave, SegmentRef
-from tuner.domain.states import SegmentState, TrialState, change_segment, change_trial
+from tuner.domain.states import OPEN_SEGMENTS, SegmentState, TrialState, change_segment, change_trial
 
 Cause = Literal["start", "retry", "resume", "exploit"]
 
@@ -44,7 +44,7 @@ class Segment:
     @property
     def open(self) -> bool:
         """Whether it holds a slot: its worker group is not free yet."""
-        return self.state.open
+        return self.state in OPEN_SEGMENTS
 
     @property
     def started(self) -> bool:
@@ -169,6 +169,9 @@ class Population:
 
     def __getitem__(self, number: int) -> Trial:
         return self._trials[number]
+
+    def get(self, number: int) -> Trial | None:
+        return self._trials.get(number)
 
     def __contains__(self, number: int) -> bool:
         return number in self._trials

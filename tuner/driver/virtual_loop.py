@@ -14,7 +14,7 @@ from tuner.domain import events as e
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Event
 from tuner.domain.keys import checkpoint_id, segment_id
-from tuner.domain.segments import CheckpointInfo, Failure, Leave, Outcome, SegmentRef, Verdict
+from tuner.domain.segments import CheckpointInfo, Failure, Interruption, Outcome, SegmentRef, Verdict
 from tuner.domain.trial import Trial
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
@@ -144,7 +144,7 @@ class SimulatedGroups:
         finally:
             self._running.pop(segment, None)
 
-    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+    async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         await self._clock.sleep(0.0)
         if (work := self._running.get(segment)) is not None:
             self._clock.throw(work, _Interrupted())
@@ -162,6 +162,10 @@ class SimulatedGroups:
         """Return the configuration of a trial as `evaluate` gets it."""
         return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.number)
 
+    def steps(self, trial: Trial, checkpoint: Any) -> Iterable[Step]:
+        """Return the reports of a trial from a checkpoint on."""
+        return self._evaluate(self.config(trial), checkpoint)
+
     async def _train(self, ref: SegmentRef) -> Outcome:
         trial = self._core.trials[ref.trial]
         segment = trial.segments[ref.ordinal - 1]
@@ -169,7 +173,7 @@ class SimulatedGroups:
             return Outcome(kind="left")
         checkpoint = self._saved[segment.source.id] if segment.source else None
         try:
-            steps = iter(self._evaluate(self.config(trial), checkpoint))
+            steps = iter(self.steps(trial, checkpoint))
         except Exception as error:
             return _failed(error)
         number, ordinal, base = *ref, segment.start_iteration

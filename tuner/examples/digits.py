@@ -107,7 +107,7 @@ def evaluate(model: nn.Module, validation: TensorDataset) -> dict[str, float]:
 
 
 def saver(model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> Callable[[str], None]:
-    """A callable is only called when a checkpoint is wanted, so that none is written for nothing."""
+    """Return a function that saves a checkpoint. It is called only if one is due, so that none is written in vain."""
 
     def save(folder: str) -> None:
         state = {"model": bare(model).state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
@@ -118,5 +118,5 @@ def saver(model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> Cal
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The user's module inside DDP's wrapper."""
+    """Return the user's module inside DDP's wrapper."""
     return model.module if hasattr(model, "module") and isinstance(model.module, nn.Module) else model

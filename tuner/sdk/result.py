@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tuner.experiment import lineage
 from tuner.search import constraints
 from tuner.space import Space
 from tuner.store import Store
-from tuner.store.records import TrialRecord
+from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +89,19 @@ def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
     return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a `Result` is made from, whether a database or a service has it."""
+
+    record: ExperimentRecord
+    space: Space
+    trials: Sequence[TrialRecord]  # all of them, by number
+    segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
+    histories: Mapping[int, list[dict[str, float]]]  # by the trial's number; see `TrialResult.history`
+    best_place: lineage.Place | None
+    best_checkpoint: CheckpointInfo | None
+
+
 class Result:
     """What a search has found.
 
@@ -104,20 +117,15 @@ class Result:
         best_finished_value: that value.
     """
 
-    def __init__(self, store: Store, experiment_id: str) -> None:
-        record = store.experiments.get(experiment_id)
+    def __init__(self, found: Found) -> None:
+        record, space = found.record, found.space
         spec = record.spec
-        code = store.code.get(spec.code) if spec.code else None
-        space = Space.from_json(spec.space, code.space_blob if code else None)
-        histories = _histories(store, record.id)
-        self.experiment_id = experiment_id
+        self.experiment_id = record.public_id
         self.name = record.name
         self.state = str(record.state)
         self.reason = record.reason
         self.metric, self.mode = spec.objective.metric, spec.objective.mode
-        self.trials = [
-            _trial(row, space, spec.seed, histories.get(row.number, [])) for row in _all_trials(store, record.id)
-        ]
+        self.trials = [_trial(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials]
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
@@ -130,9 +138,27 @@ class Result:
         self.error = record.error or (record.no_best if record.state.ended else None)
         self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
-        self._segments = store.trials.segments(record.id)
-        self._best_place = lineage.best(store, record)
-        self.best_checkpoint: Checkpoint | None = _checkpoint(store, best.get("checkpoint_id")) if best else None
+        self._segments = found.segments
+        self._best_place = found.best_place
+        self.best_checkpoint: Checkpoint | None = _opened(found.best_checkpoint) if found.best_checkpoint else None
+
+    @classmethod
+    def load(cls, store: Store, experiment_id: str) -> Result:
+        """Return what a database knows about an experiment. Raise NotFound if there is no such experiment."""
+        record = store.experiments.get(experiment_id)
+        code = store.code.get(record.spec.code) if record.spec.code else None
+        best = record.best or {}
+        return cls(
+            Found(
+                record=record,
+                space=Space.from_json(record.spec.space, code.space_blob if code else None),
+                trials=_all_trials(store, record.id),
+                segments=store.trials.segments(record.id),
+                histories=_histories(store, record.id),
+                best_place=lineage.best(store, record),
+                best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+            )
+        )
 
     def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return the configurations that led to the best checkpoint, or to the end of a trial, oldest first.
@@ -141,7 +167,7 @@ class Result:
         iterations to repeat what the search found. The list is empty if nothing was trained.
 
         Args:
-            number: the number of a trial. None for the best checkpoint.
+            trial: the number of a trial. None for the best checkpoint.
 
         Returns:
             Items ``{"iteration": after which it applies, "config": {...}, "params": the same, flat, "trial": its number}``.
@@ -250,18 +276,26 @@ def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]
     found: dict[int, list[dict[str, float]]] = {}
     for _, entry in store.drivers.load(experiment):
         if isinstance(entry, Reported):
-            row = {"training_iteration": entry.iteration, "segment": entry.segment, "time": entry.time, **entry.metrics}
-            if entry.step is not None:
-                row.setdefault("step", entry.step)
+            row = history_row(entry.iteration, entry.segment, entry.time, entry.metrics, entry.step)
             found.setdefault(entry.trial, []).append(row)
     return found
 
 
-def _checkpoint(store: Store, public_id: str | None) -> Checkpoint | None:
+def history_row(
+    iteration: int, segment: int, time: float, metrics: Mapping[str, float], step: int | None
+) -> dict[str, float]:
+    """Return a report as an item of `TrialResult.history`."""
+    row = {"training_iteration": iteration, "segment": segment, "time": time, **metrics}
+    if step is not None:
+        row.setdefault("step", step)
+    return row
+
+
+def _checkpoint(store: Store, public_id: str | None) -> CheckpointInfo | None:
     if public_id is None:
         return None
     row = store.trials.checkpoint(public_id)
-    return _opened(CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node))
+    return CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node)
 
 
 def _opened(info: CheckpointInfo) -> Checkpoint:

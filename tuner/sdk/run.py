@@ -64,6 +64,7 @@ def run(
     stop_grace_s: float = 10.0,
     seed: int = 0,
     name: str | None = None,
+    project: str = "default",
     max_t: int | None = None,
     time_attr: str = "training_iteration",
     stop: Any = None,
@@ -120,6 +121,7 @@ def run(
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function.
+        project: project of the experiment. A service can limit tokens to one project; here it is a label.
         max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
@@ -316,7 +318,7 @@ def _drive(
                     kept.shutdown()
                     raise
                 progress.say("the driver was killed; a new one continues from the last commit")
-    result = Result(store, experiment_id)
+    result = Result.load(store, experiment_id)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
     return result

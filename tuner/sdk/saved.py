@@ -58,11 +58,11 @@ def load(experiment: str) -> Result:
     """
     if not isinstance(experiment, str):
         raise TypeError(f"expected an experiment's id or name, got {experiment!r}")
-    with _database() as store:
+    with database() as store:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):
             raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
-        return Result(store, found)
+        return Result.load(store, found)
 
 
 def experiments(name: str | None = None, state: str | None = None) -> list[ExperimentSummary]:
@@ -77,12 +77,12 @@ def experiments(name: str | None = None, state: str | None = None) -> list[Exper
     """
     if state is not None and state not in (known := [str(each) for each in ExperimentState]):
         raise SpecError(f"expected one of {', '.join(known)}, got {state!r}{did_you_mean(str(state), known)}", "/state")
-    with _database() as store:
+    with database() as store:
         return [_summary(record) for record in _records(store, name, state)]
 
 
 @contextmanager
-def _database() -> Iterator[Store]:
+def database() -> Iterator[Store]:
     settings = Settings.from_env()
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:

@@ -7,6 +7,7 @@ for passwords, would add nothing.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +15,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, true, update
 
+from tuner.domain.experiment import PROJECT
 from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.store.sql.connect import translated
 from tuner.store.sql.database import Database
 from tuner.store.sql.database import at as time_of
-from tuner.store.sql.tables import audit, token
+from tuner.store.sql.tables import audit, session
+from tuner.store.sql.tables import token as tokens
 
 PREFIX = "tnr_"
 """Tokens begin with it, so that scanners for leaked secrets can tell one."""
+
+SESSION_PREFIX = "tns_"
+"""The values of cookies begin with it."""
 
 MAX_LIFETIME_S = 36500 * 86400.0
 """The longest time for which a token can be made, about a hundred years."""
@@ -63,6 +69,7 @@ class TokenRecord:
     expires_at: float | None
     revoked_at: float | None
     used_at: float | None
+    project: str | None = None  # None: all projects
 
     def is_valid(self, now: float) -> bool:
         """Return whether the token is neither revoked nor expired."""
@@ -80,27 +87,52 @@ class AuditRecord:
     path: str
     status: int
     address: str  # where the request came from
+    project: str | None = None  # of the token; None: all projects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """A browser that is signed in: who it is, and until when."""
+
+    token: str | None  # tok_...; None if it signed in without a token
+    name: str
+    role: Role
+    project: str | None
+    expires_at: float
 
 
 class Access:
-    """Tokens and the audit trail of one database. Every method may be called from any thread."""
+    """Tokens, sessions and the audit trail of one database. Every method may be called from any thread.
 
-    def __init__(self, database: Database) -> None:
+    project: show only the tokens and the calls of this project. Secrets are found whatever their project.
+    """
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
 
     def create_token(
-        self, name: str, role: Role, *, lifetime_s: float | None = None, now: float | None = None
+        self,
+        name: str,
+        role: Role,
+        *,
+        project: str | None = None,
+        lifetime_s: float | None = None,
+        now: float | None = None,
     ) -> tuple[str, TokenRecord]:
         """Create a token. Return its secret, which nobody can read again, and its record.
 
         Args:
             name: Who or what it is for. It stands in the audit trail.
             role: What it allows.
+            project: The only project that it shows. None: all projects.
             lifetime_s: Seconds until it expires. None: never.
 
         Raises:
-            SpecError: The name is empty or longer than 100 characters, or the lifetime is not above 0.
+            SpecError: The name is empty or longer than 100 characters, the lifetime is not above 0, or the project is not a
+                name or not the one that this store shows.
         """
+        _check_project(project, self._project)
         name = name.strip()
         if not 0 < len(name) <= 100 or not name.isprintable():
             raise SpecError(f"expected 1 to 100 printable characters, got {name!r}", "/name")
@@ -115,21 +147,23 @@ class Access:
             "role": str(role),
             "created_at": at,
             "expires_at": None if lifetime_s is None else at + lifetime_s,
+            "project": project,
         }
         with self._write() as connection:
-            connection.execute(insert(token).values(row))
-            return secret, _token(connection.execute(select(token).where(token.c.hash == row["hash"])).one())
+            connection.execute(insert(tokens).values(row))
+            return secret, _token(connection.execute(select(tokens).where(tokens.c.hash == row["hash"])).one())
 
     def tokens(self) -> list[TokenRecord]:
         """Return all tokens, newest first, revoked and expired ones included."""
         with self._database.read() as connection:
-            return [_token(row) for row in connection.execute(select(token).order_by(token.c.id.desc()))]
+            found = connection.execute(select(tokens).where(self._shown(tokens)).order_by(tokens.c.id.desc()))
+            return [_token(row) for row in found]
 
     def token_of(self, secret: str, *, now: float | None = None) -> TokenRecord | None:
         """Return the valid token that has this secret; None if there is none."""
         at = time_of(now)
         with self._database.read() as connection:
-            row = connection.execute(select(token).where(token.c.hash == _hash(secret))).one_or_none()
+            row = connection.execute(select(tokens).where(tokens.c.hash == _hash(secret))).one_or_none()
         if row is None or not (found := _token(row)).is_valid(at):
             return None
         return found
@@ -137,23 +171,87 @@ class Access:
     def note_use(self, token_id: str, *, now: float | None = None) -> None:
         """Write down that a token has just been used."""
         with self._write() as connection:
-            connection.execute(update(token).where(token.c.public_id == token_id).values(used_at=time_of(now)))
+            connection.execute(update(tokens).where(tokens.c.public_id == token_id).values(used_at=time_of(now)))
 
     def revoke_token(self, token_id: str, *, now: float | None = None) -> TokenRecord:
         """Revoke a token; one that is revoked stays as it is. Raise NotFound if there is none with this id."""
         at = time_of(now)
         with self._write() as connection:
-            open_one = (token.c.public_id == token_id) & token.c.revoked_at.is_(None)
-            connection.execute(update(token).where(open_one).values(revoked_at=at))
-            row = connection.execute(select(token).where(token.c.public_id == token_id)).one_or_none()
+            wanted = (tokens.c.public_id == token_id) & self._shown(tokens)
+            connection.execute(update(tokens).where(wanted & tokens.c.revoked_at.is_(None)).values(revoked_at=at))
+            row = connection.execute(select(tokens).where(wanted)).one_or_none()
         if row is None:
             raise NotFound(f"no token {token_id!r}")
         return _token(row)
 
     def has_admin(self, *, now: float | None = None) -> bool:
-        """Return whether there is a valid token of an admin."""
+        """Return whether there is a valid token of an admin of all projects."""
         at = time_of(now)
-        return any(each.role is Role.ADMIN and each.is_valid(at) for each in self.tokens())
+        return any(each.role is Role.ADMIN and each.project is None and each.is_valid(at) for each in self.tokens())
+
+    # -- sessions --------------------------------------------------------------------------------------------------------
+
+    def open_session(
+        self,
+        *,
+        name: str,
+        role: Role,
+        expires_at: float,
+        token: str | None = None,
+        project: str | None = None,
+        now: float | None = None,
+    ) -> str:
+        """Sign a browser in. Return the session's secret, which only its cookie has.
+
+        Args:
+            name: Who it is.
+            role: What it may do.
+            expires_at: When it ends.
+            token: The id of the token that it signed in with. The session ends with it.
+            project: The only project that it shows. None: all projects.
+            now: The present time.
+        """
+        at = time_of(now)
+        secret = SESSION_PREFIX + secrets.token_urlsafe(32)
+        row = {
+            "hash": _hash(secret),
+            "name": name,
+            "role": str(role),
+            "project": project,
+            "created_at": at,
+            "expires_at": expires_at,
+        }
+        with self._write() as connection:
+            connection.execute(delete(session).where(session.c.expires_at <= at))
+            owner = select(tokens.c.id).where(tokens.c.public_id == token).scalar_subquery()
+            connection.execute(insert(session).values(**row, token_id=owner))
+        return secret
+
+    def session_of(self, secret: str, *, now: float | None = None) -> SessionRecord | None:
+        """Return the session with this secret; None if there is none, or it or its token has ended."""
+        at = time_of(now)
+        query = select(*session.c["name", "role", "project", "expires_at", "token_id"], tokens.c.public_id)
+        query = query.outerjoin(tokens, tokens.c.id == session.c.token_id).where(session.c.hash == _hash(secret))
+        ends, revoked = tokens.c.expires_at, tokens.c.revoked_at
+        query = query.where(session.c.expires_at > at, revoked.is_(None), ends.is_(None) | (ends > at))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        return SessionRecord(
+            token=row.public_id,
+            name=row.name,
+            role=Role.named(row.role),
+            project=row.project,
+            expires_at=row.expires_at,
+        )
+
+    def close_session(self, secret: str) -> None:
+        """Sign a browser out. A session that has ended is left alone."""
+        with self._write() as connection:
+            connection.execute(delete(session).where(session.c.hash == _hash(secret)))
+
+    # -- the audit trail -------------------------------------------------------------------------------------------------
 
     def note(self, record: AuditRecord) -> None:
         """Add an entry to the audit trail."""
@@ -166,7 +264,7 @@ class Access:
 
         before: only entries with a number below this one.
         """
-        query = select(audit).order_by(audit.c.id.desc()).limit(limit)
+        query = select(audit).where(self._shown(audit)).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.id < before)
         with self._database.read() as connection:
@@ -175,10 +273,25 @@ class Access:
                 for row in connection.execute(query)
             ]
 
+    def prune_trail(self, before: float) -> int:
+        """Delete the entries of the audit trail that are older than this time. Return how many there were."""
+        with self._write() as connection:
+            return connection.execute(delete(audit).where(audit.c.time < before)).rowcount
+
+    def _shown(self, table: Table) -> ColumnElement[bool]:
+        return true() if self._project is None else table.c.project == self._project
+
     @contextmanager
     def _write(self) -> Iterator[Connection]:
         with translated(self._database.backend), self._database.engine.begin() as connection:
             yield connection
+
+
+def _check_project(project: str | None, shown: str | None) -> None:
+    if project is not None and not re.fullmatch(PROJECT, project):
+        raise SpecError(f"expected up to 100 letters, digits, '.', '_' and '-', got {project!r}", "/project")
+    if shown not in (None, project):
+        raise SpecError(f"this token is limited to the project {shown!r}", "/project")
 
 
 def _hash(secret: str) -> str:
@@ -194,4 +307,5 @@ def _token(row: Any) -> TokenRecord:
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
         used_at=row.used_at,
+        project=row.project,
     )

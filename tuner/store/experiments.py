@@ -8,12 +8,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, Select, Text, func, select, true, type_coerce
 
-from tuner.domain.experiment import SPEC_VERSION, Spec
+from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, NotFound
+from tuner.errors import Conflict, NotFound, SpecError, Stale
+from tuner.store import removal
 from tuner.store.code import put
+from tuner.store.commands import insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
@@ -21,20 +23,29 @@ from tuner.store.sql.tables import dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
-COLUMNS = [column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key")]
+COLUMNS = [
+    column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags")
+]
 
 _INSERT = """
-INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, driver_epoch,
-  last_event_seq, counts, reason, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, project,
+  driver_epoch, last_event_seq, counts, reason, created_at, revision, tags)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+
+_READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
+_CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
+_ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 _NOT_ASKED = {"code": None, "resolved": None}
 """The parts of a stored spec that are not part of the request."""
 
 
 class Experiments:
-    def __init__(self, database: Database) -> None:
+    """The experiments of one project, or of all."""
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
 
     def create(
         self,
@@ -48,9 +59,11 @@ class Experiments:
     ) -> ExperimentRecord:
         """Insert a pending experiment.
 
-        If the `idempotency_key` was used before, return the experiment that was created then. Raise Conflict if its spec is
-        another one.
+        If the `idempotency_key` was used before in this project, return the experiment that was created then. Raise Conflict
+        if its spec is another one, and SpecError if the spec names a project that this store does not show.
         """
+        if self._project not in (None, spec.project):
+            raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
         wanted = public_id or f"exp_{secrets.token_hex(10)}"
@@ -65,13 +78,13 @@ class Experiments:
 
         Raise Conflict if its spec is another one.
         """
-        query = select(*COLUMNS).where(experiment.c.idempotency_key == clean(idempotency_key))
+        query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
         with self._database.read() as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
             return None
         found = record(row)
-        _compare(found.spec.to_json(), spec.to_json(), idempotency_key)
+        _compare(found.first_spec.to_json(), spec.to_json(), idempotency_key)
         return found
 
     def get(self, public_id: str) -> ExperimentRecord:
@@ -84,27 +97,120 @@ class Experiments:
 
     def _one(self, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
         with self._database.read() as connection:
-            return one(connection, condition, shown)
+            return one(connection, condition & self._visible(), shown)
+
+    def _visible(self) -> ColumnElement[bool]:
+        return true() if self._project is None else experiment.c.project == self._project
+
+    def _shown(self) -> Select[Any]:
+        """Select the experiments that this store shows."""
+        return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:
         """Return all experiments with exactly this name, newest first."""
-        query = select(*COLUMNS).where(experiment.c.name == name).order_by(experiment.c.id.desc())
+        query = self._shown().where(experiment.c.name == name).order_by(experiment.c.id.desc())
         with self._database.read() as connection:
             return [record(row) for row in connection.execute(query).mappings()]
 
     def page(
-        self, *, state: str | None = None, name: str | None = None, page_size: int = 50, page_token: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        archived: bool | None = False,
+        page_size: int = 50,
+        page_token: str | None = None,
     ) -> Page[ExperimentRecord]:
-        """Return a page of experiments, newest first. `name` matches any part of a name."""
-        query = select(*COLUMNS).order_by(experiment.c.id.desc())
+        """Return a page of experiments, newest first.
+
+        Args:
+            state: only those in this state.
+            name: only those with this text in their names.
+            project: only those of this project.
+            tags: only those that have all of these tags, each "key" or "key=value".
+            archived: only those that are archived, or only those that are not; None for both.
+            page_size: how many at most.
+            page_token: `next_token` of the page before.
+        """
+        query = self._shown().order_by(experiment.c.id.desc())
+        if project is not None:
+            query = query.where(experiment.c.project == project)
         if state is not None:
             query = query.where(experiment.c.state == state)
         if name is not None:
             query = query.where(experiment.c.name.icontains(name, autoescape=True))
+        if archived is not None:
+            query = query.where(
+                experiment.c.archived_at.is_not(None) if archived else experiment.c.archived_at.is_(None)
+            )
+        for tag in tags:
+            query = query.where(self._has(tag))
         if page_token is not None:
             query = query.where(experiment.c.id < number(page_token))
         with self._database.read() as connection:
             return page(connection, query, page_size, record, lambda found: found.id)
+
+    def _has(self, tag: str) -> ColumnElement[bool]:
+        """Return the condition that the tags, which are JSON text, have this one."""
+        key, given, value = tag.partition("=")
+        part = f"{dumps(key)}:{dumps(value) if given else ''}"
+        find = func.instr if self._database.backend == "sqlite" else func.strpos
+        return find(type_coerce(experiment.c.tags, Text), part) > 0
+
+    def change(
+        self,
+        experiment_id: int,
+        changes: Mapping[str, Any],
+        *,
+        revision: int | None = None,
+        commands: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
+        now: float | None = None,
+    ) -> None:
+        """Change the spec as `Spec.amended` does, and give its driver commands, all in one transaction.
+
+        Args:
+            experiment_id: the internal id.
+            changes: the options to replace.
+            revision: if given, raise Stale unless it is the present one.
+            commands: (name, reason, payload) of each.
+            now: the time.
+        """
+        with self._database.write() as cursor:
+            rows = cursor.rows(_READ, (experiment_id,))
+            if not rows:
+                raise NotFound(f"no experiment with the internal id {experiment_id}")
+            [(stored, present, spec)] = rows
+            if revision is not None and revision != present:
+                raise _stale(present, revision)
+            if changes:
+                merged = dict(json.loads(stored or "{}"))
+                for name, value in changes.items():
+                    merged[name] = {**merged.get(name, {}), **value} if name in SECTIONS else value
+                whole = {**json.loads(spec), **merged}
+                values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
+                cursor.execute(_CHANGE, values)
+            for name, reason, payload in commands:
+                insert(cursor, experiment_id, name, None, reason, payload, at(now))
+
+    def check_revision(self, record: ExperimentRecord, revision: int | None) -> None:
+        """Raise Stale if a revision is given and the experiment is at another one."""
+        if revision is not None and revision != record.revision:
+            raise _stale(record.revision, revision)
+
+    def seize(self, experiment_id: int, now: float | None = None) -> None:
+        """Take the experiment from its driver before it is removed."""
+        removal.seize(self._database, experiment_id, at(now))
+
+    def remove(self, experiment_id: int) -> None:
+        """Delete the experiment and all its rows. Call `seize` first. Raise NotFound if there is no such experiment."""
+        removal.remove(self._database, experiment_id)
+
+    def archive(self, experiment_id: int, archived: bool, now: float | None = None) -> None:
+        """Hide an experiment from lists, or show it again."""
+        with self._database.write() as cursor:
+            cursor.execute(_ARCHIVE, (at(now) if archived else None, experiment_id))
 
     def progress(self, experiment_id: int) -> Progress:
         """Return how far an experiment is. One cheap query. Raise NotFound if there is none."""
@@ -124,10 +230,16 @@ class Experiments:
         return {row.pop("id"): Progress(**row) for row in rows}
 
 
+def _stale(present: int, given: int) -> Stale:
+    return Stale(f"the experiment was changed meanwhile: it is at revision {present}, not {given}")
+
+
 def record(row: Any) -> ExperimentRecord:
     """Return the experiment in a row of `COLUMNS`."""
     parts = dict(row)
-    parts["spec"] = Spec.from_json(parts["spec"])
+    first = Spec.from_json(parts["spec"])
+    parts["changes"] = parts["changes"] or {}
+    parts["first_spec"], parts["spec"] = first, first.amended(parts["changes"]) if parts["changes"] else first
     parts["counts"] = parts["counts"] or {}
     best = parts["best"] or {}
     parts["no_best"] = best.get("why")
@@ -156,13 +268,33 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
     """Return the public id: the new one, or that of the experiment with this idempotency key."""
     name, spec_json = clean(spec.name), dumps(spec.to_json())
     state, version = ExperimentState.PENDING.value, SPEC_VERSION
-    values = (public_id, name, state, spec_json, version, spec.seed, source, clean(key), spec.code, now)
+    values = (
+        public_id,
+        name,
+        state,
+        spec_json,
+        version,
+        spec.seed,
+        source,
+        _stored_key(spec, key),
+        spec.code,
+        spec.project,
+        now,
+        dumps(spec.tags),
+    )
     cursor.execute(_INSERT, values)
     if cursor.rowcount == 1:
         return public_id
-    [(found, stored)] = cursor.rows("SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (clean(key),))
-    _compare(json.loads(stored), json.loads(spec_json), key)
+    [(found, stored)] = cursor.rows(
+        "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
+    )
+    _compare(Spec.from_json(json.loads(stored)).to_json(), json.loads(spec_json), key)
     return str(found)
+
+
+def _stored_key(spec: Spec, key: str | None) -> str | None:
+    """Return an idempotency key as it is stored: two projects may use the same one. No header has a line break."""
+    return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:

@@ -35,6 +35,7 @@ SELECT s.id, s.public_id, t.number, s.ordinal, s.placement FROM segment s JOIN t
 WHERE t.experiment_id = ? AND s.placement IS NOT NULL AND (s.ended_at IS NULL OR s.ended_at >= ?)"""
 _LAST_END = "SELECT MAX(s.ended_at) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
 _LAST_S = 60.0
+_PROJECT = "SELECT e.project FROM trial t JOIN experiment e ON e.id = t.experiment_id WHERE t.public_id = ?"
 _ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
 
 Segment = tuple[int, int]
@@ -46,8 +47,9 @@ LogKey = tuple[int, int, int]
 class Logs:
     """The logs of ranks. Nothing is decided from them, so whoever has a log may write it without a lease."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
 
     def add(
         self, experiment_id: int, chunks: Mapping[Segment, Sequence[LogChunk]], *, limit: LogLimit | None = None
@@ -78,7 +80,7 @@ class Logs:
     def of_trial(self, public_id: str, query: LogQuery | None = None) -> list[RankLog]:
         """Return what the ranks of a trial printed, by segment and rank. Raise NotFound if there is no such trial."""
         with self._database.cursor() as (cursor, _):
-            return _of_trial(cursor, public_id, query or LogQuery())
+            return _of_trial(cursor, public_id, query or LogQuery(), self._project)
 
     def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
         """Return what is new in the logs of segments that have not ended, or have ended since then.
@@ -179,9 +181,10 @@ class _Row(NamedTuple):
         return self.start + self.size
 
 
-def _of_trial(cursor: Cursor, trial: str, query: LogQuery) -> list[RankLog]:
+def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) -> list[RankLog]:
     """Return the logs of a trial that the query asks for, by segment and rank. NotFound if there is no such trial."""
-    if cursor.value("SELECT 1 FROM trial WHERE public_id = ?", (trial,)) is None:
+    found = cursor.value(_PROJECT, (trial,))
+    if found is None or project not in (None, found):
         raise NotFound(f"no trial {trial}")
     where = "t.public_id = ?"
     values: list[Any] = [trial]

@@ -11,7 +11,7 @@ from tuner.errors import NotFound
 from tuner.store.experiments import begin
 from tuner.store.records import UsageSample, UsageSeries
 from tuner.store.sql.database import Database
-from tuner.store.sql.tables import rank_usage, segment, trial
+from tuner.store.sql.tables import experiment, rank_usage, segment, trial
 from tuner.store.writing.writer import Cursor
 
 _SEGMENT = """
@@ -25,8 +25,11 @@ _USAGE_THIN = "DELETE FROM rank_usage WHERE segment_id = ? AND sample_no - (samp
 
 
 class Ranks:
-    def __init__(self, database: Database) -> None:
+    """What ranks use, in the experiments of one project or of all."""
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
 
     def add_usage(
         self, experiment_id: int, samples: Sequence[UsageSample], *, keep: Mapping[tuple[int, int], int] | None = None
@@ -54,6 +57,9 @@ class Ranks:
         query = _of_ranks(rank_usage, trial_public_id, rank, segment).order_by(rank_usage.c.sample_no)
         with self._database.read() as connection:
             owner = select(trial.c.experiment_id).where(trial.c.public_id == trial_public_id)
+            if self._project is not None:
+                owner = owner.join(experiment, experiment.c.id == trial.c.experiment_id)
+                owner = owner.where(experiment.c.project == self._project)
             if (experiment_id := connection.execute(owner).scalar()) is None:
                 raise NotFound(f"no trial {trial_public_id}")
             zero = begin(connection, experiment_id)

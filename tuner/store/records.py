@@ -45,24 +45,33 @@ class CodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRecord:
+    """An experiment. The API shows the fields that have an `About`, and what it takes from `spec`."""
+
     id: int
-    public_id: str
+    public_id: Annotated[str, About("exp_...", name="id")]
     spec: Spec
-    state: ExperimentState
-    source: str
+    state: Annotated[ExperimentState, About("where it is in its life")]
+    source: Annotated[
+        str, About("python or api: where it was created; adopted: created in Python, now driven by a service")
+    ]
+    project: Annotated[str, About("the project it belongs to")]
     code_hash: str | None
     driver_epoch: int
     driver_owner: str | None
     lease_until: float | None
-    last_event_seq: int
+    last_event_seq: Annotated[int, About("the place in the log up to which this is true")]
     best: Mapping[str, Any] | None
-    no_best: str | None  # why `best` is None although trials have reported
+    no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
     counts: Mapping[str, int]
-    reason: str
-    error: str | None
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
+    reason: Annotated[str, About("the reason, in words")]
+    error: Annotated[str | None, About("why it failed, in words")]
+    created_at: Annotated[float, About("when it was created")]
+    started_at: Annotated[float | None, About("when it started; null before")]
+    ended_at: Annotated[float | None, About("when it reached its final state")]
+    first_spec: Spec  # as it was created; `spec` has what users have changed since
+    changes: Mapping[str, Any]  # between the two, see `Spec.amended`
+    revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
+    archived_at: Annotated[float | None, About("when it was archived; null: it is not")]
 
     @property
     def name(self) -> str:
@@ -84,6 +93,10 @@ class ExperimentRecord:
             error=None,
             started_at=None,
             ended_at=None,
+            archived_at=None,
+            spec=self.first_spec,
+            changes={},
+            revision=0,
         )
 
     def abandoned(self, now: float) -> bool:
@@ -182,13 +195,15 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    seq: int
+    """A decision. The API shows the fields that have an `About`, and some others in a form of their own."""
+
+    seq: Annotated[int, About("its place in the log")]
     time: float
     kind: str
-    trial: int | None
-    reason: str
+    trial: Annotated[int | None, About("the number of that trial", name="trial_number")]
+    reason: Annotated[str, About("the reason, in words")]
     state: str  # pending | done | superseded
-    payload: Mapping[str, Any]
+    payload: Annotated[Mapping[str, Any], About("its details, by kind")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +226,7 @@ class CommandRecord:
     trial: int | None
     reason: str
     created_at: float
+    payload: Mapping[str, Any] = field(default_factory=dict)  # what the command needs besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,24 +41,31 @@ class Store:
     access: tokens and the audit trail.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
-        self.experiments = Experiments(database)
-        self.trials = Trials(database)
+        self.experiments = Experiments(database, project)
+        self.trials = Trials(database, project)
         self.metrics = Metrics(database)
         self.log = Log(database)
         self.changes = ChangeLog(database)
-        self.ranks = Ranks(database)
-        self.logs = Logs(database)
+        self.ranks = Ranks(database, project)
+        self.logs = Logs(database, project)
         self.code = Code(database)
         self.commands = Commands(database)
         self.drivers = Drivers(database)
-        self.access = Access(database)
+        self.access = Access(database, project)
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:
         """Open a database. An SQLite file that does not exist is created; call `migrate` to create the tables."""
         return cls(Database(connect(url, synchronous)))
+
+    def within(self, project: str | None) -> Store:
+        """Return this store as a token of that project sees it: public ids and names of other projects are not found.
+
+        Rows that are asked for by an internal id are not filtered, since only a record that was found has one.
+        """
+        return self if project is None else Store(self._database, project)
 
     @property
     def backend(self) -> str:

@@ -21,14 +21,19 @@ _SEGMENT = [c.label(_OTHER_NAMES.get(c.name, c.name)) for c in segment.c if c.na
 
 
 class Trials:
-    def __init__(self, database: Database) -> None:
+    """The trials of one project's experiments, or of all."""
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self._project = project
         self._sorter = columns.Sorter()
 
     def get(self, public_id: str) -> TrialRecord:
         """Return a trial with its segments. Raise NotFound if there is none."""
         with self._database.read() as connection:
-            row = connection.execute(_trials().where(trial.c.public_id == public_id)).mappings().first()
+            row = (
+                connection.execute(self._only_shown(_trials()).where(trial.c.public_id == public_id)).mappings().first()
+            )
             if row is None:
                 raise NotFound(f"no trial {public_id}")
             segments = connection.execute(_segments().where(segment.c.trial_id == row["id"])).mappings()
@@ -150,11 +155,16 @@ class Trials:
 
     def checkpoint(self, public_id: str) -> CheckpointRecord:
         """Return a checkpoint. Raise NotFound if there is none."""
+        query = self._only_shown(_checkpoints().join(experiment, experiment.c.id == trial.c.experiment_id))
         with self._database.read() as connection:
-            row = connection.execute(_checkpoints().where(checkpoint.c.public_id == public_id)).mappings().first()
+            row = connection.execute(query.where(checkpoint.c.public_id == public_id)).mappings().first()
         if row is None:
             raise NotFound(f"no checkpoint {public_id}")
         return CheckpointRecord(**row)
+
+    def _only_shown(self, query: Select[Any]) -> Select[Any]:
+        """Leave out the experiments of other projects."""
+        return query if self._project is None else query.where(experiment.c.project == self._project)
 
 
 def _trials() -> Select[Any]:

@@ -22,7 +22,7 @@ _ROOMS = {
     "tuner.trials.groups": ("failures", "nodes", "placement", "pool"),
     "tuner.trials.messages": ("channel", "launch", "protocol"),
     "tuner.trials.runtime": (
-        "apart", "calling", "code", "directories", "hygiene", "logs", "modules", "outbox", "rendezvous", "worker",
+        "calling", "code", "directories", "hygiene", "logs", "modules", "outbox", "rendezvous", "worker",
     ),
     "tuner.trials.training": ("metrics", "session", "torch"),
     "tuner.search.optuna_samplers": (
@@ -38,6 +38,8 @@ MOVED = {
     "tuner.search.options": "tuner.options",
     "tuner.schedulers.options": "tuner.options",
     "tuner.schedulers.halving": "tuner.schedulers.successive_halving",
+    "tuner.trials.apart": "tuner.trials.runtime.gradient_sync",
+    "tuner.trials.runtime.apart": "tuner.trials.runtime.gradient_sync",
     "tuner.trials.asking": "tuner.trials.messages.rpc",
     "tuner.trials.desk": "tuner.trials.training.driver_calls",
     "tuner.trials.figures": "tuner.trials.runtime.process_stats",

@@ -36,8 +36,9 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
 
 
 def culprits(function: Any) -> list[str]:
-    """Return the innermost objects that a function refers to and that cannot be pickled, each in words such as
-    "the closure variable 'lock' (lock)".
+    """Return the innermost objects that a function refers to and that cannot be pickled.
+
+    Each is described in words, such as "the closure variable 'lock' (lock)".
     """
     while hasattr(function, "inner"):
         function = function.inner

@@ -437,7 +437,7 @@ class TestFunctionsThatASpecNames:
 
     @pytest.fixture
     def mine(self, tmp_path: Path) -> dict[str, Any]:
-        """A folder of the user's modules, as a runtime_env."""
+        """Return a runtime_env with a folder of the user's modules."""
         (tmp_path / "raises_at_import.py").write_text("raise RuntimeError('boom at import')")
         (tmp_path / "exits_at_import.py").write_text("import sys; sys.exit(3)")
         (tmp_path / "no_function.py").write_text("f = 3")

@@ -15,7 +15,7 @@ TORN = Failure(kind="system", cause="checkpoint_lost", message="its checkpoint i
 
 
 def source(bench: Bench, number: int) -> str | None:
-    """The checkpoint that the newest segment started from."""
+    """Return the checkpoint that the newest segment started from."""
     segment = bench.core.trials[number].segments[-1]
     return segment.source.id if segment.source is not None else None
 

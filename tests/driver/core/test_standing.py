@@ -44,7 +44,7 @@ def searched(seed: int, **options: Any) -> Simulation:
 
 
 def held_at_its_best(found: Simulation, trial: Trial) -> dict[str, Any]:
-    """The configuration of the segment that first reported the trial's best value, from the log."""
+    """Return the configuration of the segment that first reported the trial's best value, from the log."""
     for _, entry in found.log:
         if isinstance(entry, e.Reported) and entry.trial == trial.number and entry.metrics["loss"] == trial.best_value:
             return dict(trial.segments[entry.segment - 1].params)

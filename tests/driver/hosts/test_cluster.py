@@ -23,7 +23,7 @@ from tuner.trials.compat import ray_compat
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine of 4 CPUs and a GPU, and a process that is connected to no Ray and starts none."""
+    """Pretend that the machine has 4 CPUs and a GPU, and that this process is connected to no Ray and starts none."""
     monkeypatch.setattr(cluster, "this_machine", lambda: {"CPU": 4.0, "GPU": 1.0})
     monkeypatch.setattr("tuner.sdk.run._connected", lambda: False)
     monkeypatch.setattr("tuner.sdk.run._drive", lambda *_, **__: "driven")

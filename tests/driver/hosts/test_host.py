@@ -111,7 +111,7 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
 
 @pytest.fixture
 def host(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """A host without a cluster: each trial starts, and ends at once."""
+    """Yield a host without a cluster. Each trial starts, and ends at once."""
 
     async def run(self: RayGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
         await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
@@ -263,7 +263,7 @@ async def test_no_decision_stays_pending_once_an_experiment_has_ended(
 
 
 def left_behind(host: Host, source: str = "python", age: float = 3600.0) -> ExperimentRecord:
-    """An experiment that has no driver, created by a script or posted to a service."""
+    """Return an experiment that has no driver, created by a script or posted to a service."""
     return host.store.experiments.create(a_spec(**SMALL), source=source, now=time.time() - age)
 
 

@@ -17,7 +17,7 @@ from tuner.driver.hosts import logs as module
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.store import LogQuery, Store
 from tuner.store.sql.connect import StoreUnavailable
-from tuner.trials.groups.manager import LogFile
+from tuner.trials.groups.segment_run import LogFile
 
 LIMIT = LogLimit.of(1 << 20)
 

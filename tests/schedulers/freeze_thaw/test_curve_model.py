@@ -37,7 +37,10 @@ STARTED = (0.7411326214437404, 0.8223817828692171)  # trial 1 at tau 1
 
 
 def as_the_prototype(theta: Floats, prior: Prior) -> Floats:
-    """It had no second term (next to no weight for it, at the medians of its prior), and its curves did not fan out."""
+    """Return theta as the prototype, which had no second term and whose curves did not fan out, would have it.
+
+    The second term gets next to no weight, and its other parameters the medians of their priors.
+    """
     return np.concatenate([theta, np.log([prior.local[0], prior.radius[0] * math.sqrt(2)]), [0.0]])
 
 

@@ -379,12 +379,12 @@ def test_an_explicit_budget_counts_and_a_time_budget_takes_its_place() -> None:
 
 
 def finished_by(done: Simulation) -> list[str]:
-    """The reasons with which leading trials were trained to the end."""
+    """Return the reasons with which leading trials were trained to the end."""
     return [d.reason for d in done.decisions if d.reason.startswith("trained to the end as the leading trial")]
 
 
 def crossing(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
-    """The better it begins, the sooner it gets worse again."""
+    """Simulate curves that get worse again, the sooner the better they begin."""
     for r in range((checkpoint or 0) + 1, 100):
         yield Step({"loss": 1 + config["x"] - 0.5 * math.exp(-(((r - 3) / 2) ** 2)) + 0.01 * r}, 1.0, r)
 

@@ -94,7 +94,7 @@ def buckets_of(points: Sequence[Point], level: int) -> list[pyramid.Bucket]:
 
 
 def drawn(points: Sequence[Point], width: int, x: str = "step") -> list[tuple[float, float | None]]:
-    """What is to be drawn of these points, by the plainest means."""
+    """Return what is to be drawn of these points, computed in the simplest way."""
     keep = {points[0][0], points[-1][0]}
     for _, group in itertools.groupby(points, lambda p: (p[0] - 1) // width):
         of = list(group)
@@ -113,8 +113,11 @@ metrics = st.fixed_dictionaries({}, optional={"accuracy": values, "loss": values
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[int, list[dict[str, float]], bool, bool, int | None, bool]]:
-    """(trial, reports, whether the segment ends, whether the batch is written twice, where the next segment begins, whether
-    a new driver takes over)."""
+    """Draw what happens to trials, one batch after the other.
+
+    Each is (trial, reports, whether the segment ends, whether the batch is written twice, the count at which the next segment
+    begins, whether a new driver takes over).
+    """
     found = []
     for _ in range(draw(st.integers(1, 5))):
         some = draw(st.lists(metrics, min_size=1, max_size=12))

@@ -13,7 +13,7 @@ import ray
 
 from tests.trials.conftest import Bench
 from tuner.domain.segments import Verdict
-from tuner.trials.runtime import apart
+from tuner.trials.runtime import gradient_sync
 
 pytestmark = pytest.mark.ray
 
@@ -299,9 +299,9 @@ def test_ranks_that_train_apart_are_warned_of(bench: Bench, how: str) -> None:
     assert outcome.kind == "returned"
     logs = [bench.log(launch, rank) for rank in range(2)]
     if how == "bare":
-        assert outcome.warning == apart.MESSAGE
+        assert outcome.warning == gradient_sync.MESSAGE
         assert "tuner.torch.prepare_model" in outcome.warning
-        assert [log.count(f"warning: {apart.MESSAGE}") for log in logs] == [1, 0]
+        assert [log.count(f"warning: {gradient_sync.MESSAGE}") for log in logs] == [1, 0]
     else:
         assert outcome.warning == ""
         assert [log.count("warning") for log in logs] == [0, 0]

@@ -24,7 +24,7 @@ PAUSE = Verdict(action="pause", save_checkpoint=True, reason="waits for the othe
 
 
 def trains(config: dict[str, Any]) -> None:
-    """A model whose weight counts its steps; each rank knows its own part of the state."""
+    """Train a model whose weight counts its steps. Each rank has its own part of the state."""
     import torch
 
     import tuner.trials.training.session as tuner

@@ -12,7 +12,8 @@ import ray
 
 from tests.trials.training.test_session import make
 from tuner.domain.segments import Verdict
-from tuner.trials.groups.manager import GroupManager, _Running
+from tuner.trials.groups.interrupts import Interrupts
+from tuner.trials.groups.segment_run import SegmentRun
 from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.training.session import LeaveTrial
 
@@ -63,7 +64,7 @@ class Actor:
             pass
 
 
-def running_on(*actors: Actor) -> tuple[GroupManager, _Running]:
+def running_on(*actors: Actor) -> SegmentRun:
     launch = Launch(
         experiment_id="e",
         trial_id="t",
@@ -73,19 +74,15 @@ def running_on(*actors: Actor) -> tuple[GroupManager, _Running]:
         storage="s",
         log_dir="l",
     )
-    manager = GroupManager(None)
     group: Any = SimpleNamespace(actors=list(actors))
-    running = _Running(launch, asyncio.get_running_loop().create_future(), group=group, training=True)
-    manager._running["seg"] = running
-    return manager, running
+    return SegmentRun(launch, asyncio.get_running_loop().create_future(), group=group, training=True)
 
 
 async def test_a_rank_that_cannot_be_reached_for_a_moment_lets_nobody_slip_past() -> None:
     zero, one = Actor(), Actor(UNAVAILABLE)
     one.troubles["release"] = [UNAVAILABLE]
     zero.train(5)
-    manager, running = running_on(zero, one)
-    await asyncio.wait_for(manager._agree(running), 30)
+    await asyncio.wait_for(Interrupts().interrupt(running_on(zero, one)), 30)
     assert (zero.released, one.released) == ([None, 6], [None, 6]), "released without a milestone, then with one"
     for actor in (zero, one):
         actor.train(100)
@@ -94,9 +91,9 @@ async def test_a_rank_that_cannot_be_reached_for_a_moment_lets_nobody_slip_past(
 
 async def test_ranks_are_released_when_another_one_has_died() -> None:
     zero, one = Actor(), Actor(ray.exceptions.ActorDiedError())
-    manager, running = running_on(zero, one)
-    await asyncio.wait_for(manager._agree(running), 30)
-    await asyncio.gather(*manager._releases)
+    interrupts = Interrupts()
+    await asyncio.wait_for(interrupts.interrupt(running_on(zero, one)), 30)
+    await interrupts.settle()
     assert zero.released == [None]
     zero.train(3)
     assert [m.waits for m in zero.memory.sent] == [False] * 3
@@ -104,15 +101,15 @@ async def test_ranks_are_released_when_another_one_has_died() -> None:
 
 async def test_an_interrupt_that_is_given_up_releases_all_ranks_even_one_that_has_not_answered() -> None:
     zero, one = Actor(), Actor(None)
-    manager, running = running_on(zero, one)
-    agreeing = asyncio.create_task(manager._agree(running))
+    interrupts = Interrupts()
+    agreeing = asyncio.create_task(interrupts.interrupt(running_on(zero, one)))
     while not (zero.session._holds and one.session._holds):
         await asyncio.sleep(0)
     thread = threading.Thread(target=zero.train, args=(3,))
     thread.start()
     agreeing.cancel()
     await asyncio.gather(agreeing, return_exceptions=True)
-    await asyncio.gather(*manager._releases)
+    await interrupts.settle()
     await asyncio.to_thread(thread.join, 10)
     assert (zero.released, one.released) == ([None], [None])
     assert zero.session.count == 3

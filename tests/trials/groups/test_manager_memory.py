@@ -26,7 +26,7 @@ MOST = 4096 * MIB  # what a rank takes at most before it gives up
 
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
-    """A group of processes that may have LIMIT bytes of memory; skipped where this process may not make one."""
+    """Yield a cgroup that may use LIMIT bytes of memory, or skip the test if this process may not create one."""
     name = f"tuner-test-{os.getpid()}"
     if Path("/sys/fs/cgroup/cgroup.controllers").is_file():
         folder, limit = Path("/sys/fs/cgroup") / name, "memory.max"
@@ -90,7 +90,7 @@ def run(bench: Bench, launch: Launch) -> Failure:
 
 @pytest.fixture
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Ray that is started now kills once 2 GiB more are in use: other tests that run now may need some of it."""
+    """Let a Ray that is started now kill workers once 2 GiB more are in use. Other tests may need some of it."""
     memory = psutil.virtual_memory()
     threshold = (memory.total - memory.available + min(2048 * MIB, memory.available // 2)) / memory.total
     monkeypatch.setenv("RAY_memory_usage_threshold", f"{threshold:.4f}")

@@ -56,7 +56,7 @@ def where(config: dict[str, Any]) -> None:
 
 
 def trained_by_ray(config: dict[str, Any]) -> None:
-    """A function for Ray Tune that makes a trainer of Ray Train, with a data set of Ray Data."""
+    """Run a Ray Train trainer with a Ray Data data set, as a function for Ray Tune."""
     from ray.train import DataConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -160,7 +160,7 @@ OWN_DISKS = "$TEST_DISK/checkpoints"
 
 
 def add_node_with_disk(cluster: Cluster, tmp_path: Path, name: str) -> Any:
-    """A node with a disk of its own, and a resource by which its ranks can be asked for."""
+    """Add a node with its own disk, and with a resource that places ranks on it."""
     return cluster.add_node(num_cpus=2, resources={name: 10}, env_vars={"TEST_DISK": str(tmp_path / name)})
 
 

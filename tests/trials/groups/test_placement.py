@@ -6,11 +6,11 @@ import ray.exceptions as r
 from tuner.domain.experiment import Scaling
 from tuner.trials.groups.placement import assign_ranks, unmet
 from tuner.trials.groups.pool import LostAtStart, start_error
-from tuner.trials.messages.protocol import Member
+from tuner.trials.messages.protocol import WorkerMetadata
 
 
-def member(node: str, *gpus: str) -> Member:
-    return Member(
+def worker(node: str, *gpus: str) -> WorkerMetadata:
+    return WorkerMetadata(
         node=node,
         host=node,
         ip="10.0.0.1",
@@ -23,9 +23,9 @@ def member(node: str, *gpus: str) -> Member:
 
 
 def test_ranks_of_a_node_are_consecutive_and_ordered_by_their_gpus() -> None:
-    members = [member("b", "1"), member("a", "0"), member("b", "0"), member("a", "10"), member("a", "9")]
-    order, found = assign_ranks(members, Scaling(num_workers=5, use_gpu=True))
-    assert [(members[i].node, members[i].gpus[0]) for i in order] == [
+    workers = [worker("b", "1"), worker("a", "0"), worker("b", "0"), worker("a", "10"), worker("a", "9")]
+    order, found = assign_ranks(workers, Scaling(num_workers=5, use_gpu=True))
+    assert [(workers[i].node, workers[i].gpus[0]) for i in order] == [
         ("b", "0"),
         ("b", "1"),
         ("a", "0"),
@@ -45,18 +45,18 @@ def test_ranks_of_a_node_are_consecutive_and_ordered_by_their_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "asked", "backend"),
+    ("workers", "asked", "backend"),
     [
-        ([member("a"), member("a")], "auto", "gloo"),
-        ([member("a", "0"), member("a", "1")], "auto", "nccl"),
-        ([member("a", "0"), member("a", "0")], "auto", "gloo"),  # NCCL refuses two ranks on one GPU
-        ([member("a", "0"), member("b", "0")], "auto", "nccl"),
-        ([member("a", "0"), member("a", "1")], "gloo", "gloo"),
-        ([member("a")], "none", "none"),
+        ([worker("a"), worker("a")], "auto", "gloo"),
+        ([worker("a", "0"), worker("a", "1")], "auto", "nccl"),
+        ([worker("a", "0"), worker("a", "0")], "auto", "gloo"),  # NCCL refuses two ranks on one GPU
+        ([worker("a", "0"), worker("b", "0")], "auto", "nccl"),
+        ([worker("a", "0"), worker("a", "1")], "gloo", "gloo"),
+        ([worker("a")], "none", "none"),
     ],
 )
-def test_the_backend(members: list[Member], asked: str, backend: str) -> None:
-    _, found = assign_ranks(members, Scaling(num_workers=len(members), backend=asked))  # type: ignore[arg-type]
+def test_the_backend(workers: list[WorkerMetadata], asked: str, backend: str) -> None:
+    _, found = assign_ranks(workers, Scaling(num_workers=len(workers), backend=asked))  # type: ignore[arg-type]
     assert {assignment.backend for assignment in found} == {backend}
 
 

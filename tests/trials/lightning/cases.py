@@ -34,7 +34,10 @@ _modules: dict[str, Any] = {}
 
 
 def module(flavour: str, config: Mapping[str, Any], optimizers: Callable[[nn.Module, Mapping[str, Any]], Any]) -> Any:
-    """A LightningModule of this flavour: linear regression. `optimizers(module, config)` configures them."""
+    """Return a LightningModule of this flavour that does linear regression.
+
+    `optimizers(module, config)` returns what its `configure_optimizers` returns.
+    """
     if flavour not in _modules:
         pl = importlib.import_module(flavour)
 

@@ -60,7 +60,7 @@ def test_the_example_under_asha(example: Any) -> None:
 
 
 def population(config: dict[str, Any]) -> None:
-    """Reports the learning rate that the optimizer used beside the one of the configuration."""
+    """Report the learning rate that the optimizer used, and the one of the configuration."""
     import pytorch_lightning as pl
     import torch
     from torch import nn

@@ -11,7 +11,7 @@ import pytest
 
 
 def after(trial: str, check: str = "", before: str = "") -> str:
-    """What `Baseline.restore` says after this trial, on a line of its own, once `check` has passed."""
+    """Run `before`, a trial and `check` in a process, and return what `Baseline.restore` says about the trial."""
     code = (
         "import os, sys, threading, subprocess, logging, warnings, random\n"
         f"{textwrap.dedent(before)}\n"

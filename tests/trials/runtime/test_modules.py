@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module of the user's, under a name that no other test has."""
+    """Yield a user's module, under a name that no other test uses."""
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / f"module_of_the_user_{next(_numbers)}.py"
     file.write_text("value = 1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -11,10 +10,11 @@ from fastapi.responses import Response
 from pydantic import Field, ValidationError
 
 from tuner.api.answers import BAD, NOT_FOUND, answer, json_body
-from tuner.api.auth import COOKIE, MAX_COOKIE_AGE_S, Identity, address_of
+from tuner.api.auth import Credential, Identity, cookie_name, credential_of, source_of
 from tuner.api.context import Here
 from tuner.api.problems import problem_response
 from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
+from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.store.access import AuditRecord, Role, TokenRecord
 
@@ -41,7 +41,8 @@ class Session(Model):
         str | None, Field(description="the token's name; local if no token is needed; null if not signed in")
     ]
     role: Annotated[RoleName | None, Field(description="what the caller may do; null if not signed in")]
-    expires_at: Annotated[str | None, Field(description="when the token expires; null: never")]
+    expires_at: Annotated[str | None, Field(description="when the token or the session expires; null: never")]
+    project: Annotated[str | None, Field(description="the only project that the caller sees; null: all")]
 
 
 class SignIn(Model):
@@ -57,6 +58,10 @@ class NewToken(Model):
 
     name: Annotated[str, Field(description="who or what it is for; it stands in the audit trail", max_length=100)]
     role: Annotated[RoleName, Field(description="what it allows")]
+    project: Annotated[
+        str | None,
+        Field(pattern=PROJECT, description="the only project that it sees; null: all, or the one of the caller"),
+    ] = None
     expires_days: Annotated[float | None, Field(gt=0, le=36500, description="null: it never expires")] = None
 
 
@@ -66,6 +71,7 @@ class Token(Model):
     id: Annotated[str, Field(description="tok_...")]
     name: Annotated[str, Field(description="who or what it is for")]
     role: Annotated[RoleName, Field(description="what it allows")]
+    project: Annotated[str | None, Field(description="the only project that it sees; null: all")]
     created_at: Annotated[str, Field(description="when it was created")]
     expires_at: Annotated[str | None, Field(description="when it expires; null: never")]
     revoked_at: Annotated[str | None, Field(description="when it was revoked; null: it was not")]
@@ -81,6 +87,7 @@ class Token(Model):
             id=record.id,
             name=record.name,
             role=str(record.role),  # type: ignore[arg-type]
+            project=record.project,
             created_at=rfc3339(record.created_at),
             expires_at=rfc3339_or_none(record.expires_at),
             revoked_at=rfc3339_or_none(record.revoked_at),
@@ -144,10 +151,10 @@ async def session(here: Here, request: Request) -> Response:
 )
 async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
     given = _checked(SignIn, data)
-    address = address_of(request.scope)
+    address = source_of(request.scope)
     wait_s = here.authenticator.must_wait_s(address)
     here.authenticator.tried(address)
-    identity = await here.authenticator.identity_of(given.token)
+    identity = await here.authenticator.identity_of(Credential(given.token))
     if identity is None and wait_s > 0:
         detail = f"too many failed attempts to sign in from {address}; try again in {wait_s:.0f} s"
         return problem_response(429, detail, headers={"Retry-After": str(int(wait_s) + 1)})
@@ -155,22 +162,32 @@ async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(
         return problem_response(401, "this token is not valid: it is wrong, expired or revoked")
     here.authenticator.succeeded(address)
     response = answer(_session(here.authenticator.required, identity), headers={"Cache-Control": "no-store"})
-    left = MAX_COOKIE_AGE_S if identity.expires_at is None else identity.expires_at - time.time()
+    secret, lasts_s = await here.authenticator.open_session(identity)
+    set_session(response, request, secret, lasts_s)
+    return response
+
+
+def set_session(response: Response, request: Request, secret: str, lasts_s: float) -> None:
+    """Give the browser the cookie of its session. It is sent to this service's path only, and encrypted if this answer is."""
     response.set_cookie(
-        COOKIE,
-        given.token,
-        max_age=max(int(min(left, MAX_COOKIE_AGE_S)), 1),
+        cookie_name(request.scope),
+        secret,
+        max_age=max(int(lasts_s), 1),
+        path=request.scope.get("root_path") or "/",
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
     )
-    return response
 
 
-@router.delete("/session", status_code=204, responses=BAD, summary="Sign out: removes the cookie")
-async def sign_out() -> Response:
+@router.delete("/session", status_code=204, responses=BAD, summary="Sign out: ends the session and removes the cookie")
+async def sign_out(here: Here, request: Request) -> Response:
+    credential = credential_of(request.scope)
+    if credential is not None and credential.is_session:
+        await here.authenticator.close_session(credential)
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    path = request.scope.get("root_path") or "/"
+    response.delete_cookie(cookie_name(request.scope), path=path, httponly=True, samesite="strict")
     return response
 
 
@@ -191,7 +208,9 @@ def tokens(here: Here) -> Response:
 def create_token(here: Here, data: Annotated[object, Depends(json_body)]) -> Response:
     given = _checked(NewToken, data)
     lifetime_s = None if given.expires_days is None else given.expires_days * 86400
-    secret, record = here.store.access.create_token(given.name, Role.named(given.role), lifetime_s=lifetime_s)
+    secret, record = here.store.access.create_token(
+        given.name, Role.named(given.role), project=given.project or here.project, lifetime_s=lifetime_s
+    )
     return answer(Token.of(record, secret), 201, {"Cache-Control": "no-store"})
 
 
@@ -226,9 +245,14 @@ def audit(
 
 def _session(required: bool, identity: Identity | None) -> Session:
     if identity is None:
-        return Session(required=required, name=None, role=None, expires_at=None)
-    role: RoleName = str(identity.role)  # type: ignore[assignment]
-    return Session(required=required, name=identity.name, role=role, expires_at=rfc3339_or_none(identity.expires_at))
+        return Session(required=required, name=None, role=None, expires_at=None, project=None)
+    return Session(
+        required=required,
+        name=identity.name,
+        role=str(identity.role),  # type: ignore[arg-type]
+        expires_at=rfc3339_or_none(identity.expires_at),
+        project=identity.project,
+    )
 
 
 def _checked(model: type[M], data: object) -> M:

@@ -20,6 +20,7 @@ from tuner.api.schemas.decisions import Decision, DecisionKind, DecisionPage
 from tuner.api.schemas.experiments import (
     Best,
     Configuration,
+    Continuation,
     Counts,
     DryRun,
     Experiment,
@@ -47,6 +48,7 @@ from tuner.api.schemas.forms import (
 from tuner.api.schemas.health import Health
 from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
 from tuner.api.schemas.ranks import Live, LiveRank, LogItem, Logs, Usage, UsageSeries
+from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
 from tuner.api.schemas.trials import (
     Checkpoint,
     Failure,
@@ -67,6 +69,7 @@ __all__ = [
     "Changes",
     "Checkpoint",
     "Configuration",
+    "Continuation",
     "Counts",
     "CurveSegment",
     "Curves",
@@ -96,6 +99,10 @@ __all__ = [
     "PageOf",
     "Point",
     "Problem",
+    "Replay",
+    "ReplayRequest",
+    "ReplayTotals",
+    "ReplayedTrial",
     "Resolved",
     "ScheduleEntry",
     "Segment",
@@ -107,6 +114,7 @@ __all__ = [
     "Trial",
     "TrialCurves",
     "TrialDetail",
+    "TrialOutcome",
     "TrialPage",
     "Usage",
     "UsageSeries",

@@ -6,18 +6,17 @@ import functools
 import json
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Json, Model, Number, PageOf, Timestamp, rfc3339, rfc3339_or_none
-from tuner.domain.events import Command
+from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, values
 from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.states import TrialState
 from tuner.experiment.preview import Importance, Preview
 from tuner.experiment.usecases import how_to_go_on
-from tuner.experiment.verbs import actions
+from tuner.experiment.verbs import Action, actions
 from tuner.space import Space
 from tuner.store import (
     ExperimentRecord,
@@ -71,18 +70,16 @@ class Resolved(Model):
     budget: Annotated[str | None, Field(description="what the search may spend and how to raise it, in words")] = None
 
 
-class Experiment(Model):
-    id: Annotated[str, Field(description="exp_...")]
+class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
+    # `ExperimentRecord` declares the other fields; those here come from the spec or are computed.
     name: str
-    state: ExperimentState
+    notes: Annotated[str, Field(description="notes of users, in Markdown")]
+    tags: Annotated[dict[str, str], Field(description="keys and values that users gave it")]
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
     objectives: Annotated[
         list[Objective], Field(description="all objectives; the first is the one that schedulers look at")
     ]
-    created_at: Timestamp
-    started_at: Timestamp | None
-    ended_at: Timestamp | None
     num_samples: int | None
     max_t: int | None
     time_attr: str
@@ -96,10 +93,6 @@ class Experiment(Model):
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
     entrypoint: Annotated[str | None, Field(description="null if the function travels by value")]
-    source: Annotated[
-        str,
-        Field(description="python or api: where it was created; adopted: created in Python, now driven by a service"),
-    ]
     abandoned: Annotated[
         bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
     ]
@@ -108,32 +101,26 @@ class Experiment(Model):
     counts: Annotated[Counts, Field(description="trials by state")]
     trials: Annotated[int, Field(description="how many trials there are")]
     best: Annotated[Best | None, Field(description="the best trial so far")]
-    no_best: Annotated[str | None, Field(description="why `best` is null although trials have reported")]
     labels: Annotated[
         dict[str, list[Any]],
         Field(description="what the values of a parameter stand for, if they are indices of choices"),
     ]
-    reason: str
-    error: Annotated[str | None, Field(description="why it failed, in words")]
-    last_event_seq: Annotated[int, Field(description="the place in the log up to which this is true")]
-    actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
+    actions: Annotated[list[Action], Field(description="what its state allows now: verbs, edit (PATCH), delete, ...")]
 
     @classmethod
-    def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
+    def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
         spec = record.spec
         counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
         now = time.time()
         abandoned = record.abandoned(now)
         return cls(
-            id=record.public_id,
+            **values(record),
             name=spec.name,
-            state=record.state,
+            notes=spec.notes,
+            tags=dict(spec.tags),
             metric=spec.objective.metric,
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
-            created_at=rfc3339(record.created_at),
-            started_at=rfc3339_or_none(record.started_at),
-            ended_at=rfc3339_or_none(record.ended_at),
             num_samples=spec.num_samples,
             max_t=spec.max_t,
             time_attr=spec.time_attr,
@@ -147,20 +134,29 @@ class Experiment(Model):
             scaling=spec.scaling,
             limits=spec.limits,
             entrypoint=spec.entrypoint,
-            source=record.source,
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
             counts=counts,
             trials=sum(counts.model_dump().values()),
             best=_best(record),
-            no_best=record.no_best,
             labels=labels(json.dumps(dict(spec.space))),
-            reason=record.reason,
-            error=record.error,
-            last_event_seq=record.last_event_seq,
             actions=actions(record, now),
         )
+
+
+class Continuation(Body):
+    """What continuing an experiment takes."""
+
+    num_samples: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="trials to add; of a grid, how many more times to run it; null: none, the limits allow more",
+            examples=[20],
+        ),
+    ] = None
 
 
 class Configuration(Model):

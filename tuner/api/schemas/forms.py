@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Container
 from datetime import UTC, datetime
@@ -84,21 +85,42 @@ def _describe(schema: dict[str, Any]) -> None:
 
 class Model(BaseModel):
     model_config = ConfigDict(
-        ser_json_inf_nan="null", json_schema_serialization_defaults_required=True, json_schema_extra=_describe
+        ser_json_inf_nan="null",
+        json_schema_serialization_defaults_required=True,
+        json_schema_extra=_describe,
+        validate_by_name=True,  # the client reads answers into these models, under the names of the API
+        validate_by_alias=True,
     )
+
+
+class Body(BaseModel):
+    """Base of what requests carry: unknown fields are mistakes, and no type is taken for another."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
     """Return a model with the fields of a record that have an `About`, under the names and in the forms of the API."""
     fields: dict[str, Any] = {}
-    for name, hint in get_type_hints(record, include_extras=True).items():
-        about = next((mark for mark in get_args(hint) if isinstance(mark, About)), None)
-        if about is not None and name not in leave_out:
-            plain = get_args(hint)[0]
+    for name, plain, about in _shown_fields(record):
+        if name not in leave_out:
             if name.endswith("_at"):
                 plain = Timestamp | None if type(None) in get_args(plain) else Timestamp
             fields[about.name or name] = (plain, Field(validation_alias=name, description=about.text))
     return create_model(record.__name__, __base__=Model, **fields)
+
+
+def values(record: Any) -> dict[str, Any]:
+    """Return the fields of a record that have an `About`, as arguments of a model that `shown` has made."""
+    return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
+
+
+@functools.cache
+def _shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
+    """Return (name, type, About) of each field that the API shows."""
+    hints = get_type_hints(record, include_extras=True).items()
+    marked = ((name, get_args(hint)) for name, hint in hints)
+    return tuple((name, args[0], mark) for name, args in marked for mark in args if isinstance(mark, About))
 
 
 class PageOf(Model, Generic[T]):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Model, Number, PageOf, shown
+from tuner.api.schemas.forms import Model, Number, PageOf, shown, values
 from tuner.store import (
     SegmentRecord,
     TrialRecord,
@@ -56,8 +55,7 @@ class SegmentItem(shown(SegmentRecord, leave_out=("public_id", "source_checkpoin
 
     @classmethod
     def of(cls, item: TrialSegment) -> Self:
-        values = {field.name: getattr(item.segment, field.name) for field in dataclasses.fields(item.segment)}
-        return cls(**values, trial_number=item.trial)
+        return cls(**values(item.segment), trial_number=item.trial)
 
 
 class SegmentPage(PageOf[SegmentItem]):
@@ -65,8 +63,9 @@ class SegmentPage(PageOf[SegmentItem]):
 
 
 class Trial(shown(TrialRecord)):  # type: ignore[misc]
-    """A trial. `TrialRecord` declares its fields; those here have a form of their own in the API."""
+    """One configuration that is evaluated, with its newest results."""
 
+    # `TrialRecord` declares the other fields; those here look different in the API.
     last: Annotated[dict[str, Number], Field(description="the newest value of each metric")]
     error: Annotated[
         Failure | None, Field(validation_alias="failure", description="the latest failure, even if a retry followed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.segments import SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population, Trial
-from tuner.driver.core.actions import Ask, Fit
+from tuner.driver.core.actions import Question
 from tuner.driver.core.decider import Decider
 from tuner.driver.core.state import Effects, State
 from tuner.schedulers.base import Fact, Scheduler
@@ -44,7 +43,7 @@ class Core:
         notes: Sequence[str] = (),
     ) -> None:
         self.scheduler, self.searcher, self.stopper, self.notes = scheduler, searcher, stopper, notes
-        self.experiment = State(spec, scheduler, stopper, searcher.metric_constraints())
+        self.experiment = State(spec, scheduler, searcher, stopper)
         self.decider = Decider(self.experiment, searcher, notes)
         self._effects = Effects()
 
@@ -90,14 +89,14 @@ class Core:
         if self._is_stale(event):
             return effects
         missed = len(self.experiment.missed)
-        facts = deque(self._apply(event))
+        facts = self._apply(event)
         for decision in self.decider.after_event(event, self.experiment.missed[missed:]):
-            facts.extend(self._take(decision))
-        while facts:
-            for decision in self.decider.after_fact(facts.popleft()):
-                facts.extend(self._take(decision))
+            facts += self._take(decision)
+        for fact in facts:  # what is decided about one may lead to more of them
+            for decision in self.decider.after_fact(fact):
+                facts += self._take(decision)
         for step in self.decider.next_steps(event):
-            if isinstance(step, Ask | Fit):
+            if isinstance(step, Question):
                 effects.actions.append(step)
             else:
                 self._take(step)
@@ -105,11 +104,15 @@ class Core:
 
     def verdict(self, ref: SegmentRef) -> Verdict:
         """Return what the ranks of this segment do now, given that they wait. Asking twice gives the same answer."""
-        judgement = self.decider.verdict(ref)
-        if judgement.verdict.action == "continue":
-            milestone = judgement.verdict.next_milestone
-            self.experiment.set_milestone(ref, milestone, judgement.decide_at, judgement.asked)
-        return judgement.verdict
+        segment = self.experiment.segment(ref)
+        if segment is None:
+            return Verdict(action="stop", reason="this segment is over")
+        trial = self.trials[ref.trial]
+        if segment.leaving is not None:
+            return self.decider.farewell(trial, segment.leaving)
+        verdict, decide_at, asked = self.decider.go_on(trial, segment)
+        self.experiment.set_milestone(segment, verdict.next_milestone, decide_at, asked)
+        return verdict
 
     def first_milestone(self, ref: SegmentRef) -> int | None:
         """Return the report_no of the first report at which the ranks of this segment wait; None if they need not."""
@@ -117,7 +120,7 @@ class Core:
         if segment is None:
             return 1  # where its ranks learn that it is over
         milestone, decide_at = self.decider.next_milestone(self.trials[ref.trial], segment)
-        self.experiment.set_milestone(ref, milestone, decide_at)
+        self.experiment.set_milestone(segment, milestone, decide_at)
         return milestone
 
     def _take(self, decision: Decision) -> list[Fact]:
@@ -142,14 +145,16 @@ class Core:
         """Whether an event is about a segment that is over, or is a report out of turn."""
         if not isinstance(event, _OF_OPEN_SEGMENTS):
             return False
-        segment = self.experiment.segment(event.ref)
+        segment = self.experiment.open_segment(event.trial, event.segment)
         if segment is None:
             return True
-        if isinstance(event, e.Reported) and event.report_no > segment.report_no + 1:
+        if not isinstance(event, e.Reported) or event.report_no == segment.report_no + 1:
+            return False
+        if event.report_no > segment.report_no:
             log.warning(
                 "%s: report %s came after report %s and is not counted before those between them",
                 event.ref,
                 event.report_no,
                 segment.report_no,
             )
-        return isinstance(event, e.Reported) and event.report_no != segment.report_no + 1
+        return True

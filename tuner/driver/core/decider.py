@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import replace
+from typing import NamedTuple, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
-from tuner.domain.segments import SegmentRef, Verdict
+from tuner.domain.segments import Leave, Verdict
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.core.actions import Ask, Fit, Question
@@ -41,13 +41,12 @@ FIT_AGAIN_S = 30.0
 _S, _X = TrialState, ExperimentState
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, with what the state has to remember about it, see `State.set_milestone`."""
+class Judgement(NamedTuple):
+    """The verdict to go on, with what the state has to remember about it, see `State.set_milestone`."""
 
     verdict: Verdict
-    decide_at: float | None = None
-    asked: bool = False
+    decide_at: float | None
+    asked: bool
 
 
 class Decider:
@@ -76,28 +75,32 @@ class Decider:
 
     # -- after an event --------------------------------------------------------------------------------------------------
 
-    def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterator[Decision]:
-        """Yield what the core itself decides about an event. missed: metrics that `stop` misses for the first time."""
+    def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
+        """Return what the core itself decides about an event. missed: metrics that `stop` misses for the first time."""
         match event:
             case e.Reported():
-                if missed:
-                    yield missed_metrics(missed, event.metrics)
-                yield from after_report(self.experiment, event)
+                decisions = after_report(self.experiment, event)
+                return [missed_metrics(missed, event.metrics), *decisions] if missed else decisions
             case e.SegmentEnded():
-                yield from after_end(self.experiment, event)
+                return after_end(self.experiment, event)
             case e.DriverStarted():
-                if self.experiment.seq == 1:
-                    yield from [d.Note(reason=note) for note in self.notes]
-                yield from after_takeover(self.experiment)
+                notes = [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
+                return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
-                yield from after_command(self.experiment, event)
+                if event.command == "continue":
+                    self._exhausted = False
+                return after_command(self.experiment, event)
+            case e.Amended():
+                self._exhausted = False
+                return [d.Note(reason=event.reason or f"a user changed {names(event.changes)}")]
             case e.BudgetSpent():
-                yield from stop_all(self.experiment, self.experiment.finishing or "")
+                return stop_all(self.experiment, self.experiment.finishing or "")
             case e.Suggested():
-                yield from self._after_suggestion(event)
+                return self._after_suggestion(event)
             case e.ModelFitted():
                 self._fitting = False
                 self._fit_again = self.experiment.now if event.payload else self.experiment.now + FIT_AGAIN_S
+                return ()
             case (
                 e.Waiting()
                 | e.SegmentStarted()
@@ -107,7 +110,7 @@ class Decider:
                 | e.Drawn()
                 | e.Noted()
             ):
-                pass
+                return ()
             case _:
                 assert_never(event)
 
@@ -120,19 +123,18 @@ class Decider:
 
     # -- the scheduler ---------------------------------------------------------------------------------------------------
 
-    def after_fact(self, fact: Fact) -> Iterator[Decision]:
-        """Yield what the scheduler decides about a fact, as far as it still applies when it is about to take effect.
+    def after_fact(self, fact: Fact) -> Iterable[Decision]:
+        """Return what the scheduler decides about a fact, as far as it still applies when it is about to take effect.
 
         The scheduler may be the user's own, or call a function that is. If it raises now, it would for the next driver too.
         """
         if not self._concerns_scheduler(fact):
-            return
+            return ()
         try:
             decisions = tuple(self.scheduler.decide(fact, self.trials))
         except Exception as error:
-            yield from self._give_up(error)
-        else:
-            yield from filter(self._still_applies, decisions)
+            return self._give_up(error)
+        return filter(self._still_applies, decisions) if decisions else ()
 
     def _concerns_scheduler(self, fact: Fact) -> bool:
         """Return whether the scheduler is asked: of reports, only about those at milestones, and not if the trial is leaving."""
@@ -159,7 +161,7 @@ class Decider:
         return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
 
     def _give_up(self, error: Exception) -> Iterator[Decision]:
-        log.exception("the scheduler raised")
+        log.error("the scheduler raised", exc_info=error)
         origin = traceback.extract_tb(error.__traceback__)[-1]
         why = f"the scheduler raised {type(error).__name__}: {error} ({origin.name}, line {origin.lineno})"
         yield from stop_all(self.experiment, why)
@@ -171,13 +173,18 @@ class Decider:
         """Yield what there is to do once an event and its facts are dealt with."""
         if self.experiment.exploits:
             yield from self._end_waiting()
-        if isinstance(event, e.Reported) and event.waits:
-            yield from self._obey(self.trials[event.trial])
+        if (
+            isinstance(event, e.Reported)
+            and event.waits
+            and (pause := self._obey(self.trials[event.trial])) is not None
+        ):
+            yield pause
         if self.stopper is not None and self.experiment.finishing is None:
             yield from self._ask_stopper(self.stopper)
-        yield from self._use_slots()
-        if not self._fitting:
-            yield from self._request_fit()
+        if self.experiment.finishing is not None or self._has_free_slot():
+            yield from self._use_slots()
+        if not self._fitting and (fit := self._fit_request()) is not None:
+            yield fit
 
     def _end_waiting(self) -> Iterable[Decision]:
         """Let trials exploit whose donor's checkpoint is ready by now, and let those go on that wait for one in vain.
@@ -195,16 +202,16 @@ class Decider:
                 found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
         return found
 
-    def _obey(self, trial: Trial) -> Iterator[Decision]:
+    def _obey(self, trial: Trial) -> d.Pause | None:
         """Pause the trial if a user wants that and its report did not end it.
 
         The ranks must be waiting: a trial that kept reporting after the decision to pause would not be judged by its scheduler
         or max_t.
         """
         segment = trial.segments[-1]
-        if segment.commanded == "pause" and segment.open and not segment.leaving:
-            reason = f"paused by a user at iteration {trial.iteration}"
-            yield d.Pause(trial=trial.number, reason=reason, held=True)
+        if segment.commanded != "pause" or not segment.open or segment.leaving:
+            return None
+        return d.Pause(trial=trial.number, reason=f"paused by a user at iteration {trial.iteration}", held=True)
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the search if `stop` says so."""
@@ -316,48 +323,44 @@ class Decider:
         for number in self.trials.in_state(_S.PAUSED):
             yield d.Stop(trial=number, reason=f"the search is over: {reason}")
 
-    def _request_fit(self) -> Iterator[Question]:
-        """Ask for a model fit if the scheduler wants one."""
+    def _fit_request(self) -> Fit | None:
+        """Return the model fit that the scheduler wants, if it wants one now."""
         experiment = self.experiment
-        runs = experiment.state is _X.RUNNING and experiment.finishing is None
-        if not runs or experiment.now < self._fit_again:
-            return
+        if experiment.state is not _X.RUNNING or experiment.finishing is not None or experiment.now < self._fit_again:
+            return None
         payload = self.scheduler.fit_request(self.trials)
-        if payload is not None:
-            self._fitting = True
-            yield Fit(payload)
+        if payload is None:
+            return None
+        self._fitting = True
+        return Fit(payload)
 
     # -- verdicts --------------------------------------------------------------------------------------------------------
 
-    def verdict(self, ref: SegmentRef) -> Judgement:
-        """Return what the ranks of this segment do now."""
-        segment = self.experiment.segment(ref)
-        if segment is None:
-            return Judgement(Verdict(action="stop", reason="this segment is over"))
-        trial = self.trials[ref.trial]
-        policy = self.experiment.spec.checkpoint
-        match segment.leaving:
+    def farewell(self, trial: Trial, leaving: Leave) -> Verdict:
+        """Return what the ranks of a segment do that is to end."""
+        match leaving:
             case "pause":
-                return Judgement(Verdict(action="pause", save_checkpoint=True, reason=trial.reason))
+                return Verdict(action="pause", save_checkpoint=True, reason=trial.reason)
             case "exploit":
-                return Judgement(Verdict(action="exploit", reason=trial.reason))
+                return Verdict(action="exploit", reason=trial.reason)
             case "stop":
-                at_end = policy.at_end and trial.state is _S.COMPLETED
-                return Judgement(Verdict(action="stop", save_checkpoint=at_end, reason=trial.reason))
-            case None:
-                return self._continue(trial, segment)
+                at_end = self.experiment.spec.checkpoint.at_end and trial.state is _S.COMPLETED
+                return Verdict(action="stop", save_checkpoint=at_end, reason=trial.reason)
             case _:
-                assert_never(segment.leaving)
+                assert_never(leaving)
 
-    def _continue(self, trial: Trial, segment: Segment) -> Judgement:
-        asked = (
+    def go_on(self, trial: Trial, segment: Segment) -> Judgement:
+        """Return what the ranks of a segment do that is not to end: whether to save a checkpoint, and when they wait next."""
+        spec = self.experiment.spec
+        asked = (  # the verdict is asked for again, its answer having been lost; or the scheduler was asked just now
             segment.decided_at == segment.report_no > 0
-        )  # the verdict is asked for again, its answer having been lost
-        asked = asked or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
-        save = (asked and self.scheduler.SAVES_AT_MILESTONES) or save_is_due(
-            self.experiment.spec, segment, self.experiment.now
+            or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
         )
-        save = save or (self.experiment.spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
+        save = (
+            (asked and self.scheduler.SAVES_AT_MILESTONES)
+            or save_is_due(spec, segment, self.experiment.now)
+            or (spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
+        )
         milestone, decide_at = self.next_milestone(trial, segment)
         return Judgement(Verdict(next_milestone=milestone, save_checkpoint=save), decide_at, asked)
 
@@ -374,7 +377,7 @@ class Decider:
             decide_at = self.scheduler.milestone(trial, self.trials)
         stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
         end = None if spec.max_t is None else float(spec.max_t)
-        return next_milestone(spec, trial, segment, [decide_at, stop_at, end], self.experiment.now), decide_at
+        return next_milestone(spec, trial, segment, (decide_at, stop_at, end), self.experiment.now), decide_at
 
 
 def _may_deliver(donor: Trial) -> bool:

@@ -7,22 +7,32 @@ value yet.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from tuner.domain.experiment import Spec
 from tuner.domain.trial import Segment, Trial
 
 
-def next_milestone(spec: Spec, trial: Trial, segment: Segment, wanted: list[float | None], now: float) -> int | None:
+def next_milestone(
+    spec: Spec, trial: Trial, segment: Segment, wanted: Iterable[float | None], now: float
+) -> int | None:
     """Return the report_no of the next report at which the ranks of the segment wait; None if they need never wait.
 
     wanted: values of time_attr at which something is to be decided.
     """
-    soon = segment.report_no + 1
-    due = [w for w in wanted if w is not None and not math.isinf(w)]
-    by_iteration = spec.time_attr == "training_iteration"
-    at = [max(soon, math.ceil(min(due)) - segment.start_iteration) if by_iteration else soon] if due else []
-    saves = (_next_save(spec, trial, segment, now), _next_best(spec, segment))
-    return min([*at, *(save for save in saves if save is not None)], default=None)
+    found: int | None = None
+    due = math.inf
+    for time in wanted:
+        if time is not None and -math.inf < time < due:
+            due = time
+    if due < math.inf:
+        found = segment.report_no + 1
+        if spec.time_attr == "training_iteration":
+            found = max(found, math.ceil(due) - segment.start_iteration)
+    for save in (_next_save(spec, trial, segment, now), _next_best(spec, segment)):
+        if save is not None and (found is None or save < found):
+            found = save
+    return found
 
 
 def save_is_due(spec: Spec, segment: Segment, now: float) -> bool:

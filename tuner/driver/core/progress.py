@@ -19,13 +19,14 @@ class Progress:
     def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger) -> None:
         self._spec, self._standing, self._checkpoints = spec, standing, checkpoints
         self._objective = spec.objective
+        self._metrics = {objective.metric for objective in spec.objectives}
         self._by_iteration = spec.time_attr == "training_iteration"
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
         """Take a report into its trial. Return its score (higher is better), or None if it has no finite objective."""
         self._count(trial, segment, event)
-        segment.scored = all(objective.metric in event.metrics for objective in self._spec.objectives)
+        segment.scored = self._metrics <= event.metrics.keys()
         trial.last = {**trial.last, **event.metrics}
         trial.t = self._time_of(trial, event.metrics)
         value = event.metrics.get(self._objective.metric)

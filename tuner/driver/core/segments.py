@@ -30,15 +30,19 @@ class Segments:
         self._trials, self._checkpoints, self._start_time = trials, checkpoints, start_time
         self.open = 0  # how many segments hold a worker group
         self.ready: deque[int] = deque()  # trials whose next segment waits for a slot
-        self.decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
+        self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
 
-    def plan(self, trial: Trial, cause: Cause, source: CheckpointInfo | None = None) -> Interrupt | None:
+    def plan(
+        self, trial: Trial, cause: Cause, decision_seq: int, source: CheckpointInfo | None = None
+    ) -> Interrupt | None:
         """Plan the trial's next segment, and end the present one as `leave` does. The plan replaces an earlier one.
 
-        It opens once the present segment has ended and a slot is free. source: the donor's checkpoint, for an exploit. All
-        others start from the checkpoint that is the newest usable one when they open.
+        It opens once the present segment has ended and a slot is free. decision_seq: event_seq of the decision that it carries
+        out. source: the donor's checkpoint, for an exploit. All others start from the checkpoint that is the newest usable one
+        when they open.
         """
         self.drop_plan(trial)
+        self._decided[trial.number] = decision_seq
         trial.next = Segment(len(trial.segments) + 1, cause, trial.params, source.step if source else 0, source)
         self._checkpoints.note_active(trial)
         if trial.state is TrialState.PAUSED or not trial.holds_resources:
@@ -73,7 +77,7 @@ class Segments:
             trial.t = self._start_time(trial, segment.source)
             self._checkpoints.note_active(trial)
             self.open += 1
-            yield RunSegment(trial.ref, self.decided.pop(trial.number, 0))
+            yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
     @staticmethod
     def enter(trial: Trial, segment: Segment, time: float) -> bool:

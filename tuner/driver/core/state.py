@@ -6,9 +6,9 @@ Live, `Core` applies what it has just logged; after a restart it applies what wa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -35,7 +35,7 @@ from tuner.schedulers.base import (
     TrialStarted,
 )
 from tuner.schedulers.stoppers import Stopper
-from tuner.search.constraints import Constraint
+from tuner.search.base import Searcher
 
 _S, _X = TrialState, ExperimentState
 
@@ -62,10 +62,8 @@ class State:
     scheduler and of the stopper belongs to it: `apply` tells both what happened.
     """
 
-    def __init__(
-        self, spec: Spec, scheduler: Scheduler, stopper: Stopper | None = None, constraints: Sequence[Constraint] = ()
-    ) -> None:
-        self.spec, self.scheduler, self.stopper = spec, scheduler, stopper
+    def __init__(self, spec: Spec, scheduler: Scheduler, searcher: Searcher, stopper: Stopper | None = None) -> None:
+        self.spec, self.scheduler, self.searcher, self.stopper = spec, scheduler, searcher, stopper
         self.state = _X.PENDING
         self.trials = Population()
         self.epoch = 0
@@ -77,7 +75,7 @@ class State:
         self.finishing: str | None = None  # why nothing new is started
         self.failing = False  # `finishing` is a failure of the whole experiment
         self.exhausted = False  # the searcher has nothing more to propose
-        self.standing = Standing(spec, constraints)
+        self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.progress = Progress(spec, self.standing, self.checkpoints)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
@@ -107,11 +105,15 @@ class State:
 
     def segment(self, ref: SegmentRef) -> Segment | None:
         """Return this segment if it is open, which only the newest of a trial can be; else None."""
-        number, ordinal = ref
-        if number not in self.trials:
+        return self.open_segment(*ref)
+
+    def open_segment(self, number: int, ordinal: int) -> Segment | None:
+        """Return what `segment` does, for a caller that has no ref at hand."""
+        trial = self.trials.get(number)
+        if trial is None or not trial.segments:
             return None
-        segment = self.trials[number].segment
-        return segment if segment is not None and segment.ordinal == ordinal and segment.open else None
+        segment = trial.segments[-1]
+        return segment if segment.ordinal == ordinal and segment.open else None
 
     def summary(self) -> dict[str, object]:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
@@ -137,8 +139,10 @@ class State:
             facts = self._apply_decision(seq, entry)
             self._record(facts)
             self.scheduler.enacted(entry, self.trials)
-        self._open_ready()
-        self._settle()
+        if self.segments.ready:
+            self._open_ready()
+        if not self.segments.open:
+            self._settle()
         for number, info in self.checkpoints.take_decided():
             self._touch(number)
             self._act(DeleteCheckpoint(number, info))
@@ -150,10 +154,9 @@ class State:
             if self.stopper is not None:
                 self.stopper.record(fact, self.trials)
 
-    def set_milestone(
-        self, ref: SegmentRef, report_no: int | None, decide_at: float | None, asked: bool = False
-    ) -> None:
-        """Note at which report the ranks of a segment will wait next, because they are about to be told so.
+    @staticmethod
+    def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
+        """Note at which report the ranks of an open segment will wait next, because they are about to be told so.
 
         decide_at: the value of time_attr at which the scheduler is to be asked then. asked: whether the scheduler was asked
         at the newest report.
@@ -162,17 +165,16 @@ class State:
         outlive their driver, so the next driver has no use for it, and nothing that is logged depends on it before the ranks
         report again.
         """
-        segment = self.segment(ref)
-        if segment is not None:
-            segment.milestone, segment.decide_at = report_no, decide_at
-            segment.decided_at = segment.report_no if asked else segment.decided_at
+        segment.milestone, segment.decide_at = report_no, decide_at
+        if asked:
+            segment.decided_at = segment.report_no
 
     def _tick(self, event: Event) -> None:
         if self.begun:
             if self.counts_time and not isinstance(event, e.DriverStarted):
                 self.running_s += max(0.0, event.time - self.now)
         else:
-            self.begun = isinstance(event, e.SegmentStarted | e.Reported)
+            self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
         self.now = max(self.now, event.time)
 
     def _apply_event(self, event: Event) -> list[Fact]:
@@ -200,6 +202,8 @@ class State:
                 self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
             case e.Commanded():
                 self._apply_command(event)
+            case e.Amended():
+                self._amend(event.changes)
             case e.BudgetSpent():
                 self.finishing = f"the time budget of {event.seconds:g} s is spent"
             case e.Suggested():
@@ -298,10 +302,49 @@ class State:
                     pending = self.state is _X.PENDING
                     self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
                     self.finishing = event.reason or "cancelled by a user"
+            case "kill":
+                self._apply_kill(event)
+            case "continue":
+                self._apply_continue()
             case "stop":
                 pass  # only single trials are stopped
             case _:
                 assert_never(event.command)
+
+    def _apply_kill(self, event: e.Commanded) -> None:
+        """Begin the end of the experiment, and end the worker groups at once."""
+        if self.state.ended:
+            return
+        if self.state is not _X.CANCELLING:
+            pending = self.state is _X.PENDING
+            self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
+        self.finishing = event.reason or "killed by a user"
+        for trial in self.trials:
+            if trial.holds_resources:
+                self._act(Interrupt(trial.ref, "kill"))
+
+    def _apply_continue(self) -> None:
+        """Let new trials start again. An experiment that has ended runs again."""
+        if self.state is _X.CANCELLING:
+            return
+        if self.state.ended:
+            self.state = change_experiment(self.state, _X.RUNNING)
+        self.finishing, self.failing, self.error, self.exhausted = None, False, None, False
+
+    def _amend(self, changes: Mapping[str, Any]) -> None:
+        """Change the spec, and tell the scheduler and the searcher what they have to know of it."""
+        self.spec = self.spec.amended(changes)
+        self.searcher.amend(replace(self.searcher.context, num_samples=self.spec.num_samples))
+        self.exhausted = False
+        limits, samples = self.spec.limits, self.spec.num_samples
+        context = replace(
+            self.scheduler.context,
+            num_samples=samples if self.scheduler.PROPOSES else self.searcher.total(),
+            slots=limits.max_concurrent_trials,
+            time_budget_s=limits.time_budget_s,
+            budget=limits.budget,
+        )
+        self.scheduler.amend(context)
 
     def _pause_all(self) -> None:
         begins = self.state is _X.RUNNING
@@ -320,13 +363,11 @@ class State:
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
         """Apply a decision; return what follows from it for the scheduler."""
-        if isinstance(decision, d.Start | d.Resume | d.Retry | d.Exploit):
-            self.segments.decided[decision.number if isinstance(decision, d.Start) else decision.trial] = seq
-        if isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
+        if self.exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
             self.exploits.pop(decision.trial, None)
         match decision:
             case d.Start():
-                return self._start(decision)
+                return self._start(decision, seq)
             case d.Stop(trial=number):
                 return self._end(number, _S.STOPPED, decision.reason)
             case d.Complete(trial=number):
@@ -338,18 +379,18 @@ class State:
                 return self._end(number, _S.CANCELLED, decision.reason)
             case d.Resume(trial=number):
                 trial = self._go_on(number, decision.reason)
-                self._interrupt(self.segments.plan(trial, "resume"))
+                self._interrupt(self.segments.plan(trial, "resume", seq))
             case d.Retry(trial=number):
                 trial = self._go_on(number, decision.reason)
                 self._count_failure(trial)
-                self._interrupt(self.segments.plan(trial, "retry"))
+                self._interrupt(self.segments.plan(trial, "retry", seq))
             case d.Exploit(trial=number):
                 trial = self._go_on(number, decision.reason)
                 kept = self.checkpoints.find(decision.checkpoint)
                 source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
                 trial.params = dict(decision.params)
                 self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
-                self._interrupt(self.segments.plan(trial, "exploit", source))
+                self._interrupt(self.segments.plan(trial, "exploit", seq, source))
             case d.Pause():
                 self._pause(decision)
             case d.Finish():
@@ -360,13 +401,13 @@ class State:
                 assert_never(decision)
         return []
 
-    def _start(self, decision: d.Start) -> list[Fact]:
+    def _start(self, decision: d.Start, seq: int) -> list[Fact]:
         trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
         trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
         trial.reason = decision.reason
         self.trials.add(trial)
         self._touch(trial.number)
-        self._interrupt(self.segments.plan(trial, "start"))
+        self._interrupt(self.segments.plan(trial, "start", seq))
         return [TrialStarted(trial=trial.number)]
 
     def _go_on(self, number: int, reason: str) -> Trial:
@@ -418,9 +459,7 @@ class State:
                 self._act(action)
 
     def _settle(self) -> None:
-        """Change the experiment's state if that follows from the rest: it can pause or end once no segment is open."""
-        if self.segments.open:
-            return
+        """Change the experiment's state if that follows from the rest. No segment is open, so that it can pause or end."""
         if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
             self.state = change_experiment(self.state, _X.PAUSED)
         elif self.state is _X.CANCELLING and self.all_ended:

@@ -49,7 +49,7 @@ metadata = MetaData(
 
 def dumps(value: Any) -> str:
     """Return a value as the JSON that is stored. Tuples become lists; mappings and dataclasses become objects."""
-    return json.dumps(value, separators=(",", ":"), default=_plain)
+    return _encoder.encode(value)
 
 
 def _plain(value: Any) -> Any:
@@ -62,6 +62,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):  # a number of numpy or torch
         return value.item()
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make one at each call
 
 
 class JsonText(TypeDecorator[Any]):
@@ -172,6 +175,12 @@ experiment = Table(
     Column("created_at", Real, nullable=False),
     Column("started_at", Real),
     Column("ended_at", Real),
+    Column("project", String(100), nullable=False, server_default="default"),
+    Index(None, "project", "id"),
+    Column("archived_at", Real),
+    Column("changes", JsonText),  # what users have changed of `spec` since; see Spec.amended
+    Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
+    Column("tags", JsonText),  # of the spec as changed, to filter by
 )
 
 trial = Table(
@@ -309,6 +318,7 @@ command = Table(
     Column("command", String(16), nullable=False),
     Column("trial_number", Integer),
     Column("reason", Text, nullable=False),
+    Column("payload", JsonText),  # what the command needs besides
     Column("state", String(16), nullable=False),  # pending | done
     Column("created_at", Real, nullable=False),
     Column("done_at", Real),
@@ -354,6 +364,20 @@ token = Table(
     Column("expires_at", Real),
     Column("revoked_at", Real),
     Column("used_at", Real),  # written once a minute at most
+    Column("project", String(100)),  # NULL: all projects
+)
+
+session = Table(
+    "session",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value, which is kept nowhere
+    Column("token_id", Id, ForeignKey("token.id")),  # it ends with this token; NULL: signed in without one
+    Column("name", Text, nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("project", String(100)),
+    Column("created_at", Real, nullable=False),
+    Column("expires_at", Real, nullable=False),
 )
 
 audit = Table(
@@ -367,4 +391,5 @@ audit = Table(
     Column("path", Text, nullable=False),
     Column("status", Integer, nullable=False),
     Column("address", Text, nullable=False),
+    Column("project", String(100)),  # of the token; NULL: all projects
 )

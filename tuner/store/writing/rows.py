@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Boolean, Column, Integer
@@ -34,41 +35,43 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _encoder(column: Column[Any]) -> Callable[[Any], Any]:
+def _encoder(column: Column[Any]) -> Callable[[Any], Any] | None:
+    """Return what turns an attribute into the column's value; None if that is the attribute itself."""
     match column.type:
         case Choice():
             return str
         case JsonText():
             return _json
         case Boolean() | Integer():
-            return lambda value: value
+            return None
         case kind:
             return clean if kind.python_type is str else _finite
 
 
-_CHANGING = sorted((c for c in table.c if c.name not in ("id", *IDENTITY)), key=lambda c: c.name != "state")
-_ENCODERS = [(column.name, _encoder(column)) for column in _CHANGING]
+_DERIVED = ("searcher", "best_value", "best_iteration", "best_params", "waiting", "ended_at")
+_ATTRIBUTES = sorted(set(table.c.keys()) - {"id", *IDENTITY, *_DERIVED}, key=lambda name: (name != "state", name))
+_ENCODERS = [_encoder(table.c[name]) for name in _ATTRIBUTES]
+_attributes = attrgetter(*_ATTRIBUTES)
 
-CHANGING = [column.name for column in _CHANGING]
+CHANGING = (*_ATTRIBUTES, *_DERIVED)
 """Columns that change, the state first."""
 
 
 def trial_row(trial: Trial, time: float) -> tuple[Any, ...]:
     """Return the values of the columns `CHANGING`. `time` is when the trial ended, if it does not say so itself."""
-    derived = _derived(trial, time)
-    return tuple([
-        encode(derived[name] if name in derived else getattr(trial, name)) for name, encode in _ENCODERS
-    ])  # fmt: skip
+    values = zip(_ENCODERS, _attributes(trial), strict=True)
+    return (*[value if encode is None else encode(value) for encode, value in values], *_derived(trial, time))
 
 
-def _derived(trial: Trial, time: float) -> dict[str, Any]:
+def _derived(trial: Trial, time: float) -> tuple[Any, ...]:
+    """Return the values of the columns `_DERIVED`, in that order."""
     best = trial.best_mark
     held = None if best is None else trial.params_at(best)
-    return {
-        "searcher": trial.searcher_state,
-        "best_value": None if best is None else best.value,
-        "best_iteration": None if best is None else best.iteration,
-        "best_params": None if held == trial.params else held,
-        "waiting": trial.waiting or None,
-        "ended_at": time if trial.ended_at is None and trial.state.ended else trial.ended_at,
-    }
+    return (
+        dumps(trial.searcher_state),
+        None if best is None else _finite(best.value),
+        None if best is None else best.iteration,
+        None if held is None or held == trial.params else dumps(held),
+        clean(trial.waiting) or None,
+        time if trial.ended_at is None and trial.state.ended else trial.ended_at,
+    )

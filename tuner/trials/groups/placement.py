@@ -8,35 +8,35 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.names import nearest, resource_meant
-from tuner.trials.messages.protocol import Member, RankAssignment
+from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 
 
-def assign_ranks(members: Sequence[Member], scaling: Scaling) -> tuple[list[int], list[RankAssignment]]:
-    """Return (order, assignments): `order[rank]` is the index of the member that gets this rank.
+def assign_ranks(workers: Sequence[WorkerMetadata], scaling: Scaling) -> tuple[list[int], list[RankAssignment]]:
+    """Return (order, assignments): `order[rank]` is the index of the worker that gets this rank.
 
     The ranks of a node are consecutive and sorted by their GPUs. Nodes are sorted by their first bundle.
     """
-    nodes = list(dict.fromkeys(member.node for member in members))
-    order = sorted(range(len(members)), key=lambda i: (nodes.index(members[i].node), _gpu_order(members[i]), i))
-    by_node = {node: [i for i in order if members[i].node == node] for node in nodes}
+    nodes = list(dict.fromkeys(worker.node for worker in workers))
+    order = sorted(range(len(workers)), key=lambda i: (nodes.index(workers[i].node), _gpu_order(workers[i]), i))
+    by_node = {node: [i for i in order if workers[i].node == node] for node in nodes}
     shared = False
     devices: dict[int, tuple[tuple[str, ...], tuple[int, ...]]] = {}
     for indices in by_node.values():
-        union = tuple(dict.fromkeys(gpu for i in indices for gpu in members[i].gpus))
-        shared = shared or len(union) < sum(len(members[i].gpus) for i in indices)
+        union = tuple(dict.fromkeys(gpu for i in indices for gpu in workers[i].gpus))
+        shared = shared or len(union) < sum(len(workers[i].gpus) for i in indices)
         for i in indices:
-            devices[i] = union, tuple(union.index(gpu) for gpu in members[i].gpus)
+            devices[i] = union, tuple(union.index(gpu) for gpu in workers[i].gpus)
     backend = scaling.backend
     if backend == "auto":
-        backend = "nccl" if any(member.gpus for member in members) and not shared else "gloo"
-    first = members[order[0]]
+        backend = "nccl" if any(worker.gpus for worker in workers) and not shared else "gloo"
+    first = workers[order[0]]
     return order, [
         RankAssignment(
             rank=rank,
-            world_size=len(members),
-            local_rank=by_node[members[i].node].index(i),
-            local_world_size=len(by_node[members[i].node]),
-            node_rank=nodes.index(members[i].node),
+            world_size=len(workers),
+            local_rank=by_node[workers[i].node].index(i),
+            local_world_size=len(by_node[workers[i].node]),
+            node_rank=nodes.index(workers[i].node),
             nodes=len(nodes),
             gpus=devices[i][0],
             devices=devices[i][1],
@@ -48,8 +48,8 @@ def assign_ranks(members: Sequence[Member], scaling: Scaling) -> tuple[list[int]
     ]
 
 
-def _gpu_order(member: Member) -> tuple[tuple[int, str], ...]:
-    return tuple((int(gpu) if gpu.isdigit() else 0, gpu) for gpu in member.gpus)
+def _gpu_order(worker: WorkerMetadata) -> tuple[tuple[int, str], ...]:
+    return tuple((int(gpu) if gpu.isdigit() else 0, gpu) for gpu in worker.gpus)
 
 
 def lacking(scaling: Scaling) -> str | None:

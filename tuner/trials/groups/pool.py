@@ -30,7 +30,7 @@ from tuner.trials.groups import nodes
 from tuner.trials.groups.fair_share import Claim, Gang, Shares
 from tuner.trials.groups.placement import assign_ranks, lacking
 from tuner.trials.messages.launch import Launch, Placed
-from tuner.trials.messages.protocol import Member, RankAssignment
+from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
 from tuner.trials.runtime.worker import Rank
@@ -92,7 +92,7 @@ class Group:
     key: Key
     placement: PlacementGroup
     actors: list[Any] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
+    workers: list[WorkerMetadata] = field(default_factory=list)
     assignments: list[RankAssignment] = field(default_factory=list)
     assigned: bool = False  # whether its ranks know their assignments
     codes: set[str] = field(default_factory=set)  # hashes of the functions that its ranks have
@@ -108,9 +108,9 @@ class Group:
     def placed(self) -> list[Placed]:
         return [
             Placed(
-                rank=assignment.rank, node=member.node, host=member.host, ip=member.ip, pid=member.pid, gpus=member.gpus
+                rank=assignment.rank, node=worker.node, host=worker.host, ip=worker.ip, pid=worker.pid, gpus=worker.gpus
             )
-            for assignment, member in zip(self.assignments, self.members, strict=True)
+            for assignment, worker in zip(self.assignments, self.workers, strict=True)
         ]
 
 
@@ -555,7 +555,7 @@ class Pool:
         for group in list(self._kept):
             self._end_turn(group)
         for group in list(self._idle):
-            if not keep or any(member.gpus for member in group.members):
+            if not keep or any(worker.gpus for worker in group.workers):
                 self._spawn(self._dispose(self._no_longer_idle(group)))
         await self.settle()
 
@@ -632,12 +632,12 @@ class Pool:
             await self._placed(launch, group, hellos, waiting)
             placed.set()
             try:
-                members = await hellos
+                workers = await hellos
             except ray.exceptions.RayError as error:
                 raise start_error(error) from error
             self._held.add(key[:3])
-            order, group.assignments = assign_ranks(members, scaling)
-            group.members = [members[index] for index in order]
+            order, group.assignments = assign_ranks(workers, scaling)
+            group.workers = [workers[index] for index in order]
             group.actors = [group.actors[index] for index in order]
             return group
         except BaseException:
@@ -717,8 +717,8 @@ class Pool:
         with contextlib.suppress(Exception):
             await self.blocking(remove_placement_group, group.placement)
         by_node: dict[str, list[int]] = {}
-        for member in group.members:
-            by_node.setdefault(member.node, []).append(member.pid)
+        for worker in group.workers:
+            by_node.setdefault(worker.node, []).append(worker.pid)
         for node, pids in by_node.items():
             try:
                 left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
 from tuner.trials.groups.placement import assign_ranks, lacking
-from tuner.trials.messages.protocol import Member, RankAssignment
+from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.modules import Modules
 from tuner.trials.runtime.process_stats import oom_kills
@@ -45,8 +45,8 @@ class Worker:
         self._store: Any = None
         self._modules = Modules()
 
-    def hello(self) -> Member:
-        return Member(
+    def hello(self) -> WorkerMetadata:
+        return WorkerMetadata(
             node=ray.get_runtime_context().get_node_id(),
             host=socket.gethostname(),
             ip=ray.util.get_node_ip_address(),
@@ -173,12 +173,12 @@ class Workers:
                 ).remote()
                 for index in range(scaling.num_workers)
             ]
-            members = ray.get([actor.hello.remote() for actor in actors])
+            workers = ray.get([actor.hello.remote() for actor in actors])
         except BaseException:
             remove_placement_group(self._placement)
             raise
-        order, self.assignments = assign_ranks(members, scaling)
-        self.members = [members[index] for index in order]
+        order, self.assignments = assign_ranks(workers, scaling)
+        self.workers = [workers[index] for index in order]
         self._actors = [actors[index] for index in order]
 
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
@@ -186,7 +186,7 @@ class Workers:
 
         An error is raised as it was on its rank, with a note that says where.
         """
-        leader, ip = self._actors[0], self.members[0].ip
+        leader, ip = self._actors[0], self.workers[0].ip
         shared = ray.put(payload)
         port = ray.get(leader.open.remote(ip, len(self._actors)))
         refs = [
@@ -238,8 +238,8 @@ class Workers:
             remove_placement_group(self._placement)
 
     def _located(self, rank: int, error: BaseException) -> BaseException:
-        member = self.members[rank]
-        where = f"rank {rank} on {member.host} (pid {member.pid})"
+        worker = self.workers[rank]
+        where = f"rank {rank} on {worker.host} (pid {worker.pid})"
         if isinstance(error, ray.exceptions.RayTaskError):
             cause = error.cause
             if isinstance(cause, BaseException):

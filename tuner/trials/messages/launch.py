@@ -79,7 +79,7 @@ class Inbox(Protocol):
     """What a segment tells the driver about its way through the cluster. Called on the host's event loop; must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
-        """The segment waits for resources, for this reason. Called again when the reason changes."""
+        """Note that the segment waits for resources, for this reason. Called again when the reason changes."""
 
     def started(self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool) -> None:
         """All ranks are about to enter the training function."""
@@ -98,7 +98,7 @@ class Driver(Protocol):
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """A checkpoint is committed (or, with `ready` False, taken over and on its way).
+        """Note that a checkpoint is committed (or, with `ready` False, taken over and on its way).
 
         `report` has acknowledged the report that it belongs to before.
         """

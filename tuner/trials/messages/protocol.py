@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class WorkerMetadata:
     """What a new rank process says about itself."""
 
     node: str  # Ray's id
@@ -50,7 +50,7 @@ class RankError:
 
 
 @dataclass(frozen=True, slots=True)
-class Recycle:
+class NotReusable:
     """The answer of a process that cannot be used again. Nothing of the segment has run."""
 
     reason: str

@@ -33,13 +33,13 @@ from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, Resend
-from tuner.trials.messages.protocol import Member, Progress, RankAssignment, RankError, RankResult, Recycle
+from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import ask
 from tuner.trials.runtime import directories, rendezvous
-from tuner.trials.runtime.apart import Apart
 from tuner.trials.runtime.calling import call
 from tuner.trials.runtime.code import load, resolve
+from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline
 from tuner.trials.runtime.log_shipper import LogShipper
 from tuner.trials.runtime.logs import OWN, Capture, note_exits
@@ -122,12 +122,12 @@ class Rank:
 
     # -- one after another
 
-    def hello(self, of_many: bool) -> Member:
+    def hello(self, of_many: bool) -> WorkerMetadata:
         ip = ray.util.get_node_ip_address()
         token = secrets.token_bytes(16)
         if of_many:
             self._channel_server = ChannelServer(ip, token)
-        return Member(
+        return WorkerMetadata(
             node=ray.get_runtime_context().get_node_id(),
             host=socket.gethostname(),
             ip=ip,
@@ -138,7 +138,7 @@ class Rank:
             oom_kills=oom_kills(),
         )
 
-    def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | Recycle | None:
+    def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | None:
         """Get everything ready, up to the first line of the training function."""
         capture: Capture | None = None
         try:
@@ -147,7 +147,7 @@ class Rank:
             if code is not None:
                 self._codes = {launch.code.hash: code if isinstance(code, bytes) else ray.get(code)}
             if reason := self._why_not(launch):
-                return Recycle(reason)
+                return NotReusable(reason)
             assert self._assignment is not None
             capture = Capture(os.path.join(launch.log_dir, launch.segment_id, f"rank{self._assignment.rank}.log"))
             capture.begin()
@@ -316,12 +316,12 @@ class Rank:
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
-        watch: Apart | None = None
+        sync_check: GradientSyncCheck | None = None
         if assignment.backend != "none":
             self._set_up_torch(launch, assignment)
             if assignment.world_size > 1 and assignment.rank == 0:
-                watch = Apart()
-                self._undo.append(watch.close)
+                sync_check = GradientSyncCheck()
+                self._undo.append(sync_check.close)
         outbox = Outbox(_Sender(self._reports, launch.segment_id)) if assignment.rank == 0 else None
         saver = Saver(
             storage=launch.storage,
@@ -365,7 +365,7 @@ class Rank:
             milestone_checkpoints=launch.milestone_checkpoints,
             checkpoint_at_end=launch.checkpoint_policy.at_end,
             objective=launch.metric,
-            watch=watch,
+            watch=sync_check,
         )
         segment = _Segment(launch, running, saver, outbox, capture, function, config)
         running.on_leave = lambda verdict: self._expect_end(segment, verdict)

@@ -17,8 +17,8 @@ MESSAGE = (
 )
 
 
-class Apart:
-    """Watches one rank, from the moment when its default process group exists."""
+class GradientSyncCheck:
+    """Checks one rank, from the moment when its default process group exists."""
 
     def __init__(self) -> None:
         import torch.distributed as dist

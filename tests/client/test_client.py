@@ -1,0 +1,400 @@
+"""The client against a real service: over a socket, with a real database, and experiments that the real core decides."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from keyword import iskeyword
+from typing import Any
+
+import httpx
+import pandas as pd
+import pytest
+from fastapi import FastAPI
+
+import tuner
+from tests.api.conftest import serving
+from tests.api.test_changes import pbt
+from tests.store.examples import T0, begin
+from tests.web.searches import Search, digits, steady
+from tuner.api import create_app
+from tuner.client.generate import TARGET, generated
+from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
+from tuner.domain.keys import trial_id
+from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
+from tuner.experiment.verbs import TRIAL_VERBS, VERBS
+from tuner.sdk.result import Result
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.store.access import Role
+
+
+def test_the_synchronous_client_is_generated_from_the_asynchronous_one() -> None:
+    assert TARGET.read_text() == generated(), "run python -m tuner.client.generate"
+
+
+def test_every_verb_is_a_method() -> None:
+    names = [f"{verb}_" if iskeyword(verb) else verb for verb in VERBS]
+    assert [name for name in names if not hasattr(ExperimentHandle, name)] == []
+    assert [verb for verb in TRIAL_VERBS if not hasattr(TrialHandle, verb)] == []
+
+
+# -- creating
+
+
+def test_an_experiment_is_created_and_found(client: Client, spec: dict[str, Any]) -> None:
+    made = client.create(spec)
+    found = made.get()
+    assert (found.id, found.name, found.state) == (made.id, "digits", "pending")
+    assert [one.id for one in client.experiments()] == [made.id]
+    assert list(client.experiments(state="running")) == []
+    assert client.experiment("digits").get().id == made.id
+    assert client.dry_run(spec, configurations=2).configurations[1].config["width"] in (16, 32, 64)
+
+
+def test_the_mistakes_of_a_spec_are_a_spec_error_with_pointers(client: Client, spec: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"space\.lr\.lower: .*; mode: expected") as caught:
+        client.create({**spec, "space": {"lr": {"type": "loguniform", "lower": -1, "upper": 1}}, "mode": "up"})
+    assert [pointer for pointer, _ in caught.value.errors] == ["/space/lr/lower", "/mode"]
+    assert list(client.experiments()) == []
+
+
+def test_a_key_creates_one_experiment(client: Client, spec: dict[str, Any]) -> None:
+    first = client.create(spec, idempotency_key="mine")
+    assert client.create(spec, idempotency_key="mine").id == first.id
+    with pytest.raises(Conflict, match="'mine' was used before"):
+        client.create({**spec, "seed": 2}, idempotency_key="mine")
+
+
+class Lossy(httpx.HTTPTransport):
+    """Loses the answers to the first requests, after the service has carried them out."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.lost, self.requests = lost, 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        answer = super().handle_request(request)
+        if self.requests <= self.lost:
+            answer.read()
+            raise httpx.ReadError("connection reset by peer", request=request)
+        return answer
+
+
+def test_a_lost_answer_creates_no_second_experiment(server: str, spec: dict[str, Any]) -> None:
+    transport = Lossy(2)
+    with Client(server, transport=transport) as client:
+        made = client.create(spec)
+        assert transport.requests == 3
+        assert [one.id for one in client.experiments()] == [made.id]
+
+
+def test_a_request_that_is_not_safe_is_not_repeated_after_a_lost_answer(server: str) -> None:
+    transport = Lossy(1)
+    with Client(server, transport=transport) as client, pytest.raises(ServiceUnreachable, match="reset by peer"):
+        client.request("POST", "/tokens", body={"name": "ci", "role": "viewer"})
+    assert transport.requests == 1
+
+
+class Busy(httpx.HTTPTransport):
+    """Answers 503 or 502 first, as a service or a proxy in front of it does."""
+
+    def __init__(self, *statuses: int) -> None:
+        super().__init__()
+        self.statuses = list(statuses)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self.statuses:
+            return httpx.Response(self.statuses.pop(0), headers={"Retry-After": "0"}, json={"detail": "busy"})
+        return super().handle_request(request)
+
+
+def test_a_service_that_is_busy_is_asked_again(server: str, spec: dict[str, Any]) -> None:
+    with Client(server, transport=Busy(503, 502, 429)) as client:
+        assert client.create(spec).get().state == "pending"
+
+
+def test_patience_ends(server: str) -> None:
+    with Client(server, transport=Busy(*[503] * 50), patience_s=0.3) as client, pytest.raises(ServiceError) as caught:
+        list(client.experiments())
+    assert caught.value.status == 503
+
+
+def test_a_retry_after_that_is_longer_than_the_patience_is_not_waited_for(server: str) -> None:
+    asked = httpx.MockTransport(
+        lambda _: httpx.Response(503, headers={"Retry-After": "3600"}, json={"detail": "later"})
+    )
+    with Client(server, transport=asked) as client, pytest.raises(ServiceError, match="later"):
+        client.session()
+
+
+def test_a_service_that_starts_late_is_waited_for(app: FastAPI) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    late = threading.Event()
+    stop = threading.Event()
+
+    def serve() -> None:
+        import asyncio
+
+        from tuner.api.server import Server
+
+        late.wait()
+        listening = socket.create_server(("127.0.0.1", port))
+        server = Server(app, log_level="warning", grace_s=60)
+
+        async def main() -> None:
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            await asyncio.to_thread(stop.wait)
+            server.should_exit = True
+            await serving
+
+        asyncio.run(main())
+        listening.close()
+
+    class Starts(httpx.HTTPTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            try:
+                return super().handle_request(request)
+            except httpx.ConnectError:
+                late.set()
+                raise
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        with Client(f"127.0.0.1:{port}", transport=Starts()) as client:
+            assert client.session()["name"] == "local"
+    finally:
+        stop.set()
+        late.set()
+        thread.join(timeout=20)
+
+
+# -- looking
+
+
+def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(one, other, check_dtype=False, check_like=True)
+
+
+@pytest.mark.parametrize("spec", [digits("halved", 9), pbt()], ids=["asha with failures", "pbt"])
+def test_a_remote_result_is_what_the_database_gives(client: Client, sqlite_store: Store, spec: Any) -> None:
+    search = Search(sqlite_store, spec, start=T0, **({"curve": steady} if spec.name == "bred" else {}))
+    search.advance()
+    here, there = Result.load(sqlite_store, search.public_id), client.experiment(search.public_id).result()
+    assert repr(there) == repr(here)
+    same(there.dataframe(), here.dataframe())
+    same(there.dataframe(history=True), here.dataframe(history=True))
+    same(client.experiment(search.public_id).dataframe(), here.dataframe())
+    assert there.schedule() == here.schedule()
+    assert there.best_checkpoint is not None
+    assert here.best_checkpoint is not None
+    assert there.best_checkpoint.info == here.best_checkpoint.info
+    assert [trial.traceback for trial in there.trials] == [trial.traceback for trial in here.trials]
+
+
+def test_values_that_are_not_finite_stay_so(client: Client, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("wild", 9, seed=5), start=T0, curve=lambda *_: {"accuracy": math.nan})
+    search.advance()
+    result = client.experiment("wild").result()
+    assert all(math.isnan(trial.metrics["accuracy"]) for trial in result.trials if trial.metrics)
+    assert result.best_value is None
+
+
+def test_lists_are_read_page_by_page(client: Client, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.client.synchronous.PAGE", 4)
+    search = Search(sqlite_store, digits("halved", 9), start=T0)
+    search.advance()
+    handle = client.experiment(search.public_id)
+    assert [trial.number for trial in handle.trials()] == list(range(9))
+    assert [trial.number for trial in handle.trials(limit=5)] == list(range(5))
+    values = [trial.best_value for trial in handle.trials(sort="-best_value", where="best_value>0.2")]
+    assert values == sorted(values, reverse=True)
+    assert {decision.kind for decision in handle.decisions(kind=["stop", "complete"])} <= {"stop", "complete"}
+    assert all(decision.trial_number == 3 for decision in handle.decisions(trial=3))
+    assert len(list(handle.segments())) >= 9
+    assert len(handle.checkpoints()) > 0
+
+
+def test_one_trial(client: Client, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    handle = client.experiment("halved")
+    best = handle.best()
+    assert best is not None
+    trial = handle.trial(best.trial_number)
+    assert trial.id == best.trial_id
+    assert trial.get().segments[0].cause == "start"
+    assert [curve.metric for curve in trial.curves().items] == ["accuracy", "loss"]
+    assert trial.lineage().schedule[0].params == best.params
+    assert (trial.logs(), trial.usage()) == ([], [])
+    assert "".join(trial.follow_log()) == ""
+    with pytest.raises(Conflict, match="has no ranks to look at"):
+        trial.live()
+    assert handle.curves(trials=[best.trial_number]).series[0].number == best.trial_number
+    assert handle.best_so_far().y[-1] == best.value
+    assert handle.importance().needed > 0
+
+
+# -- verbs, following
+
+
+def test_verbs(client: Client, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance(5)
+    handle = client.experiment(search.public_id)
+    handle.pause()
+    search.obey()
+    search.advance()
+    assert handle.wait(timeout_s=10).state == "paused"
+    handle.resume()
+    search.obey()
+    with pytest.raises(TimeoutError, match="is still running"):
+        handle.wait(timeout_s=0)
+    handle.trial(0).stop()
+    search.obey()
+    search.advance()
+    assert handle.wait(timeout_s=10).state == "completed"
+    with pytest.raises(Conflict, match="is completed and cannot be cancelled"):
+        handle.cancel()
+
+
+def test_changes_and_events_are_followed_to_the_end(client: Client, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    seen: dict[str, str] = {}
+    for changes in client.experiment("halved").follow():
+        seen |= {trial.id: trial.state for trial in changes.trials}
+        search.advance(10)
+    assert {row.id: row.state for row in client.experiment("halved").trials()} == seen
+    log = list(client.experiment("halved").events())
+    assert log[-1]["state"] == "completed"
+    assert [entry["seq"] for entry in log[:-1]] == list(range(1, len(log)))
+
+
+class Cut(httpx.HTTPTransport):
+    """Cuts a stream after its first message."""
+
+    def __init__(self, cuts: int) -> None:
+        super().__init__()
+        self.cuts, self.asked = cuts, []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        if request.url.path.endswith("/events"):
+            self.asked.append(int(request.url.params["after"]))
+            if len(self.asked) <= self.cuts:
+                whole = answer.stream
+
+                def cut() -> Any:
+                    yield next(iter(whole))  # type: ignore[call-overload]
+                    raise httpx.ReadError("cut", request=request)
+
+                return httpx.Response(answer.status_code, headers=answer.headers, stream=Pieces(cut))
+        return answer
+
+
+class Pieces(httpx.SyncByteStream):
+    def __init__(self, pieces: Any) -> None:
+        self.pieces = pieces
+
+    def __iter__(self) -> Any:
+        return self.pieces()
+
+
+def test_a_stream_that_is_cut_goes_on_behind_the_last_message(server: str, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    transport = Cut(2)
+    with Client(server, transport=transport) as client:
+        entries = client.experiment("halved").events()
+        first = next(entries)
+        search.advance()
+        rest = list(entries)
+    seqs = [entry["seq"] for entry in (first, *rest) if entry["kind"] != "experiment"]
+    assert seqs == list(range(1, max(seqs) + 1))
+    assert len(transport.asked) == 3
+    assert transport.asked == sorted(transport.asked)
+
+
+# -- errors
+
+
+def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store: Store) -> None:
+    begin(sqlite_store)
+    with pytest.raises(NotFound, match="no experiment 'digit'; did you mean 'digits'"):
+        client.experiment("digit").get()
+    begin(sqlite_store)
+    with pytest.raises(Conflict, match="2 experiments have the name 'digits'"):
+        client.experiment("digits").get()
+    with pytest.raises(NotFound, match="no experiment exp_1"):
+        client.experiment("exp_1").get()
+
+
+def test_tokens(sqlite_store: Store, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
+    made, _, _ = begin(sqlite_store)
+    viewer, _ = sqlite_store.access.create_token("someone", Role.VIEWER)
+    for server in serving(guarded):
+        with pytest.raises(NotAllowed, match="a token is needed"):
+            tuner.connect(server)
+        with pytest.raises(NotAllowed, match="this token is not valid"):
+            tuner.connect(server, token="tnr_wrong")
+        with tuner.connect(server, token=viewer) as client:
+            assert client.session()["role"] == "viewer"
+            assert viewer not in repr(client)
+            with pytest.raises(NotAllowed, match="needs the role editor") as caught:
+                client.experiment(made.public_id).cancel()
+            assert caught.value.status == 403
+        monkeypatch.setenv("TUNER_ADDRESS", server)
+        monkeypatch.setenv("TUNER_TOKEN", viewer)
+        with tuner.connect() as client:
+            assert client.experiment("digits").get().id == made.public_id
+
+
+def test_an_address_without_a_service() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ServiceUnreachable, match=f"no tuner service answers at {address}"):
+        tuner.connect(address, patience_s=0)
+    with pytest.raises(SpecError, match="TUNER_ADDRESS"):
+        tuner.connect()
+    with pytest.raises(SpecError, match="expected a URL"):
+        tuner.connect("ftp://box")
+
+
+def test_something_else_at_the_address_is_said(server: str) -> None:
+    other = httpx.MockTransport(lambda _: httpx.Response(404, text="<html>nginx</html>"))
+    with Client(server, transport=other) as client, pytest.raises(NotFound, match="may be no tuner service"):
+        client.session()
+
+
+def test_an_answer_of_another_version_is_said(server: str, sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    older = httpx.MockTransport(lambda _: httpx.Response(200, json={"id": made.public_id}))
+    with Client(server, transport=older) as client, pytest.raises(ServiceError, match=r"of different versions: \w+"):
+        client.experiment(made.public_id).get()
+
+
+# -- asynchronous
+
+
+async def test_the_asynchronous_client(server: str, sqlite_store: Store, spec: dict[str, Any]) -> None:
+    async with await tuner.connect_async(server) as client:
+        made = await client.create(spec)
+        assert (await made.cancel()).id == made.id
+        assert [one.id async for one in client.experiments()] == [made.id]
+        search = Search(sqlite_store, digits("halved", 6), start=T0)
+        handle = client.experiment("halved")
+        seen: set[int] = set()
+        async for changes in handle.follow():
+            seen |= {trial.number for trial in changes.trials}
+            search.advance(10)
+        assert seen == set(range(6))
+        same(await handle.dataframe(history=True), Result.load(sqlite_store, search.public_id).dataframe(history=True))
+        best = await handle.best()
+        assert best is not None
+        assert best.trial_id == trial_id(search.public_id, best.trial_number)
+        with pytest.raises(NotFound):
+            await client.experiment("nothing").get()

@@ -1,0 +1,254 @@
+"""Replays of recorded trials: the same decisions as a search that had trained them, and nothing that was not recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner import schedulers, search
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.experiment import Limits, Objective, Spec
+from tuner.domain.states import TrialState
+from tuner.driver.assemble import Parts
+from tuner.driver.recording import Recording, recording
+from tuner.driver.replay import Replay, replay
+from tuner.driver.virtual import Simulation, Step, simulate
+from tuner.errors import SpecError
+from tuner.space import Space
+
+SPACE = Space.from_python({"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])})
+MAX_T = 27
+
+
+def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    step = checkpoint or 0
+    while True:
+        step += 1
+        value = config["x"] + 8 / config["width"] / step
+        yield Step({"loss": value, "size": config["width"]}, seconds=1 + config["x"], checkpoint=step)
+
+
+def searched(scheduler: Any, evaluate: Any = curve, **options: Any) -> Simulation:
+    given: dict[str, Any] = {"num_samples": 20, "max_t": MAX_T, "search_alg": "random", **options}
+    return simulate(evaluate, SPACE, metric="loss", mode="min", scheduler=scheduler, **given)
+
+
+def spec_of(**fields: Any) -> Spec:
+    limits = fields.pop("limits", Limits(max_concurrent_trials=4))
+    given: dict[str, Any] = {"num_samples": 20, "max_t": MAX_T, "limits": limits, **fields}
+    return Spec(name="s", space=SPACE.to_json(), objectives=(Objective("loss", "min"),), **given)
+
+
+def again(recorded: Simulation | Recording, scheduler: Any, searcher: Any = None, **fields: Any) -> Replay:
+    record = recorded if isinstance(recorded, Recording) else recording(recorded.log)
+    parts = Parts(schedulers.from_argument(scheduler), search.from_argument(searcher) if searcher else None)
+    return replay(spec_of(**fields), SPACE, record, parts)
+
+
+def ends(simulation: Simulation) -> dict[int, tuple[TrialState, int]]:
+    return {trial.number: (trial.state, trial.iteration) for trial in simulation.trials}
+
+
+def replayed_ends(found: Replay) -> dict[int, tuple[Any, int]]:
+    return {c.number: (c.replayed.state, c.replayed.iterations) for c in found.trials if c.replayed is not None}
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha_promotion", "hyperband", "median"])
+def test_a_replay_of_whole_curves_is_the_search_that_the_scheduler_would_have_made(scheduler: str) -> None:
+    direct = searched(scheduler)
+    found = again(searched("fifo"), scheduler)
+    assert replayed_ends(found) == ends(direct)
+    assert found.replayed.reports == len(direct.history)
+    assert found.replayed.best_value == direct.best_value
+    assert found.replayed.best_trial == (direct.best_trial and direct.best_trial.number)
+    assert found.censored == 0
+    assert found.replayed.training_s == pytest.approx(sum(t.running_s for t in direct.trials))
+    assert found.replayed.duration_s == pytest.approx(direct.seconds)
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha_promotion", "fifo"])
+def test_a_replay_under_the_same_scheduler_repeats_what_happened(scheduler: str) -> None:
+    happened = searched(scheduler, startup_s=0.5)
+    found = again(happened, scheduler)
+    assert all(c.replayed is not None and c.replayed.value == c.recorded.value for c in found.trials)
+    assert replayed_ends(found) == ends(happened)
+    assert found.saved == 0
+    assert found.censored == 0
+    assert "the same training and found the same best trial" in found.summary
+
+
+def test_a_trial_that_would_have_gone_on_is_censored_and_nothing_is_invented() -> None:
+    happened = searched({"type": "asha", "reduction_factor": 3})
+    found = again(happened, "fifo")
+    stopped = {t.number: t.iteration for t in happened.trials if t.state is TrialState.STOPPED}
+    assert stopped
+    for each in found.trials:
+        assert each.replayed is not None
+        assert each.replayed.iterations == each.recorded.iterations, "it reports no more than was recorded"
+        assert (each.replayed.state == "censored") == (each.number in stopped)
+        if each.number in stopped:
+            assert f"ends at iteration {stopped[each.number]}" in each.replayed.reason
+    assert found.censored == len(stopped)
+    assert any("lower bound" in note for note in found.notes)
+    assert "at least the same training" in found.summary
+
+
+def test_savings_with_censored_trials_are_called_an_upper_bound() -> None:
+    happened = searched({"type": "asha", "reduction_factor": 2})
+    found = again(happened, {"type": "asha", "reduction_factor": 4, "grace_period": 1})
+    assert found.replayed.reports < found.recorded.reports
+    words = "at most " if found.censored else ""
+    assert f"would have saved {words}{100 * found.saved:.0f} % of the training" in found.summary
+
+
+def test_the_summary_is_one_sentence_with_the_options_that_were_changed() -> None:
+    found = again(searched("fifo"), {"type": "asha", "reduction_factor": 3})
+    assert found.method == "asha(reduction_factor=3)"
+    assert found.summary.startswith(
+        f"asha(reduction_factor=3) would have saved {100 * found.saved:.0f} % of the training and"
+    )
+
+
+def test_what_stopped_later_in_the_replay_keeps_the_best_of_what_it_saw() -> None:
+    found = again(searched("fifo"), "asha")
+    for each in found.trials:
+        assert each.replayed is not None
+        if each.replayed.iterations < each.recorded.iterations:
+            assert each.recorded.value is not None
+            assert each.replayed.value is not None
+            assert each.replayed.value >= each.recorded.value
+
+
+def failing(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    for step in curve(config, checkpoint):
+        if config["width"] == 16 and (step.checkpoint or 0) > 5:
+            raise RuntimeError("out of memory")
+        yield step
+
+
+def test_a_trial_that_failed_fails_again_and_says_why() -> None:
+    happened = searched("fifo", failing)
+    found = again(happened, "asha")
+    lost = {t.number for t in happened.trials if t.state is TrialState.FAILED}
+    assert lost
+    for each in found.trials:
+        assert each.replayed is not None
+        if each.number in lost and each.replayed.iterations == 5 and each.replayed.state is not TrialState.STOPPED:
+            assert each.replayed.state is TrialState.FAILED
+            assert "out of memory" in each.replayed.reason
+    assert found.censored == 0, "a failure is an end that is known"
+
+
+def short(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    for step in curve(config, checkpoint):
+        yield step
+        if step.checkpoint == 12:
+            return
+
+
+def test_a_function_that_returned_by_itself_is_not_censored_beyond_its_end() -> None:
+    found = again(searched("fifo", short), "fifo", max_t=100)
+    assert found.censored == 0
+    assert all(c.replayed is not None and c.replayed.state is TrialState.COMPLETED for c in found.trials)
+
+
+def test_a_larger_max_t_censors_what_the_first_one_ended() -> None:
+    found = again(searched("fifo"), "fifo", max_t=100)
+    assert found.censored == 20
+
+
+def without_checkpoints(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    for step in curve(config, checkpoint):
+        yield replace(step, checkpoint=None)
+
+
+def test_without_checkpoints_a_resumed_trial_trains_again_and_that_is_counted() -> None:
+    found = again(searched("fifo", without_checkpoints), "asha_promotion")
+    distinct = sum(c.replayed.iterations for c in found.trials if c.replayed is not None)
+    assert found.replayed.reports > distinct
+    assert any(f"{found.replayed.reports - distinct} reports are repeated" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("scheduler", "searcher"), [("asha", "tpe"), ("fifo", "random")])
+def test_proposals_become_the_nearest_recorded_configuration_each_used_once(scheduler: Any, searcher: Any) -> None:
+    happened = searched("fifo", num_samples=40)
+    found = again(happened, scheduler, searcher, num_samples=40)
+    started = [c for c in found.trials if c.replayed is not None]
+    assert started
+    assert found.replayed.trials == len(started), "no configuration is used twice"
+    assert {c.number: c.params for c in found.trials} == {t.number: t.params for t in happened.trials}
+    assert any("replaced by the nearest recorded one" in note for note in found.notes)
+    assert found.replayed.best_value is not None
+    assert found.replayed.best_value >= (found.recorded.best_value or 0.0)
+
+
+def test_freeze_thaw_spends_its_budget_on_the_recorded_curves() -> None:
+    happened = searched("fifo", num_samples=60)
+    found = again(happened, {"type": "freeze_thaw", "budget": 5}, num_samples=60)
+    assert found.replayed.reports <= 7 * MAX_T
+    assert found.saved > 0.8
+    assert found.censored == 0
+
+
+def test_a_constraint_holds_for_both_sides() -> None:
+    happened = searched("fifo")
+    record = recording(happened.log)
+    spec = spec_of(resolved={"constraints": {"size": {"max": 32}}})
+    found = replay(spec, SPACE, record, Parts(schedulers.from_argument("asha")))
+    widths = {trial.number: SPACE.config(trial.params, 0, trial.number)["width"] for trial in happened.trials}
+    assert widths[found.recorded.best_trial or 0] <= 32
+    assert widths[found.replayed.best_trial or 0] <= 32
+    assert all((c.recorded.value is None) == (widths[c.number] == 64) for c in found.trials)
+
+
+def test_population_based_training_is_refused_with_the_reason() -> None:
+    with pytest.raises(SpecError, match="changes configurations while they train"):
+        again(searched("fifo"), {"type": "pbt", "perturbation_interval": 3})
+    happened = searched({"type": "pbt", "perturbation_interval": 3}, num_samples=8)
+    assert any(isinstance(entry, d.Exploit) for _, entry in happened.log)
+    with pytest.raises(SpecError, match="went on from another trial's checkpoint"):
+        recording(happened.log)
+
+
+def test_an_experiment_without_reports_is_refused() -> None:
+    with pytest.raises(SpecError, match="no trial of the experiment has reported"):
+        again(recording([(1, e.DriverStarted(time=0.0, epoch=1))]), "asha")
+
+
+def test_what_was_trained_twice_after_a_failure_is_recorded_once() -> None:
+    attempts: dict[float, int] = {}
+
+    def flaky(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        attempts[config["x"]] = attempts.get(config["x"], 0) + 1
+        for step in curve(config, None):
+            yield replace(step, checkpoint=None)
+            if attempts[config["x"]] == 1 and step.checkpoint == 7:
+                raise RuntimeError("flaky")
+
+    happened = searched("fifo", flaky, max_failures=1, num_samples=5)
+    record = recording(happened.log)
+    assert all(len(trial.reports) == MAX_T for trial in record.trials.values())
+    assert len(happened.history) == 5 * (MAX_T + 7)
+    assert all(trial.end == "cut" for trial in record.trials.values())
+
+
+def test_a_diverged_trial_diverges_again() -> None:
+    def diverging(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in curve(config, checkpoint):
+            bad = config["width"] == 64 and step.checkpoint == 4
+            yield replace(step, metrics={"loss": math.nan}) if bad else step
+
+    happened = searched("fifo", diverging)
+    found = again(happened, "fifo")
+    assert replayed_ends(found) == ends(happened)
+    assert found.censored == 0
+
+
+def test_slots_are_those_that_were_used_at_once() -> None:
+    assert recording(searched("fifo", max_concurrent_trials=3).log).slots == 3

@@ -1,0 +1,140 @@
+"""What an experiment would have cost and found under another scheduler, beside what happened."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from tuner.api.schemas.forms import Json, Model, Number
+from tuner.domain.states import TrialState
+from tuner.driver import replay as replays
+from tuner.errors import SpecError
+from tuner.names import did_you_mean
+
+
+class ReplayRequest(Model):
+    """What to replay the experiment with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scheduler: Annotated[
+        str | Json | None, Field(description="a type or its JSON form, as in a spec; null: the experiment's own")
+    ] = None
+    search: Annotated[
+        str | Json | None,
+        Field(description="a type or its JSON form; null: configurations come in the order of the experiment"),
+    ] = None
+    max_concurrent_trials: Annotated[
+        int | None, Field(ge=1, le=100_000, description="trials that train at once; null: as many as did")
+    ] = None
+
+    @classmethod
+    def read(cls, data: Any) -> ReplayRequest:
+        """Return the request in a body. Raise SpecError with all its mistakes."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise SpecError([_mistake(dict(item)) for item in error.errors()]) from error
+
+
+def _mistake(item: dict[str, Any]) -> tuple[str, str]:
+    place = [str(part) for part in item["loc"]][:1]  # what follows names a member of a union
+    message = str(item["msg"])
+    if item["type"] == "extra_forbidden":
+        message = f"unknown field{did_you_mean(place[0], list(ReplayRequest.model_fields))}"
+    return "".join(f"/{part}" for part in place), message
+
+
+class TrialOutcome(Model):
+    state: Annotated[
+        TrialState | Literal["censored"],
+        Field(
+            description="censored: it would have gone on beyond what was recorded of it, with unknown cost and result"
+        ),
+    ]
+    iterations: Annotated[int, Field(description="reports, each counted once")]
+    value: Annotated[
+        Number,
+        Field(description="the value of the first objective that counts; null if none is within the constraints"),
+    ]
+    reason: str
+
+
+class ReplayedTrial(Model):
+    number: int
+    params: Json
+    recorded: Annotated[TrialOutcome, Field(description="what happened")]
+    replayed: Annotated[
+        TrialOutcome | None, Field(description="what would have happened; null: it would not have been started")
+    ]
+
+
+class ReplayTotals(Model):
+    trials: Annotated[int, Field(description="trials that were started")]
+    reports: Annotated[int, Field(description="reports of all trials together")]
+    training_s: Annotated[float, Field(description="seconds of training of all trials together, without starts")]
+    duration_s: Annotated[float, Field(description="seconds from the first start to the end")]
+    best_trial: Annotated[int | None, Field(description="number of the best trial")]
+    best_value: Number
+
+
+class Replay(Model):
+    """What would have happened, beside what did. Nothing in it is estimated: what was not recorded is censored."""
+
+    summary: Annotated[str, Field(description="the outcome in one sentence")]
+    method: Annotated[str, Field(description='what was replayed, in a few words: "asha(reduction_factor=3)"')]
+    scheduler: Annotated[Json, Field(description="with all options")]
+    search: Annotated[
+        Json | None,
+        Field(description="null: the recorded order, or the scheduler proposes configurations itself"),
+    ]
+    saved: Annotated[
+        float,
+        Field(description="share of the reports that would not have been made; an upper bound if trials are censored"),
+    ]
+    censored: Annotated[int, Field(description="trials that would have gone on beyond what was recorded of them")]
+    recorded: Annotated[ReplayTotals, Field(description="what the experiment cost and found")]
+    replayed: Annotated[
+        ReplayTotals, Field(description="what it would have; the cost is a lower bound if trials are censored")
+    ]
+    notes: Annotated[list[str], Field(description="how to read it, in sentences")]
+    trials: Annotated[list[ReplayedTrial], Field(description="the recorded trials, by number")]
+
+    @classmethod
+    def of(cls, found: replays.Replay) -> Replay:
+        return cls(
+            summary=found.summary,
+            method=found.method,
+            scheduler=dict(found.scheduler),
+            search=None if found.search is None else dict(found.search),
+            saved=found.saved,
+            censored=found.censored,
+            recorded=_totals(found.recorded),
+            replayed=_totals(found.replayed),
+            notes=list(found.notes),
+            trials=[
+                ReplayedTrial(
+                    number=trial.number,
+                    params=dict(trial.params),
+                    recorded=_outcome(trial.recorded),
+                    replayed=None if trial.replayed is None else _outcome(trial.replayed),
+                )
+                for trial in found.trials
+            ],
+        )
+
+
+def _totals(of: replays.Totals) -> ReplayTotals:
+    return ReplayTotals(
+        trials=of.trials,
+        reports=of.reports,
+        training_s=of.training_s,
+        duration_s=of.duration_s,
+        best_trial=of.best_trial,
+        best_value=of.best_value,
+    )
+
+
+def _outcome(of: replays.Outcome) -> TrialOutcome:
+    return TrialOutcome(state=of.state, iterations=of.iterations, value=of.value, reason=of.reason)

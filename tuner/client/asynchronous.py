@@ -1,0 +1,546 @@
+"""The asynchronous client of a tuner service.
+
+`tuner/client/synchronous.py` is generated from this file by ``python -m tuner.client.generate``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+
+from tuner.api import schemas
+from tuner.client.protocol import (
+    API,
+    CREATE_S,
+    IDEMPOTENT,
+    PAGE,
+    Attempts,
+    Event,
+    EventReader,
+    address_of,
+    check,
+    headers_of,
+    plain,
+    read,
+    unreachable,
+)
+from tuner.client.records import Log, found_of
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, NotFound, ServiceError
+from tuner.names import did_you_mean
+from tuner.sdk.result import Result
+from tuner.space import Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class AsyncClient:
+    """A connection to a tuner service.
+
+    Requests that fail because the service cannot be reached, is restarting or asks to wait (`Retry-After`) are repeated for up to
+    `patience_s` seconds, if repeating them is safe. Errors of the service are raised as `tuner.SpecError`, `NotFound`,
+    `Conflict`, `NotAllowed` or `ServiceError` of `tuner.errors`, with the service's words.
+
+    Args:
+        address: URL of the service. None: that of TUNER_ADDRESS.
+        token: what `tuner token create` printed. None: that of TUNER_TOKEN, if it is set.
+        timeout_s: how long to wait for an answer.
+        patience_s: how long to repeat a request.
+        transport: an httpx transport to use instead of the network.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 60.0,
+        patience_s: float = 30.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.address = address_of(address)
+        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._http = httpx.AsyncClient(
+            base_url=self.address,
+            headers=headers_of(token),
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        safe: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Send any request and return the JSON of its answer; None if the answer has no content.
+
+        Args:
+            method: GET, POST, ...
+            path: below ``/api/v1``, such as ``/experiments``.
+            params: query parameters. Those that are None are left out.
+            body: sent as JSON, unless it is None.
+            headers: further headers.
+            safe: whether the request may be repeated after it could have been carried out. None: if its method says so.
+            timeout_s: how long to wait for the answer. None: as long as for any other request.
+        """
+        answer = await self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
+        return answer.json() if answer.content else None
+
+    async def create(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> AsyncExperimentHandle:
+        """Create an experiment from its spec, and return its handle. The service starts it.
+
+        If the connection is lost, the request is repeated with the same key, so that no second experiment is created.
+
+        Args:
+            spec: the experiment, as docs/api.md describes it.
+            idempotency_key: a name of this request. A repeated request with the same key, even from another process, returns the
+                experiment that the first one created. None: a new one.
+
+        Raises:
+            SpecError: the spec has mistakes. The error lists all of them.
+            Conflict: the key was used before, with another spec.
+        """
+        key = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        data = await self.request(
+            "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=max(CREATE_S, self._timeout_s)
+        )
+        return AsyncExperimentHandle(self, read(schemas.Experiment, data).id)
+
+    async def dry_run(self, spec: Mapping[str, Any], *, configurations: int = 5) -> schemas.DryRun:
+        """Check a spec and say what would be done. Nothing is created. Errors are those of `create`."""
+        data = await self.request(
+            "POST",
+            "/experiments/dry-run",
+            params={"configurations": configurations},
+            body=dict(spec),
+            safe=True,
+            timeout_s=max(CREATE_S, self._timeout_s),
+        )
+        return read(schemas.DryRun, data)
+
+    async def experiments(
+        self, *, state: str | None = None, name: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[schemas.Experiment]:
+        """Yield experiments, newest first.
+
+        Args:
+            state: only those in this state.
+            name: only those with this text in their name.
+            limit: at most so many.
+        """
+        async for item in self._items("/experiments", {"state": state, "name": name}, limit):
+            yield read(schemas.Experiment, item)
+
+    def experiment(self, called: str) -> AsyncExperimentHandle:
+        """Return the handle of an experiment: of ``exp_...``, or of its name if no other has it. This sends no request."""
+        return AsyncExperimentHandle(self, called)
+
+    def trial(self, trial: str) -> AsyncTrialHandle:
+        """Return the handle of a trial, ``trl_...``. This sends no request."""
+        return AsyncTrialHandle(self, trial)
+
+    async def session(self) -> dict[str, Any]:
+        """Return who the service takes this client for: ``{"name", "role", "required", "expires_at"}``."""
+        found: dict[str, Any] = await self.request("GET", "/session")
+        return found
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        safe: bool | None,
+        timeout_s: float | None = None,
+    ) -> httpx.Response:
+        attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s)
+        timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
+        while True:
+            answer, error = None, None
+            try:
+                answer = await self._http.request(
+                    method, path, params=plain(params), json=body, headers=headers, timeout=timeout
+                )
+            except httpx.TransportError as lost:
+                error = lost
+                if (wait := attempts.wait_s(None, lost)) is None:
+                    raise unreachable(self.address, lost) from lost
+            else:
+                wait = attempts.wait_s(answer, error)
+                if wait is None:
+                    check(answer)
+                    return answer
+            await asyncio.sleep(wait)
+
+    async def _items(
+        self, path: str, params: Mapping[str, Any] | None = None, limit: int | None = None
+    ) -> AsyncIterator[Any]:
+        """Yield the items of all pages of a list, as JSON."""
+        token: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page = await self.request("GET", path, params={**(params or {}), "page_size": size, "page_token": token})
+            for item in page["items"]:
+                yield item
+            left = None if left is None else left - len(page["items"])
+            token = page["next_page_token"]
+            if token is None:
+                return
+
+    async def _events(self, path: str, after: int) -> AsyncGenerator[Event]:
+        """Yield server-sent events for ever. A lost connection is made again behind the last event."""
+        attempts = Attempts(True, self._patience_s)
+        while True:
+            error: httpx.TransportError | None = None
+            answer: httpx.Response | None = None
+            try:
+                timeout = httpx.Timeout(self._timeout_s, connect=10.0)  # the service says something every 15 s
+                async with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
+                    if answer.status_code >= 400:
+                        await answer.aread()
+                    else:
+                        events = EventReader()
+                        async for part in answer.aiter_bytes():
+                            for event in events.feed(part):
+                                attempts = Attempts(True, self._patience_s)
+                                after = max(after, int(event.id or 0))
+                                yield event
+            except httpx.TransportError as lost:
+                error = lost
+            if answer is not None and answer.status_code >= 400:
+                wait = attempts.wait_s(answer, None)
+                if wait is None:
+                    check(answer)
+            else:  # the service has ended the stream, or the connection is lost
+                error = error or httpx.RemoteProtocolError("the stream ended")
+                wait = attempts.wait_s(None, error)
+            if wait is None:
+                assert error is not None
+                raise unreachable(self.address, error) from error
+            await asyncio.sleep(wait)
+
+
+class AsyncExperimentHandle:
+    """One experiment of a service."""
+
+    def __init__(self, client: AsyncClient, called: str) -> None:
+        self.client = client
+        self.id = called
+        """``exp_...``; the name that was given until the first request."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r} at {self.client.address})"
+
+    async def get(self) -> schemas.Experiment:
+        """Return the experiment as it is now."""
+        return read(schemas.Experiment, await self._get(""))
+
+    async def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
+        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError."""
+        begun, pause_s = time.monotonic(), 0.05
+        while True:
+            found = await self.get()
+            if found.state.ended or found.state is ExperimentState.PAUSED:
+                return found
+            if timeout_s is not None and time.monotonic() - begun >= timeout_s:
+                raise TimeoutError(f"{self.id} is still {found.state} after {timeout_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 1.0)
+
+    async def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask for any verb of the service, such as "pause", and return the JSON of its answer."""
+        return await self.client.request("POST", f"{await self._path()}/{verb}", body=body, safe=body is None)
+
+    async def pause(self) -> schemas.Experiment:
+        """Pause every trial at its next report."""
+        return read(schemas.Experiment, await self.act("pause"))
+
+    async def resume(self) -> schemas.Experiment:
+        """Continue an experiment that is paused, or whose script is gone."""
+        return read(schemas.Experiment, await self.act("resume"))
+
+    async def cancel(self) -> schemas.Experiment:
+        """End the experiment and all its trials."""
+        return read(schemas.Experiment, await self.act("cancel"))
+
+    async def kill(self) -> schemas.Experiment:
+        """End the experiment at once, without waiting for reports or last checkpoints."""
+        return read(schemas.Experiment, await self.act("kill"))
+
+    async def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
+        """Run an experiment that has ended again, with so many more samples; None if its limits allow more trials."""
+        return read(
+            schemas.Experiment,
+            await self.act("continue", None if num_samples is None else {"num_samples": num_samples}),
+        )
+
+    async def trials(
+        self,
+        *,
+        state: str | None = None,
+        sort: str | None = None,
+        where: str | Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[schemas.Trial]:
+        """Yield trials, by number unless `sort` says otherwise.
+
+        Args:
+            state: only those in this state.
+            sort: a column such as ``best_value`` or ``params.lr``; descending with a minus before it.
+            where: conditions such as ``best_value>=0.9``, which must all hold.
+            limit: at most so many.
+        """
+        conditions = [where] if isinstance(where, str) else where
+        params = {"state": state, "sort": sort, "where": conditions}
+        async for item in self.client._items(f"{await self._path()}/trials", params, limit):
+            yield read(schemas.Trial, item)
+
+    async def trial(self, number: int) -> AsyncTrialHandle:
+        """Return the handle of the trial with this number."""
+        await self._path()
+        return AsyncTrialHandle(self.client, trial_id(self.id, number))
+
+    async def decisions(
+        self,
+        *,
+        trial: int | None = None,
+        kind: str | Sequence[str] | None = None,
+        text: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[schemas.Decision]:
+        """Yield decisions, newest first, each with its reason: of one trial, of these kinds, or with a text in the reason."""
+        params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind, "text": text}
+        async for item in self.client._items(f"{await self._path()}/decisions", params, limit):
+            yield read(schemas.Decision, item)
+
+    async def segments(self, *, cause: str | Sequence[str] | None = None) -> AsyncIterator[schemas.SegmentItem]:
+        """Yield the segments of all trials, oldest first."""
+        params = {"cause": [cause] if isinstance(cause, str) else cause}
+        async for item in self.client._items(f"{await self._path()}/segments", params):
+            yield read(schemas.SegmentItem, item)
+
+    async def curves(
+        self,
+        metric: str | None = None,
+        *,
+        x: Literal["step", "user_step", "time"] = "step",
+        trials: Sequence[int] | None = None,
+        points: int | None = None,
+        limit: int | None = None,
+    ) -> schemas.Curves:
+        """Return the curves of a metric, by default the objective, with about `points` points each."""
+        params = {"metric": metric, "x": x, "trial": trials, "points": points, "limit": limit}
+        return read(schemas.Curves, await self._get("/curves", params))
+
+    async def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
+        """Return the best value by time, with a point for each improvement."""
+        return read(schemas.BestSoFarOf, await self._get("/best-so-far", {"metric": metric}))
+
+    async def importance(self) -> schemas.Importances:
+        """Return how much each parameter mattered."""
+        return read(schemas.Importances, await self._get("/importance"))
+
+    async def best(self) -> schemas.Best | None:
+        """Return the best trial so far, with its value and its configuration, or None if there is none."""
+        return (await self.get()).best
+
+    async def checkpoints(self) -> list[schemas.Checkpoint]:
+        """Return the newest usable checkpoint of each trial that has one, by the trial's number."""
+        return [trial.checkpoint async for trial in self.trials() if trial.checkpoint is not None]
+
+    async def follow(self, after: int | None = None) -> AsyncIterator[schemas.Changes]:
+        """Yield what changes until the experiment has ended: new rows, decisions and reports, as docs/api.md describes them.
+
+        Args:
+            after: an event_seq; only what follows it. None: what changes from now on, after the experiment's present row.
+        """
+        if after is None:
+            after = (await self.get()).last_event_seq
+        async with aclosing(self.client._events(f"{await self._path()}/changes", after)) as stream:
+            async for event in stream:
+                changes = read(schemas.Changes, event.data)
+                yield changes
+                if changes.reset or (changes.experiment is not None and changes.experiment.state.ended):
+                    now = await self.get()
+                    if now.state.ended and now.last_event_seq <= changes.seq:
+                        return
+
+    async def events(self, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Yield the log of the experiment entry by entry, from the beginning or behind `after`, until it has ended."""
+        async with aclosing(self.client._events(f"{await self._path()}/events", after)) as stream:
+            async for event in stream:
+                yield event.data
+                if event.name == "experiment" and ExperimentState(event.data["state"]).ended:
+                    return
+
+    async def result(self, space: Space | None = None) -> Result:
+        """Return what `tuner.run` returns: all trials with their history, the best ones, their checkpoints.
+
+        Args:
+            space: the search space. None: as the service shows it, without the Python objects of choices.
+        """
+        experiment = await self.get()
+        log = Log()
+        if experiment.last_event_seq:
+            async with aclosing(self.client._events(f"{await self._path()}/events", 0)) as stream:
+                async for event in stream:
+                    log.add(event)
+                    if log.seq >= experiment.last_event_seq:
+                        break
+        trials = [trial async for trial in self.trials()]
+        segments = [segment async for segment in self.segments()]
+        return Result(found_of(experiment, trials, segments, log, space))
+
+    async def dataframe(self, history: bool = False) -> pd.DataFrame:
+        """Return a row for each trial, or with `history` for each report, with configurations in columns ``config/lr``."""
+        return (await self.result()).dataframe(history)
+
+    async def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
+        return await self.client.request("GET", f"{await self._path()}{rest}", params=params)
+
+    async def _path(self) -> str:
+        """Return the path of the experiment. Look up its id first if only its name is known."""
+        if not self.id.startswith("exp_"):
+            self.id = await self._named(self.id)
+        return f"/experiments/{self.id}"
+
+    async def _named(self, name: str) -> str:
+        near: list[str] = []
+        found: list[str] = []
+        async for one in self.client.experiments(name=name):
+            near.append(one.name)
+            if one.name == name:
+                found.append(one.id)
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} experiments have the name {name!r}; use an id: {', '.join(found[:10])}")
+        if not found:
+            near = near or [one.name async for one in self.client.experiments(limit=PAGE)]
+            raise NotFound(f"no experiment {name!r}{did_you_mean(name, near, chr(39))}")
+        return found[0]
+
+
+class AsyncTrialHandle:
+    """One trial of a service."""
+
+    def __init__(self, client: AsyncClient, trial: str) -> None:
+        self.client = client
+        self.id = trial
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r} at {self.client.address})"
+
+    async def get(self) -> schemas.TrialDetail:
+        """Return the trial as it is now, with its segments."""
+        return read(schemas.TrialDetail, await self._get(""))
+
+    async def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask for any verb of the service, such as "stop", and return the JSON of its answer."""
+        return await self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
+
+    async def stop(self) -> schemas.TrialDetail:
+        """End the trial at its next report. The experiment goes on."""
+        return read(schemas.TrialDetail, await self.act("stop"))
+
+    async def logs(
+        self,
+        *,
+        rank: int | None = None,
+        segment: int | None = None,
+        tail: int | None = None,
+        search: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+    ) -> list[schemas.LogItem]:
+        """Return what the ranks printed, by segment and rank: the end of it, or what follows `offset`."""
+        params = {"rank": rank, "segment": segment, "tail": tail, "search": search, "offset": offset, "limit": limit}
+        return read(schemas.Logs, await self._get("/logs", params)).items
+
+    async def follow_log(self, rank: int = 0, segment: int | None = None) -> AsyncIterator[str]:
+        """Yield all that one rank printed, and what it prints until it ends, in pieces of text."""
+        path = f"{API}/trials/{self.id}/logs/text"
+        params = plain({"rank": rank, "segment": segment, "follow": True})
+        try:
+            async with self.client._http.stream(
+                "GET", path, params=params, timeout=httpx.Timeout(None, connect=10.0)
+            ) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    check(answer)
+                async for text in answer.aiter_text():
+                    yield text
+        except httpx.TransportError as lost:
+            raise unreachable(self.client.address, lost) from lost
+
+    async def curves(self, *, x: Literal["step", "time"] = "step", points: int | None = None) -> schemas.TrialCurves:
+        """Return the curve of every metric that the trial has reported."""
+        return read(schemas.TrialCurves, await self._get("/curves", {"x": x, "max_points": points}))
+
+    async def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
+        """Return what its ranks used over time: CPU, memory, GPU."""
+        return read(schemas.Usage, await self._get("/usage", {"rank": rank, "segment": segment})).items
+
+    async def lineage(self) -> schemas.Lineage:
+        """Return the segments that led to its weights, and the schedule of configurations."""
+        return read(schemas.Lineage, await self._get("/lineage"))
+
+    async def live(self) -> schemas.Live:
+        """Return the Python stack of each rank, and what it uses at this moment. Raise Conflict if it has no ranks now."""
+        return read(schemas.Live, await self._get("/live"))
+
+    async def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
+        return await self.client.request("GET", f"/trials/{self.id}{rest}", params=params)
+
+
+async def connect_async(
+    address: str | None = None,
+    *,
+    token: str | None = None,
+    timeout_s: float = 60.0,
+    patience_s: float = 30.0,
+) -> AsyncClient:
+    """Connect to a tuner service, and return its client. `AsyncClient` explains the arguments.
+
+    Raises:
+        ServiceUnreachable: no tuner service answers at the address.
+        NotAllowed: the token is missing or not valid.
+    """
+    client = AsyncClient(address, token=token, timeout_s=timeout_s, patience_s=patience_s)
+    try:
+        who = await client.session()
+        if not isinstance(who, dict) or "role" not in who:
+            raise ServiceError(f"what answers at {client.address} is no tuner service")
+        if who["role"] is None:
+            await client.request("GET", "/experiments", params={"page_size": 1})  # says what is wrong with the token
+    except BaseException:
+        await client.aclose()
+        raise
+    return client

@@ -1,0 +1,172 @@
+"""What both clients know about the API: where it is, when to repeat a request, how answers and errors are read. No I/O."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from tuner import __version__
+from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
+from tuner.settings import Settings
+
+M = TypeVar("M", bound=BaseModel)
+
+API = "/api/v1"
+IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+REFUSED = frozenset({429, 503})
+"""Answers which say that nothing was done, so that any request may be repeated."""
+BROKEN = frozenset({502, 504})
+"""Answers of a proxy that has lost the service. A request may have been carried out."""
+PAGE = 1000
+CREATE_S = 300.0
+"""How long to wait for the answer to a spec: the service imports its function first."""
+
+
+def address_of(address: str | None) -> str:
+    """Return the URL of the service: the argument, or TUNER_ADDRESS. A missing scheme means http."""
+    found = address or Settings.from_env().address
+    if not found:
+        raise SpecError(
+            "expected the URL of a service, such as http://localhost:8000; or set TUNER_ADDRESS", "/address"
+        )
+    if "://" not in found:
+        found = f"http://{found}"
+    parts = urlsplit(found)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SpecError(f"expected a URL such as http://localhost:8000, got {address!r}", "/address")
+    return found.rstrip("/").removesuffix(API)
+
+
+def headers_of(token: str | None) -> dict[str, str]:
+    """Return the headers of every request. Without an argument the token is that of TUNER_TOKEN."""
+    found = token or Settings.from_env().token
+    authorization = {"Authorization": f"Bearer {found}"} if found else {}
+    return {"User-Agent": f"tuner/{__version__}", **authorization}
+
+
+def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return query parameters without those that are None, and with booleans as JSON writes them."""
+    given = {name: value for name, value in (params or {}).items() if value is not None}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Decides whether a request is made again, and after which wait.
+
+    safe: the request may be repeated even if it could have been carried out.
+    patience_s: give up once this many seconds have passed since the first attempt.
+    """
+
+    safe: bool
+    patience_s: float
+    begun: float = field(default_factory=time.monotonic)
+    made: int = 0
+
+    def wait_s(self, answer: httpx.Response | None, error: httpx.TransportError | None) -> float | None:
+        """Return after how many seconds to repeat the request, or None if its outcome stands."""
+        self.made += 1
+        if error is not None:
+            repeat = self.safe or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        else:
+            assert answer is not None
+            repeat = answer.status_code in REFUSED or (self.safe and answer.status_code in BROKEN)
+        if not repeat:
+            return None
+        backoff = min(0.1 * 2 ** (self.made - 1), 5.0) * random.uniform(0.5, 1.0)
+        wait = max(backoff, _asked_s(answer))
+        return wait if time.monotonic() + wait - self.begun <= self.patience_s else None
+
+
+def _asked_s(answer: httpx.Response | None) -> float:
+    """Return the seconds that an answer's Retry-After asks for. The form with a date is not used by a tuner service."""
+    text = "" if answer is None else answer.headers.get("retry-after", "")
+    return float(text) if text.isdecimal() else 0.0
+
+
+def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable:
+    """Return the error of a service that does not answer."""
+    return ServiceUnreachable(f"no tuner service answers at {address}: {str(error) or type(error).__name__}")
+
+
+def check(answer: httpx.Response) -> None:
+    """Raise the error that an answer describes. Its text is that of the service's problem document."""
+    if answer.status_code < 400:
+        return
+    detail, errors = _problem(answer)
+    match answer.status_code:
+        case 404:
+            raise NotFound(detail)
+        case 409 | 412 | 428:
+            raise Conflict(detail)
+        case 413 | 422:
+            raise SpecError(errors or detail)
+        case 401 | 403:
+            raise NotAllowed(detail, answer.status_code)
+        case status:
+            raise ServiceError(detail, status)
+
+
+def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
+    """Return the text of a problem document and its (pointer, message) pairs."""
+    try:
+        found = answer.json()
+        errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
+        return str(found["detail"]), errors
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may be no tuner service", []
+
+
+def read(model: type[M], data: Any) -> M:
+    """Return an answer as its model."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ServiceError(
+            f"this tuner ({__version__}) cannot read the service's answer, so the two are probably of different versions: "
+            f"{where}: {first['msg']}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    id: str
+    name: str
+    data: Any
+
+
+class EventReader:
+    """Takes server-sent events out of the bytes of a stream."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def feed(self, part: bytes) -> list[Event]:
+        """Return the events that these bytes complete."""
+        *blocks, self._rest = (self._rest + self._decoder.decode(part)).split("\n\n")
+        return [event for block in blocks if (event := _event(block)) is not None]
+
+
+def _event(block: str) -> Event | None:
+    fields: dict[str, list[str]] = {}
+    for line in block.split("\n"):
+        name, _, value = line.partition(":")
+        if name:  # a line without a name is a comment
+            fields.setdefault(name, []).append(value.removeprefix(" "))
+    if "data" not in fields:
+        return None
+    return Event(fields.get("id", [""])[-1], fields.get("event", [""])[-1], json.loads("\n".join(fields["data"])))

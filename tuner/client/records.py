@@ -1,0 +1,198 @@
+"""What the API answers, as the records that a database gives, so that `Result` and `Progress` take either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from tuner.api import schemas
+from tuner.client.protocol import Event
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import Objective, Spec
+from tuner.experiment.lineage import Place
+from tuner.sdk.result import Found, history_row
+from tuner.space import Space
+from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
+
+
+class Log:
+    """The parts of an experiment's log that a result needs: its reports and its checkpoints."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.histories: dict[int, list[dict[str, float]]] = {}
+        self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
+
+    def add(self, event: Event) -> None:
+        """Take in a message of the stream of events."""
+        self.seq = max(self.seq, int(event.id or 0))
+        data = event.data
+        if saved := data.get("checkpoint"):
+            info = CheckpointInfo(**saved)
+            self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
+        if event.name == "reported":
+            row = history_row(
+                data["iteration"], data["segment"], _time(data["time"]), _numbers(data["metrics"]), data.get("step")
+            )
+            self.histories.setdefault(data["trial_number"], []).append(row)
+
+
+def found_of(
+    experiment: schemas.Experiment,
+    trials: Sequence[schemas.Trial],
+    segments: Sequence[schemas.SegmentItem],
+    log: Log,
+    space: Space | None,
+) -> Found:
+    """Return what a `Result` is made from."""
+    by_trial: dict[int, list[SegmentRecord]] = {}
+    for item in segments:
+        by_trial.setdefault(item.trial_number, []).append(segment_record(item))
+    best = experiment.best
+    place, checkpoint = log.saved.get(best.checkpoint_id or "", (None, None)) if best is not None else (None, None)
+    if place is None and best is not None:
+        place = _place(best, by_trial.get(best.trial_number, []))
+    return Found(
+        record=experiment_record(experiment),
+        space=space if space is not None else Space.from_json(experiment.space, opaque=True),
+        trials=[trial_record(trial) for trial in trials],
+        segments=by_trial,
+        histories=log.histories,
+        best_place=place,
+        best_checkpoint=checkpoint,
+    )
+
+
+def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
+    """Return the record of an experiment. Of its spec it has what the API shows."""
+    spec = Spec(
+        name=shown.name,
+        space=shown.space,
+        objectives=tuple(Objective(one.metric, one.mode) for one in shown.objectives),
+        entrypoint=shown.entrypoint,
+        num_samples=shown.num_samples,
+        seed=shown.seed,
+        max_t=shown.max_t,
+        time_attr=shown.time_attr,
+        search=shown.search,
+        scheduler=shown.scheduler,
+        stop=shown.stop,
+        scaling=shown.scaling,
+        limits=shown.limits,
+        project=shown.project,
+        notes=shown.notes,
+        tags=shown.tags,
+        resolved=shown.resolved.model_dump(exclude_none=True) if shown.resolved is not None else {},
+    )
+    return ExperimentRecord(
+        id=0,
+        public_id=shown.id,
+        spec=spec,
+        state=shown.state,
+        source=shown.source,
+        project=shown.project,
+        code_hash=None,
+        driver_epoch=0,
+        driver_owner=None,
+        lease_until=None,
+        last_event_seq=shown.last_event_seq,
+        best=_best(shown.best),
+        no_best=shown.no_best,
+        counts=shown.counts.model_dump(),
+        reason=shown.reason,
+        error=shown.error,
+        created_at=_time(shown.created_at),
+        started_at=_time_or_none(shown.started_at),
+        ended_at=_time_or_none(shown.ended_at),
+        first_spec=spec,
+        changes={},
+        revision=shown.revision,
+        archived_at=_time_or_none(shown.archived_at),
+    )
+
+
+def trial_record(shown: Any) -> TrialRecord:
+    """Return the record of a trial, without its segments."""
+    return TrialRecord(
+        id=0,
+        public_id=shown.id,
+        experiment_id=0,
+        experiment=shown.experiment_id,
+        number=shown.number,
+        state=shown.state,
+        params=shown.params,
+        searcher={},
+        tags={},
+        iteration=shown.iteration,
+        last=_numbers(shown.last),
+        last_value=shown.last_value,
+        best_value=shown.best_value,
+        best_iteration=shown.best_iteration,
+        best_params=shown.best_params,
+        feasible=shown.feasible,
+        reports=0,
+        running_s=shown.running_s,
+        failures=shown.failures,
+        system_failures=0,
+        failure=shown.error.model_dump() if shown.error is not None else None,
+        reason=shown.reason,
+        waiting=shown.waiting,
+        checkpoint=shown.checkpoint.model_dump() if shown.checkpoint is not None else None,
+        created_at=_time(shown.created_at),
+        started_at=_time_or_none(shown.started_at),
+        ended_at=_time_or_none(shown.ended_at),
+    )
+
+
+def segment_record(shown: Any) -> SegmentRecord:
+    """Return the record of a segment, without its placement."""
+    return SegmentRecord(
+        id=0,
+        public_id="",
+        ordinal=shown.ordinal,
+        cause=shown.cause,
+        start_iteration=shown.start_iteration,
+        params=shown.params,
+        source_checkpoint=None,
+        source_trial=shown.source_trial_number,
+        source_ordinal=shown.source_ordinal,
+        placement={},
+        warm=shown.warm,
+        startup_s=shown.startup_s,
+        created_at=_time(shown.created_at),
+        started_at=_time_or_none(shown.started_at),
+        ended_at=_time_or_none(shown.ended_at),
+        outcome=shown.outcome,
+    )
+
+
+def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
+    if shown is None:
+        return None
+    return {**shown.model_dump(), "value": _number(shown.value)}
+
+
+def _place(best: schemas.Best, segments: Sequence[SegmentRecord]) -> Place | None:
+    """Return where the best value was reported: in the newest segment that trained its configuration at that time."""
+    at = best.iteration or 0
+    fitting = [one for one in segments if one.start_iteration < at and dict(one.params) == dict(best.params)]
+    return Place(best.trial_number, fitting[-1].ordinal, at) if fitting else None
+
+
+def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: _number(value) for name, value in metrics.items()}
+
+
+def _number(value: float | None) -> float:
+    """Return a number of the API, which writes NaN and infinities as null."""
+    return math.nan if value is None else value
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _time_or_none(text: str | None) -> float | None:
+    return None if text is None else _time(text)

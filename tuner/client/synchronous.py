@@ -1,0 +1,542 @@
+"""The client of a tuner service.
+
+Generated from `tuner/client/asynchronous.py`; do not edit it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+
+from tuner.api import schemas
+from tuner.client.protocol import (
+    API,
+    CREATE_S,
+    IDEMPOTENT,
+    PAGE,
+    Attempts,
+    Event,
+    EventReader,
+    address_of,
+    check,
+    headers_of,
+    plain,
+    read,
+    unreachable,
+)
+from tuner.client.records import Log, found_of
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, NotFound, ServiceError
+from tuner.names import did_you_mean
+from tuner.sdk.result import Result
+from tuner.space import Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Client:
+    """A connection to a tuner service.
+
+    Requests that fail because the service cannot be reached, is restarting or asks to wait (`Retry-After`) are repeated for up to
+    `patience_s` seconds, if repeating them is safe. Errors of the service are raised as `tuner.SpecError`, `NotFound`,
+    `Conflict`, `NotAllowed` or `ServiceError` of `tuner.errors`, with the service's words.
+
+    Args:
+        address: URL of the service. None: that of TUNER_ADDRESS.
+        token: what `tuner token create` printed. None: that of TUNER_TOKEN, if it is set.
+        timeout_s: how long to wait for an answer.
+        patience_s: how long to repeat a request.
+        transport: an httpx transport to use instead of the network.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 60.0,
+        patience_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.address = address_of(address)
+        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._http = httpx.Client(
+            base_url=self.address,
+            headers=headers_of(token),
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            transport=transport,
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        safe: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Send any request and return the JSON of its answer; None if the answer has no content.
+
+        Args:
+            method: GET, POST, ...
+            path: below ``/api/v1``, such as ``/experiments``.
+            params: query parameters. Those that are None are left out.
+            body: sent as JSON, unless it is None.
+            headers: further headers.
+            safe: whether the request may be repeated after it could have been carried out. None: if its method says so.
+            timeout_s: how long to wait for the answer. None: as long as for any other request.
+        """
+        answer = self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
+        return answer.json() if answer.content else None
+
+    def create(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> ExperimentHandle:
+        """Create an experiment from its spec, and return its handle. The service starts it.
+
+        If the connection is lost, the request is repeated with the same key, so that no second experiment is created.
+
+        Args:
+            spec: the experiment, as docs/api.md describes it.
+            idempotency_key: a name of this request. A repeated request with the same key, even from another process, returns the
+                experiment that the first one created. None: a new one.
+
+        Raises:
+            SpecError: the spec has mistakes. The error lists all of them.
+            Conflict: the key was used before, with another spec.
+        """
+        key = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        data = self.request(
+            "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=max(CREATE_S, self._timeout_s)
+        )
+        return ExperimentHandle(self, read(schemas.Experiment, data).id)
+
+    def dry_run(self, spec: Mapping[str, Any], *, configurations: int = 5) -> schemas.DryRun:
+        """Check a spec and say what would be done. Nothing is created. Errors are those of `create`."""
+        data = self.request(
+            "POST",
+            "/experiments/dry-run",
+            params={"configurations": configurations},
+            body=dict(spec),
+            safe=True,
+            timeout_s=max(CREATE_S, self._timeout_s),
+        )
+        return read(schemas.DryRun, data)
+
+    def experiments(
+        self, *, state: str | None = None, name: str | None = None, limit: int | None = None
+    ) -> Iterator[schemas.Experiment]:
+        """Yield experiments, newest first.
+
+        Args:
+            state: only those in this state.
+            name: only those with this text in their name.
+            limit: at most so many.
+        """
+        for item in self._items("/experiments", {"state": state, "name": name}, limit):
+            yield read(schemas.Experiment, item)
+
+    def experiment(self, called: str) -> ExperimentHandle:
+        """Return the handle of an experiment: of ``exp_...``, or of its name if no other has it. This sends no request."""
+        return ExperimentHandle(self, called)
+
+    def trial(self, trial: str) -> TrialHandle:
+        """Return the handle of a trial, ``trl_...``. This sends no request."""
+        return TrialHandle(self, trial)
+
+    def session(self) -> dict[str, Any]:
+        """Return who the service takes this client for: ``{"name", "role", "required", "expires_at"}``."""
+        found: dict[str, Any] = self.request("GET", "/session")
+        return found
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        safe: bool | None,
+        timeout_s: float | None = None,
+    ) -> httpx.Response:
+        attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s)
+        timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
+        while True:
+            answer, error = None, None
+            try:
+                answer = self._http.request(
+                    method, path, params=plain(params), json=body, headers=headers, timeout=timeout
+                )
+            except httpx.TransportError as lost:
+                error = lost
+                if (wait := attempts.wait_s(None, lost)) is None:
+                    raise unreachable(self.address, lost) from lost
+            else:
+                wait = attempts.wait_s(answer, error)
+                if wait is None:
+                    check(answer)
+                    return answer
+            time.sleep(wait)
+
+    def _items(self, path: str, params: Mapping[str, Any] | None = None, limit: int | None = None) -> Iterator[Any]:
+        """Yield the items of all pages of a list, as JSON."""
+        token: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page = self.request("GET", path, params={**(params or {}), "page_size": size, "page_token": token})
+            for item in page["items"]:
+                yield item
+            left = None if left is None else left - len(page["items"])
+            token = page["next_page_token"]
+            if token is None:
+                return
+
+    def _events(self, path: str, after: int) -> Generator[Event]:
+        """Yield server-sent events for ever. A lost connection is made again behind the last event."""
+        attempts = Attempts(True, self._patience_s)
+        while True:
+            error: httpx.TransportError | None = None
+            answer: httpx.Response | None = None
+            try:
+                timeout = httpx.Timeout(self._timeout_s, connect=10.0)  # the service says something every 15 s
+                with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
+                    if answer.status_code >= 400:
+                        answer.read()
+                    else:
+                        events = EventReader()
+                        for part in answer.iter_bytes():
+                            for event in events.feed(part):
+                                attempts = Attempts(True, self._patience_s)
+                                after = max(after, int(event.id or 0))
+                                yield event
+            except httpx.TransportError as lost:
+                error = lost
+            if answer is not None and answer.status_code >= 400:
+                wait = attempts.wait_s(answer, None)
+                if wait is None:
+                    check(answer)
+            else:  # the service has ended the stream, or the connection is lost
+                error = error or httpx.RemoteProtocolError("the stream ended")
+                wait = attempts.wait_s(None, error)
+            if wait is None:
+                assert error is not None
+                raise unreachable(self.address, error) from error
+            time.sleep(wait)
+
+
+class ExperimentHandle:
+    """One experiment of a service."""
+
+    def __init__(self, client: Client, called: str) -> None:
+        self.client = client
+        self.id = called
+        """``exp_...``; the name that was given until the first request."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r} at {self.client.address})"
+
+    def get(self) -> schemas.Experiment:
+        """Return the experiment as it is now."""
+        return read(schemas.Experiment, self._get(""))
+
+    def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
+        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError."""
+        begun, pause_s = time.monotonic(), 0.05
+        while True:
+            found = self.get()
+            if found.state.ended or found.state is ExperimentState.PAUSED:
+                return found
+            if timeout_s is not None and time.monotonic() - begun >= timeout_s:
+                raise TimeoutError(f"{self.id} is still {found.state} after {timeout_s:g} s")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 1.0)
+
+    def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask for any verb of the service, such as "pause", and return the JSON of its answer."""
+        return self.client.request("POST", f"{self._path()}/{verb}", body=body, safe=body is None)
+
+    def pause(self) -> schemas.Experiment:
+        """Pause every trial at its next report."""
+        return read(schemas.Experiment, self.act("pause"))
+
+    def resume(self) -> schemas.Experiment:
+        """Continue an experiment that is paused, or whose script is gone."""
+        return read(schemas.Experiment, self.act("resume"))
+
+    def cancel(self) -> schemas.Experiment:
+        """End the experiment and all its trials."""
+        return read(schemas.Experiment, self.act("cancel"))
+
+    def kill(self) -> schemas.Experiment:
+        """End the experiment at once, without waiting for reports or last checkpoints."""
+        return read(schemas.Experiment, self.act("kill"))
+
+    def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
+        """Run an experiment that has ended again, with so many more samples; None if its limits allow more trials."""
+        return read(
+            schemas.Experiment,
+            self.act("continue", None if num_samples is None else {"num_samples": num_samples}),
+        )
+
+    def trials(
+        self,
+        *,
+        state: str | None = None,
+        sort: str | None = None,
+        where: str | Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[schemas.Trial]:
+        """Yield trials, by number unless `sort` says otherwise.
+
+        Args:
+            state: only those in this state.
+            sort: a column such as ``best_value`` or ``params.lr``; descending with a minus before it.
+            where: conditions such as ``best_value>=0.9``, which must all hold.
+            limit: at most so many.
+        """
+        conditions = [where] if isinstance(where, str) else where
+        params = {"state": state, "sort": sort, "where": conditions}
+        for item in self.client._items(f"{self._path()}/trials", params, limit):
+            yield read(schemas.Trial, item)
+
+    def trial(self, number: int) -> TrialHandle:
+        """Return the handle of the trial with this number."""
+        self._path()
+        return TrialHandle(self.client, trial_id(self.id, number))
+
+    def decisions(
+        self,
+        *,
+        trial: int | None = None,
+        kind: str | Sequence[str] | None = None,
+        text: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[schemas.Decision]:
+        """Yield decisions, newest first, each with its reason: of one trial, of these kinds, or with a text in the reason."""
+        params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind, "text": text}
+        for item in self.client._items(f"{self._path()}/decisions", params, limit):
+            yield read(schemas.Decision, item)
+
+    def segments(self, *, cause: str | Sequence[str] | None = None) -> Iterator[schemas.SegmentItem]:
+        """Yield the segments of all trials, oldest first."""
+        params = {"cause": [cause] if isinstance(cause, str) else cause}
+        for item in self.client._items(f"{self._path()}/segments", params):
+            yield read(schemas.SegmentItem, item)
+
+    def curves(
+        self,
+        metric: str | None = None,
+        *,
+        x: Literal["step", "user_step", "time"] = "step",
+        trials: Sequence[int] | None = None,
+        points: int | None = None,
+        limit: int | None = None,
+    ) -> schemas.Curves:
+        """Return the curves of a metric, by default the objective, with about `points` points each."""
+        params = {"metric": metric, "x": x, "trial": trials, "points": points, "limit": limit}
+        return read(schemas.Curves, self._get("/curves", params))
+
+    def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
+        """Return the best value by time, with a point for each improvement."""
+        return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric}))
+
+    def importance(self) -> schemas.Importances:
+        """Return how much each parameter mattered."""
+        return read(schemas.Importances, self._get("/importance"))
+
+    def best(self) -> schemas.Best | None:
+        """Return the best trial so far, with its value and its configuration, or None if there is none."""
+        return (self.get()).best
+
+    def checkpoints(self) -> list[schemas.Checkpoint]:
+        """Return the newest usable checkpoint of each trial that has one, by the trial's number."""
+        return [trial.checkpoint for trial in self.trials() if trial.checkpoint is not None]
+
+    def follow(self, after: int | None = None) -> Iterator[schemas.Changes]:
+        """Yield what changes until the experiment has ended: new rows, decisions and reports, as docs/api.md describes them.
+
+        Args:
+            after: an event_seq; only what follows it. None: what changes from now on, after the experiment's present row.
+        """
+        if after is None:
+            after = (self.get()).last_event_seq
+        with closing(self.client._events(f"{self._path()}/changes", after)) as stream:
+            for event in stream:
+                changes = read(schemas.Changes, event.data)
+                yield changes
+                if changes.reset or (changes.experiment is not None and changes.experiment.state.ended):
+                    now = self.get()
+                    if now.state.ended and now.last_event_seq <= changes.seq:
+                        return
+
+    def events(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield the log of the experiment entry by entry, from the beginning or behind `after`, until it has ended."""
+        with closing(self.client._events(f"{self._path()}/events", after)) as stream:
+            for event in stream:
+                yield event.data
+                if event.name == "experiment" and ExperimentState(event.data["state"]).ended:
+                    return
+
+    def result(self, space: Space | None = None) -> Result:
+        """Return what `tuner.run` returns: all trials with their history, the best ones, their checkpoints.
+
+        Args:
+            space: the search space. None: as the service shows it, without the Python objects of choices.
+        """
+        experiment = self.get()
+        log = Log()
+        if experiment.last_event_seq:
+            with closing(self.client._events(f"{self._path()}/events", 0)) as stream:
+                for event in stream:
+                    log.add(event)
+                    if log.seq >= experiment.last_event_seq:
+                        break
+        trials = [trial for trial in self.trials()]
+        segments = [segment for segment in self.segments()]
+        return Result(found_of(experiment, trials, segments, log, space))
+
+    def dataframe(self, history: bool = False) -> pd.DataFrame:
+        """Return a row for each trial, or with `history` for each report, with configurations in columns ``config/lr``."""
+        return (self.result()).dataframe(history)
+
+    def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
+        return self.client.request("GET", f"{self._path()}{rest}", params=params)
+
+    def _path(self) -> str:
+        """Return the path of the experiment. Look up its id first if only its name is known."""
+        if not self.id.startswith("exp_"):
+            self.id = self._named(self.id)
+        return f"/experiments/{self.id}"
+
+    def _named(self, name: str) -> str:
+        near: list[str] = []
+        found: list[str] = []
+        for one in self.client.experiments(name=name):
+            near.append(one.name)
+            if one.name == name:
+                found.append(one.id)
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} experiments have the name {name!r}; use an id: {', '.join(found[:10])}")
+        if not found:
+            near = near or [one.name for one in self.client.experiments(limit=PAGE)]
+            raise NotFound(f"no experiment {name!r}{did_you_mean(name, near, chr(39))}")
+        return found[0]
+
+
+class TrialHandle:
+    """One trial of a service."""
+
+    def __init__(self, client: Client, trial: str) -> None:
+        self.client = client
+        self.id = trial
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r} at {self.client.address})"
+
+    def get(self) -> schemas.TrialDetail:
+        """Return the trial as it is now, with its segments."""
+        return read(schemas.TrialDetail, self._get(""))
+
+    def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask for any verb of the service, such as "stop", and return the JSON of its answer."""
+        return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
+
+    def stop(self) -> schemas.TrialDetail:
+        """End the trial at its next report. The experiment goes on."""
+        return read(schemas.TrialDetail, self.act("stop"))
+
+    def logs(
+        self,
+        *,
+        rank: int | None = None,
+        segment: int | None = None,
+        tail: int | None = None,
+        search: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+    ) -> list[schemas.LogItem]:
+        """Return what the ranks printed, by segment and rank: the end of it, or what follows `offset`."""
+        params = {"rank": rank, "segment": segment, "tail": tail, "search": search, "offset": offset, "limit": limit}
+        return read(schemas.Logs, self._get("/logs", params)).items
+
+    def follow_log(self, rank: int = 0, segment: int | None = None) -> Iterator[str]:
+        """Yield all that one rank printed, and what it prints until it ends, in pieces of text."""
+        path = f"{API}/trials/{self.id}/logs/text"
+        params = plain({"rank": rank, "segment": segment, "follow": True})
+        try:
+            with self.client._http.stream(
+                "GET", path, params=params, timeout=httpx.Timeout(None, connect=10.0)
+            ) as answer:
+                if answer.status_code >= 400:
+                    answer.read()
+                    check(answer)
+                for text in answer.iter_text():
+                    yield text
+        except httpx.TransportError as lost:
+            raise unreachable(self.client.address, lost) from lost
+
+    def curves(self, *, x: Literal["step", "time"] = "step", points: int | None = None) -> schemas.TrialCurves:
+        """Return the curve of every metric that the trial has reported."""
+        return read(schemas.TrialCurves, self._get("/curves", {"x": x, "max_points": points}))
+
+    def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:
+        """Return what its ranks used over time: CPU, memory, GPU."""
+        return read(schemas.Usage, self._get("/usage", {"rank": rank, "segment": segment})).items
+
+    def lineage(self) -> schemas.Lineage:
+        """Return the segments that led to its weights, and the schedule of configurations."""
+        return read(schemas.Lineage, self._get("/lineage"))
+
+    def live(self) -> schemas.Live:
+        """Return the Python stack of each rank, and what it uses at this moment. Raise Conflict if it has no ranks now."""
+        return read(schemas.Live, self._get("/live"))
+
+    def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
+        return self.client.request("GET", f"/trials/{self.id}{rest}", params=params)
+
+
+def connect(
+    address: str | None = None,
+    *,
+    token: str | None = None,
+    timeout_s: float = 60.0,
+    patience_s: float = 30.0,
+) -> Client:
+    """Connect to a tuner service, and return its client. `Client` explains the arguments.
+
+    Raises:
+        ServiceUnreachable: no tuner service answers at the address.
+        NotAllowed: the token is missing or not valid.
+    """
+    client = Client(address, token=token, timeout_s=timeout_s, patience_s=patience_s)
+    try:
+        who = client.session()
+        if not isinstance(who, dict) or "role" not in who:
+            raise ServiceError(f"what answers at {client.address} is no tuner service")
+        if who["role"] is None:
+            client.request("GET", "/experiments", params={"page_size": 1})  # says what is wrong with the token
+    except BaseException:
+        client.close()
+        raise
+    return client

@@ -1,0 +1,178 @@
+"""What an experiment's log says about its trials: each trial's configuration, its curve, and how it ended."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.batch import Entry
+from tuner.domain.states import TrialState
+from tuner.errors import SpecError
+
+End = Literal["returned", "failed", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReport:
+    """One report: its metrics, and the seconds since the report before it, or since the start."""
+
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrial:
+    """What was recorded of one trial.
+
+    Attributes:
+        number: its number in the experiment.
+        params: its configuration, flat.
+        reports: one for each training_iteration, from 1 on. What was trained twice, after a failure, is here once.
+        end: "returned" if the training function returned by itself, "failed" if it failed for good, and "cut" if something
+            else ended it, so that nobody knows how its curve would have gone on.
+        state: its state in the experiment.
+        error: what was wrong, if it failed.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    reports: tuple[RecordedReport, ...]
+    end: End
+    state: TrialState
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds that its reports took."""
+        return sum(report.seconds for report in self.reports)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The trials of an experiment, by number.
+
+    Attributes:
+        trials: those that were started.
+        slots: how many trials trained at once, at most.
+        startup_s: the median of the seconds that a start took.
+        saves_checkpoints: True if a trial saved a checkpoint, so that a paused trial could have gone on from it.
+        seconds: from the first start to the last entry of the log.
+    """
+
+    trials: Mapping[int, RecordedTrial]
+    slots: int
+    startup_s: float
+    saves_checkpoints: bool
+    seconds: float
+
+    @property
+    def reports(self) -> int:
+        """Return how many reports all trials made together."""
+        return sum(len(trial.reports) for trial in self.trials.values())
+
+
+def recording(log: Iterable[Entry]) -> Recording:
+    """Return what a log says about its trials.
+
+    Raises:
+        SpecError: the log cannot be replayed, because trials went on from other trials' checkpoints or because reports are
+            missing.
+    """
+    reader = _Reader()
+    for _, entry in log:
+        reader.take(entry)
+    return reader.done()
+
+
+@dataclass(slots=True)
+class _Trial:
+    params: dict[str, Any]
+    state: TrialState = TrialState.PENDING
+    reports: dict[int, RecordedReport] = field(default_factory=dict)
+    clock: float | None = None  # the time of its newest start or report
+    end: End = "cut"
+    error: str = ""
+
+
+class _Reader:
+    """Folds a log."""
+
+    def __init__(self) -> None:
+        self._trials: dict[int, _Trial] = {}
+        self._open: set[int] = set()
+        self._most_open = 0
+        self._startups: list[float] = []
+        self._saves = False
+        self._began: float | None = None
+        self._now = 0.0
+
+    def take(self, entry: e.Event | d.Decision) -> None:
+        if isinstance(entry, e.Event):
+            self._now = max(self._now, entry.time)
+        match entry:
+            case d.Start(number=number, params=params):
+                self._trials[number] = _Trial(dict(params or {}))
+            case d.Exploit(trial=number):
+                raise SpecError(
+                    f"trial {number} went on from another trial's checkpoint with a changed configuration, as in population "
+                    "based training: its curve belongs to no single configuration, so it cannot be replayed"
+                )
+            case d.Stop(trial=number):
+                self._trials[number].state = TrialState.STOPPED
+            case d.Complete(trial=number):
+                self._trials[number].state = TrialState.COMPLETED
+            case d.Fail(trial=number, reason=reason):
+                trial = self._trials[number]
+                trial.state, trial.end, trial.error = TrialState.FAILED, "failed", reason
+            case d.Cancel(trial=number):
+                self._trials[number].state = TrialState.CANCELLED
+            case d.Pause(trial=number):
+                self._trials[number].state = TrialState.PAUSED
+            case e.SegmentStarted(trial=number, time=time):
+                self._began = time if self._began is None else self._began
+                self._startups.append(entry.startup_s)
+                self._trials[number].clock = time
+                self._opened(number)
+            case e.Reported():
+                self._report(entry)
+            case e.CheckpointSaved():
+                self._saves = True
+            case e.Drawn(trial=number, name=name, value=value):
+                self._trials[number].params[name] = value
+            case e.SegmentEnded(trial=number, outcome=outcome):
+                self._open.discard(number)
+                if outcome == "returned":
+                    self._trials[number].end = "returned"
+
+    def _opened(self, number: int) -> None:
+        trial = self._trials[number]
+        trial.end = "cut"
+        trial.state = TrialState.RUNNING
+        self._open.add(number)
+        self._most_open = max(self._most_open, len(self._open))
+
+    def _report(self, event: e.Reported) -> None:
+        trial = self._trials[event.trial]
+        if event.trial not in self._open:  # the report came before the news of the start
+            self._opened(event.trial)
+        self._began = event.time if self._began is None else self._began
+        passed = 0.0 if trial.clock is None else max(event.time - trial.clock, 0.0)
+        trial.clock = event.time
+        trial.reports[event.iteration] = RecordedReport(dict(event.metrics), passed)
+        self._saves = self._saves or event.checkpoint is not None
+
+    def done(self) -> Recording:
+        found = {}
+        for number, trial in self._trials.items():
+            if sorted(trial.reports) != list(range(1, len(trial.reports) + 1)):
+                raise SpecError(f"reports of trial {number} are missing in the log, so it cannot be replayed")
+            reports = tuple(trial.reports[i] for i in range(1, len(trial.reports) + 1))
+            if reports or trial.end != "cut":  # of a trial that never reported, nothing is known
+                found[number] = RecordedTrial(number, trial.params, reports, trial.end, trial.state, trial.error)
+        startup = statistics.median(self._startups) if self._startups else 0.0
+        seconds = self._now - self._began if self._began is not None else 0.0
+        return Recording(found, max(self._most_open, 1), startup, self._saves, seconds)

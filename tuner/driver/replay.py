@@ -1,0 +1,475 @@
+"""Run recorded trials again in virtual time under another scheduler: what would it have stopped, cost and found?
+
+The core, the scheduler and the searcher are the real ones. Only the training is not: a trial reports what it reported then.
+Nothing is invented. Where a trial would have gone on beyond the end of its record it is *censored*: it ends there, and what it
+would have cost and reached is known only as a bound. A searcher or a scheduler that proposes configurations gets, for each
+proposal, the nearest of the recorded configurations that is not used yet.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from tuner.domain.decisions import Decision, Start
+from tuner.domain.experiment import CheckpointPolicy, Objective, Spec
+from tuner.domain.states import TrialState
+from tuner.domain.trial import Population, Trial
+from tuner.driver.assemble import Parts, assemble
+from tuner.driver.core import Core
+from tuner.driver.recording import RecordedReport, RecordedTrial, Recording
+from tuner.driver.virtual_loop import SimulatedGroups, Step, VirtualLoop, virtual_loop
+from tuner.errors import SpecError
+from tuner.schedulers.base import Choice, Fact, Scheduler
+from tuner.search.base import Searcher, SearcherContext, Suggestion
+from tuner.search.constraints import Constraint, read
+from tuner.space import Space
+
+RECORDED = "recorded"
+"""The key under which a trial's searcher state has the number of the recorded trial that it replays."""
+
+CONFIGURING = ("pbt",)
+"""Schedulers that change configurations while they train. No record says what would have come of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a trial was trained, and what it reached.
+
+    state: the trial's state; "censored" if a replayed trial would have gone on beyond what was recorded of it.
+    iterations: how many reports it made, each counted once.
+    value: what counts of it: the best value of its objective within the constraints, or with scope="last" the last one.
+    """
+
+    state: TrialState | Literal["censored"]
+    iterations: int
+    value: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One recorded trial: what happened, and what would have. `replayed` is None if it would not have been started."""
+
+    number: int
+    params: Mapping[str, Any]
+    recorded: Outcome
+    replayed: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a search cost and found.
+
+    Attributes:
+        trials: trials that were started.
+        reports: reports of all trials together, with those that were made twice because a trial started over.
+        training_s: seconds of training of all trials together, without starts.
+        duration_s: seconds from the first start to the end.
+        best_trial: the number of the best recorded trial; None if no trial has a value within the constraints.
+        best_value: its value.
+    """
+
+    trials: int
+    reports: int
+    training_s: float
+    duration_s: float
+    best_trial: int | None
+    best_value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a scheduler would have done with the trials of an experiment, beside what happened.
+
+    Attributes:
+        method: the scheduler and the searcher, in a few words: "asha(reduction_factor=4)".
+        scheduler: the scheduler with all its options, as JSON.
+        search: the searcher as JSON; None if the trials were replayed in the order in which they were recorded, or if the
+            scheduler proposes configurations.
+        recorded: what the experiment cost and found.
+        replayed: what it would have cost and found.
+        trials: one for each recorded trial, by number.
+        censored: how many trials would have gone on beyond what was recorded of them. If there are any, the cost of the replay
+            is a lower bound, and so is the quality of what it found.
+        notes: how to read it, in sentences.
+        summary: the outcome, in one sentence.
+    """
+
+    method: str
+    scheduler: Mapping[str, Any]
+    search: Mapping[str, Any] | None
+    recorded: Totals
+    replayed: Totals
+    trials: tuple[Compared, ...]
+    censored: int
+    notes: tuple[str, ...]
+    summary: str
+
+    @property
+    def saved(self) -> float:
+        """Return the share of the reports that would not have been made. It is negative if more would have been made.
+
+        It is an upper bound if trials are censored.
+        """
+        return 1 - self.replayed.reports / self.recorded.reports
+
+
+def replay(
+    spec: Spec,
+    space: Space,
+    record: Recording,
+    parts: Parts | None = None,
+    *,
+    max_concurrent_trials: int | None = None,
+) -> Replay:
+    """Run the recorded trials of an experiment again, with the spec's scheduler and searcher or with those in `parts`.
+
+    Args:
+        spec: the experiment's spec, with the scheduler, searcher and limits of the replay.
+        space: its space. It may be opaque: no configuration is built.
+        record: what its log says.
+        parts: the scheduler, the searcher and the stopper to use in place of the spec's. Without a searcher, the trials come in
+            the order of the record.
+        max_concurrent_trials: how many trials train at once. None: as many as did.
+
+    Raises:
+        SpecError: nothing was recorded, or the scheduler cannot be replayed or does not fit the experiment.
+    """
+    if not record.reports:
+        raise SpecError("no trial of the experiment has reported, so there is nothing to replay")
+    parts = parts or Parts()
+    wanted = parts.searcher
+    trials = list(record.trials.values())
+    constraints = read(spec.resolved.get("constraints"))
+    used = _Unused(trials, space) if wanted is not None else None
+    searcher: Searcher = (
+        Nearest(wanted, used) if wanted is not None and used is not None else InOrder(trials, constraints)
+    )
+    changed = _as_replayed(spec, parts.scheduler, record, max_concurrent_trials)
+    core = assemble(
+        changed,
+        space,
+        Parts(parts.scheduler, searcher, parts.stopper),
+        saves_checkpoints=record.saves_checkpoints,
+    )
+    if core.scheduler.TYPE in CONFIGURING or core.scheduler.SAVES_AT_MILESTONES:
+        raise SpecError(
+            f"{core.scheduler.TYPE} changes configurations while they train, and no record says what would have come of that",
+            "/scheduler",
+        )
+    scheduler = core.scheduler
+    if scheduler.PROPOSES:
+        used = _Unused(trials, space)
+        core = Core(core.spec, OverRecorded(scheduler, used), searcher, core.stopper, core.notes)
+    loop = virtual_loop(core, space, _never, record.startup_s)
+    groups = RecordedGroups(loop, record)
+    loop.groups = groups
+    loop.run()
+    return _compared(core, scheduler, wanted, record, groups, loop.clock.now - record.startup_s, constraints, used)
+
+
+def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slots: int | None) -> Spec:
+    """Return the spec with what a replay needs: no retries, the recorded number of trials, and only limits that it knows."""
+    counts = scheduler.COUNTS_BUDGET if scheduler is not None else True
+    limits = replace(
+        spec.limits,
+        max_concurrent_trials=slots or record.slots,
+        max_failures=0,
+        budget=spec.limits.budget if counts else None,
+    )
+    return replace(
+        spec,
+        num_samples=len(record.trials),
+        points_to_evaluate=(),
+        limits=limits,
+        checkpoint=CheckpointPolicy(interval_s=None),
+    )
+
+
+def _never(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    raise AssertionError("recorded groups evaluate nothing")
+
+
+class RecordedGroups(SimulatedGroups):
+    """Worker groups whose trials report what was recorded.
+
+    censored: the trials of the replay that came to the end of their record and were told to go on.
+    """
+
+    def __init__(self, loop: VirtualLoop, record: Recording) -> None:
+        super().__init__(loop.clock, loop.core, Space({}), _never, record.startup_s)
+        self.inbound = loop
+        self.censored: set[int] = set()
+        self._record = record
+
+    def steps(self, trial: Trial, checkpoint: Any) -> Iterator[Step]:
+        recorded = self._record.trials[trial.searcher_state[RECORDED]]
+        for at, report in enumerate(recorded.reports[checkpoint or 0 :], start=(checkpoint or 0) + 1):
+            kept = at if self._record.saves_checkpoints else None
+            yield Step(report.metrics, seconds=report.seconds, checkpoint=kept)
+        if recorded.end == "failed":
+            raise RuntimeError(recorded.error)
+        if recorded.end == "cut":
+            self.censored.add(trial.number)
+
+
+# -- which configuration comes next -----------------------------------------------------------------------------------------
+
+
+class InOrder(Searcher):
+    """Suggests the recorded configurations in the order in which the experiment started them."""
+
+    TYPE: ClassVar[str] = "recorded"
+
+    def __init__(self, trials: Sequence[RecordedTrial], constraints: Sequence[Constraint]) -> None:
+        self._trials, self._constraints = trials, constraints
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE}
+
+    def suggest(self, number: int, trials: Population) -> Suggestion | None:
+        if number >= len(self._trials):
+            return None
+        recorded = self._trials[number]
+        return Suggestion(dict(recorded.params), {RECORDED: recorded.number})
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        return self._constraints
+
+    def total(self) -> int:
+        return len(self._trials)
+
+
+class _Unused:
+    """Finds the recorded configuration that is nearest to a proposal, among those that no trial has yet."""
+
+    def __init__(self, trials: Sequence[RecordedTrial], space: Space) -> None:
+        self._trials, self._space = trials, space
+        self._unordered = [p.kind == "choice" and not p.ordered for p in space.parameters]
+        self._places = [self._place(trial.params) for trial in trials]
+        self.moved: list[float] = []  # how far each proposal was from what it became
+
+    def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
+        """Return the nearest one, or None if all are used."""
+        used = {trial.searcher_state.get(RECORDED) for trial in trials}
+        place = self._place(params)
+        left = [(self._distance(place, self._places[i]), i) for i, t in enumerate(self._trials) if t.number not in used]
+        if not left:
+            return None
+        distance, at = min(left)
+        self.moved.append(distance)
+        return self._trials[at]
+
+    def _place(self, params: Mapping[str, Any]) -> list[float | None]:
+        """Return the coordinates in the unit cube, None for parameters that are not active."""
+        unit, active = self._space.to_unit(params), self._space.active(params)
+        return [u if on else None for u, on in zip(unit, active, strict=True)]
+
+    def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
+        """Return the Euclidean distance. Two different categories are 1 apart, and so are a value and none."""
+        total = 0.0
+        for u, v, unordered in zip(a, b, self._unordered, strict=True):
+            if u is not None and v is not None and not unordered:
+                total += (u - v) ** 2
+            elif u != v:
+                total += 1.0
+        return math.sqrt(total)
+
+
+class Nearest(Searcher):
+    """Replaces each proposal of another searcher by the nearest recorded configuration that is not used yet."""
+
+    TYPE: ClassVar[str] = "recorded"
+
+    def __init__(self, inner: Searcher, unused: _Unused) -> None:
+        self._inner, self._unused = inner, unused
+
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        self._inner.setup(context)
+
+    def to_json(self) -> dict[str, Any]:
+        return self._inner.to_json()
+
+    def suggest(self, number: int, trials: Population) -> Suggestion | None:
+        proposed = self._inner.suggest(number, trials)
+        found = self._unused.nearest(proposed.params, trials) if proposed is not None else None
+        if proposed is None or found is None:
+            return None
+        return Suggestion(dict(found.params), {**proposed.state, RECORDED: found.number}, proposed.note)
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        return self._inner.metric_constraints()
+
+
+class OverRecorded(Scheduler):
+    """A scheduler that proposes configurations, over recorded ones: each proposal becomes the nearest that is not used yet."""
+
+    TYPE: ClassVar[str] = "over_recorded"
+    PROPOSES: ClassVar[bool] = True
+
+    def __init__(self, inner: Scheduler, unused: _Unused) -> None:
+        self._inner, self._unused = inner, unused
+        self.fit = inner.fit  # type: ignore[method-assign]
+        self.context = inner.context
+
+    def to_json(self) -> dict[str, Any]:
+        return self._inner.to_json()
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        return self._inner.milestone(trial, trials)
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        self._inner.record(fact, trials)
+
+    def enacted(self, decision: Decision, trials: Population) -> None:
+        self._inner.enacted(decision, trials)
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        return self._inner.decide(fact, trials)
+
+    def choose(self, trials: Population, may_start: bool) -> Choice | None:
+        choice = self._inner.choose(trials, may_start)
+        if not isinstance(choice, Start) or choice.params is None:
+            return choice
+        found = self._unused.nearest(choice.params, trials)
+        if found is None:
+            return None
+        return replace(choice, params=dict(found.params), state={**choice.state, RECORDED: found.number})
+
+    def fit_request(self, trials: Population) -> Mapping[str, Any] | None:
+        return self._inner.fit_request(trials)
+
+    def finished(self, trials: Population, may_start: bool) -> str | None:
+        return self._inner.finished(trials, may_start)
+
+
+# -- what came of it ----------------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    core: Core,
+    scheduler: Scheduler,
+    searcher: Searcher | None,
+    record: Recording,
+    groups: RecordedGroups,
+    duration: float,
+    constraints: Sequence[Constraint],
+    unused: _Unused | None,
+) -> Replay:
+    value = _Values(core.spec, constraints)
+    again = {trial.searcher_state[RECORDED]: trial for trial in core.trials}
+    compared = []
+    for number, recorded in record.trials.items():
+        then = Outcome(recorded.state, len(recorded.reports), value.of(recorded.reports))
+        now = None
+        if (trial := again.get(number)) is not None:
+            reached = max((segment.iteration for segment in trial.segments), default=0)
+            cut = trial.number in groups.censored
+            state: TrialState | Literal["censored"] = "censored" if cut else trial.state
+            why = f"its record ends at iteration {reached}; it would have gone on" if cut else trial.reason
+            now = Outcome(state, reached, value.of(recorded.reports[:reached]), why)
+        compared.append(Compared(number, recorded.params, then, now))
+    then_best = value.best([(c.number, c.recorded.value) for c in compared])
+    now_best = value.best([(c.number, c.replayed.value) for c in compared if c.replayed is not None])
+    trained = sum(r.seconds for t in record.trials.values() for r in t.reports)
+    before = Totals(len(compared), record.reports, trained, record.seconds, *then_best)
+    spent = sum(trial.running_s for trial in core.trials)
+    after = Totals(len(core.trials), len(groups.history), spent, max(duration, 0.0), *now_best)
+    method = in_words(scheduler, searcher)
+    return Replay(
+        method=method,
+        scheduler=scheduler.resolved(),
+        search=searcher.to_json() if searcher is not None else None,
+        recorded=before,
+        replayed=after,
+        trials=tuple(compared),
+        censored=len(groups.censored),
+        notes=tuple(_notes(core, record, groups, unused)),
+        summary=_summary(method, before, after, len(groups.censored), core.spec.objective),
+    )
+
+
+class _Values:
+    """What counts of a trial: the best or the last value of the first objective, within the constraints."""
+
+    def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
+        self._objective, self._last, self._constraints = spec.objective, spec.scope == "last", constraints
+
+    def of(self, reports: Sequence[RecordedReport]) -> float | None:
+        newest: dict[str, float] = {}
+        found: list[float] = []
+        feasible = True
+        for report in reports:
+            newest |= report.metrics
+            value = newest.get(self._objective.metric, math.nan)
+            feasible = all(c.excess(newest) <= 0 for c in self._constraints)
+            if math.isfinite(value) and feasible:
+                found.append(value)
+        if self._last:
+            return found[-1] if found and feasible else None
+        return max(found, key=self._objective.score, default=None)
+
+    def best(self, values: Sequence[tuple[int, float | None]]) -> tuple[int | None, float | None]:
+        """Return the number and the value of the best trial, the first of equal ones."""
+        known = [(number, value) for number, value in values if value is not None]
+        return max(known, key=lambda each: self._objective.score(each[1]), default=(None, None))
+
+
+def in_words(scheduler: Scheduler, searcher: Searcher | None = None) -> str:
+    """Return ``asha(reduction_factor=4)``: the type, with the options that differ from their defaults."""
+    words = [_in_words(scheduler)]
+    return " + ".join([*words, *([_in_words(searcher)] if searcher is not None else [])])
+
+
+def _in_words(part: Scheduler | Searcher) -> str:
+    usual = {name: p.default for name, p in inspect.signature(type(part)).parameters.items()}
+    options = {name: value for name, value in part.to_json().items() if name != "type"}
+    shown = [f"{name}={value!r}" for name, value in options.items() if value != usual.get(name)]
+    return f"{part.TYPE}({', '.join(shown)})" if shown else part.TYPE
+
+
+def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unused | None) -> Iterator[str]:
+    if cut := len(groups.censored):
+        yield (
+            f"{cut} of {len(core.trials)} trials would have gone on beyond what was recorded of them. They end where their "
+            "record ends, so the cost is a lower bound and the best value found may be better"
+        )
+    if unused is not None and unused.moved:
+        mean = sum(unused.moved) / len(unused.moved)
+        yield (
+            "each proposed configuration was replaced by the nearest recorded one that was not used yet, on average "
+            f"{mean:.2g} away in the unit cube: nothing is known about configurations that were never trained"
+        )
+        if len(core.trials) == len(record.trials):
+            yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed others"
+    again = len(groups.history) - sum(max((s.iteration for s in trial.segments), default=0) for trial in core.trials)
+    if not record.saves_checkpoints and again > 0:
+        yield f"no trial saved checkpoints, so {again} reports are repeated by trials that were paused and started over"
+    if core.experiment.error:
+        yield f"the replay ended with an error: {core.experiment.error}"
+
+
+def _summary(method: str, then: Totals, now: Totals, censored: int, objective: Objective) -> str:
+    share = 1 - now.reports / then.reports
+    if share >= 0.0005:
+        cost = f"would have saved {'at most ' if censored else ''}{100 * share:.0f} % of the training"
+    elif share <= -0.0005:
+        cost = f"would have cost {'at least ' if censored else ''}{-100 * share:.0f} % more training"
+    else:
+        cost = f"would have cost {'at least ' if censored else ''}the same training"
+    return f"{method} {cost} and {_found(then, now, censored, objective)}"
+
+
+def _found(then: Totals, now: Totals, censored: int, objective: Objective) -> str:
+    if now.best_value is None or then.best_value is None:
+        return "found no result" if now.best_value is None else "found a result"
+    if now.best_value == then.best_value:
+        return "found the same best trial" if now.best_trial == then.best_trial else "found an equally good trial"
+    least = " or better" if censored else ""
+    where = f"{objective.metric} {now.best_value:.6g} (trial {now.best_trial}){least}"
+    return f"found {where} instead of {then.best_value:.6g} (trial {then.best_trial})"

@@ -1,0 +1,95 @@
+"""Replay a stored experiment under another scheduler or searcher: `tuner.replay`, the command, and the route call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tuner import schedulers, search
+from tuner.domain.experiment import Spec
+from tuner.driver.assemble import Parts, assemble
+from tuner.driver.parts import names_code
+from tuner.driver.recording import recording
+from tuner.driver.replay import Replay
+from tuner.driver.replay import replay as run_again
+from tuner.errors import Mistakes, SpecError
+from tuner.schedulers.base import Scheduler
+from tuner.search.base import Searcher
+from tuner.space import Space
+from tuner.store import ExperimentRecord, Store
+
+AUTO = ("auto", {"type": "auto"})
+
+
+def replay(
+    store: Store,
+    record: ExperimentRecord,
+    *,
+    scheduler: Any = None,
+    search_alg: Any = None,
+    max_concurrent_trials: int | None = None,
+    most_reports: int | None = None,
+) -> Replay:
+    """Return what another scheduler or searcher would have done with the trials that an experiment recorded.
+
+    Args:
+        store: the database.
+        record: the experiment. One that still runs is replayed as far as it has come.
+        scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
+        search_alg: a searcher, its name or its JSON form. None: the configurations come in the order of the experiment.
+        max_concurrent_trials: trials that train at once. None: as many as did.
+        most_reports: refuse experiments with more reports than this. None: refuse none.
+
+    Raises:
+        SpecError: the arguments do not fit the experiment, or it cannot be replayed. The message says why.
+    """
+    spec = record.spec
+    if len(spec.objectives) > 1:
+        raise SpecError("an experiment with several objectives cannot be replayed yet")
+    space = Space.from_json(spec.space, opaque=True)
+    mistakes = Mistakes()
+    parts: dict[str, Any] = {}
+    with mistakes:
+        parts["scheduler"] = _scheduler(spec, space, scheduler)
+    with mistakes:
+        parts["searcher"] = _searcher(search_alg)
+    mistakes.check()
+    notes: list[str] = []
+    if spec.stop and (names_code(spec.stop) or spec.stop.get("type") == "python"):
+        spec = replace(spec, stop={})
+        notes.append("the experiment's own stop functions are not called in a replay")
+    recorded = recording(store.drivers.load(record.id))
+    if most_reports is not None and recorded.reports > most_reports:
+        raise SpecError(
+            f"the experiment has {recorded.reports:,} reports; at most {most_reports:,} are replayed here. "
+            "tuner.replay in Python has no limit"
+        )
+    found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials)
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _scheduler(spec: Spec, space: Space, wanted: Any) -> Scheduler:
+    if wanted in AUTO:
+        asked = replace(spec, scheduler={"type": "auto"}, search={"type": "auto"}, stop={}, points_to_evaluate=())
+        return schedulers.from_json(assemble(asked, space).scheduler.to_json())
+    if isinstance(wanted, Mapping) and names_code(wanted):
+        raise SpecError("functions of the user's code are not called in a replay", "/scheduler")
+    if wanted is not None:
+        return schedulers.from_argument(wanted)
+    own: Mapping[str, Any] = spec.resolved.get("scheduler") or spec.scheduler
+    if own.get("type") in ("auto", "python") or names_code(own):
+        raise SpecError(
+            "the experiment's own scheduler cannot be built here; name the one to replay it with", "/scheduler"
+        )
+    return schedulers.from_json(own)
+
+
+def _searcher(wanted: Any) -> Searcher | None:
+    if wanted is None:
+        return None
+    if wanted in AUTO:
+        raise SpecError('expected a searcher by name, such as "random" or "tpe"', "/search")
+    if isinstance(wanted, Mapping) and names_code(wanted):
+        raise SpecError("functions of the user's code are not called in a replay", "/search")
+    return search.from_argument(wanted)

@@ -1,0 +1,58 @@
+"""`tuner.replay`: what another scheduler would have done with the trials of an experiment that has been run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuner.driver.replay import Compared, Outcome, Replay, Totals
+from tuner.errors import NotFound
+from tuner.experiment import replay as replays
+from tuner.experiment.usecases import id_of
+from tuner.names import keywords_explained
+from tuner.sdk.saved import database
+
+__all__ = ["Compared", "Outcome", "Replay", "Totals", "replay"]
+
+
+@keywords_explained
+def replay(
+    experiment: str,
+    *,
+    scheduler: Any = None,
+    search_alg: Any = None,
+    max_concurrent_trials: int | None = None,
+) -> Replay:
+    """Replay an experiment's recorded trials under another scheduler or searcher, in virtual time.
+
+    Nothing is trained, and nothing is invented. A trial that would have gone on beyond what was recorded of it is *censored*:
+    it ends where its record ends, so the cost of the replay is a lower bound. Proposals of a searcher, or of a scheduler that
+    proposes configurations itself, are replaced by the nearest recorded configurations.
+
+        found = tuner.replay("digits", scheduler=tuner.ASHAScheduler(reduction_factor=3))
+        print(found.summary)  # asha(reduction_factor=3) would have saved 38 % of the training and found the same best trial
+
+    Args:
+        experiment: ``exp_...``, or the experiment's name if no other has it. It may still be running.
+        scheduler: a scheduler, its name or its JSON form. None: the experiment's own.
+        search_alg: a searcher, its name or its JSON form. None: the configurations come in the order of the experiment.
+        max_concurrent_trials: trials that train at once. None: as many as did.
+
+    Returns:
+        What would have happened beside what did, in total and for each trial.
+
+    Raises:
+        NotFound: this home has no such experiment. The message names the nearest one.
+        SpecError: an argument does not fit, or the experiment cannot be replayed: its trials copied each other as in population
+            based training, it has several objectives, or it has no reports.
+    """
+    with database() as store:
+        found = id_of(store, experiment)
+        if not found.startswith("exp_"):
+            raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
+        return replays.replay(
+            store,
+            store.experiments.get(found),
+            scheduler=scheduler,
+            search_alg=search_alg,
+            max_concurrent_trials=max_concurrent_trials,
+        )

@@ -1,0 +1,80 @@
+"""Interrupt training: make all ranks of a segment wait for a verdict at the same report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import Any
+
+import ray
+
+from tuner.trials.groups.segment_run import SegmentRun, answer
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.2  # between two attempts to reach a rank
+
+
+class Interrupts:
+    """Interrupts segments, in rounds until one has reached all ranks."""
+
+    def __init__(self) -> None:
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def interrupt(self, run: SegmentRun) -> None:
+        """Find the next report that no rank has begun, and make it a milestone of all ranks.
+
+        No rank ends a hold by itself. So every round ends with a release of all ranks: with the milestone if all have
+        answered, without one if not. Then the next round begins, unless the segment has ended.
+        """
+        while run.training and run.group is not None:
+            actors, interrupt = run.group.actors, secrets.token_hex(8)
+            milestone: int | None = None
+            try:
+                milestone = await _hold(run, actors, interrupt)
+            except ray.exceptions.ActorUnavailableError as error:
+                log.info("segment %s: a rank could not be reached for an interrupt: %s", run.launch.segment_id, error)
+            except ray.exceptions.RayError as error:
+                log.info("segment %s ended while it was interrupted: %s", run.launch.segment_id, error)
+                return  # the segment ends, and its ranks with it
+            finally:
+                release = asyncio.create_task(_release(run, actors, interrupt, milestone))
+                self._releases.add(release)  # goes on if this task is cancelled
+                release.add_done_callback(self._releases.discard)
+            await asyncio.shield(release)
+            if milestone is not None:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def settle(self) -> None:
+        """Wait until all ranks that were held have been released."""
+        await asyncio.gather(*self._releases)
+
+
+async def _hold(run: SegmentRun, actors: list[Any], interrupt: str) -> int | None:
+    """Hold all ranks and return the next report that none has begun.
+
+    Return None if some rank is not running this segment any more.
+    """
+    counts = await asyncio.gather(*(answer(actor.hold.remote(run.launch.segment_id, interrupt)) for actor in actors))
+    known = [count for count in counts if count is not None]
+    return max(known) + 1 if run.training and len(known) == len(actors) else None
+
+
+async def _release(run: SegmentRun, actors: list[Any], interrupt: str, milestone: int | None) -> None:
+    """Release all ranks. Keep trying to reach each rank until it, or the segment, has ended."""
+
+    async def release(actor: Any) -> None:
+        while True:
+            try:
+                await answer(actor.release.remote(run.launch.segment_id, interrupt, milestone))
+                return
+            except ray.exceptions.ActorUnavailableError:
+                if run.over:
+                    return
+                await asyncio.sleep(_AGAIN_S)
+            except ray.exceptions.RayError:
+                return  # its process is gone
+
+    await asyncio.gather(*(release(actor) for actor in actors))

@@ -1,0 +1,111 @@
+"""What the group manager knows about one segment while it runs: its group, its interrupts, and the way to ask its ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from tuner.trials.groups.pool import Group
+from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.protocol import Progress
+
+ANSWER_S = 2.0
+"""How long a rank may take to answer a question."""
+SAVING_S = 600.0
+"""How long a rank's last checkpoint may take, even if reports must come faster."""
+LOOK_S = 1.0
+"""How often a rank that saves a checkpoint is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a segment must end now, whatever its ranks do."""
+
+    how: Literal["left", "failed"]
+    reason: str
+
+
+class EndedEarly(Exception):
+    """The segment has to end before its ranks have."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.reason)
+        self.ending = ending
+
+
+class LogFile(NamedTuple):
+    """Where a rank has written its log."""
+
+    rank: int
+    node: str  # Ray's id
+    path: str
+
+
+@dataclass(slots=True, eq=False)
+class SegmentRun:
+    """A segment that waits for its group, gets ready or trains."""
+
+    launch: Launch
+    ending: asyncio.Future[Ending]
+    group: Group | None = None
+    training: bool = False
+    over: bool = False
+    interrupt: str | None = None  # an interrupt that came while the ranks were getting ready
+    measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending questions, by rank
+    grace: asyncio.Task[None] | None = None
+    interrupting: asyncio.Task[None] | None = None
+    log_files: Sequence[LogFile] = ()
+    gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
+
+    def end(self, how: Literal["left", "failed"], reason: str) -> None:
+        """End the segment now, if nothing else has ended it."""
+        if not self.ending.done():
+            self.ending.set_result(Ending(how, reason))
+
+    @property
+    def saving_s(self) -> float:
+        """How long the last checkpoint may take to be saved."""
+        return max(SAVING_S, self.launch.limits.hang_timeout_s or 0.0)
+
+    def log_path(self, rank: int) -> str:
+        return os.path.join(self.launch.log_dir, self.launch.segment_id, f"rank{rank}.log")
+
+    async def ask(self, question: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        """Call a method of the ranks' actors. Return rank -> its answer, or the exception that came instead."""
+        if self.group is None:
+            return {}
+        actors = self.group.actors
+        ranks = range(len(actors)) if ranks is None else ranks
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(answer(getattr(actors[rank], question).remote()), ANSWER_S) for rank in ranks),
+            return_exceptions=True,
+        )
+        return dict(zip(ranks, answers, strict=True))
+
+    async def stacks(self) -> dict[str, str]:
+        """Return rank -> its Python stacks now, or a note that the rank cannot answer."""
+        answers = await self.ask("stacks")
+        silent = "no answer: the process is stopped, or a C call holds the GIL"
+        return {str(rank): found if isinstance(found, str) else silent for rank, found in answers.items()}
+
+    async def saves(self, ranks: Sequence[int] | None = None, *, too_long: bool = False) -> bool:
+        """Return whether one of these ranks is leaving and has a checkpoint that is not committed yet.
+
+        A rank that has only just finished counts, too.
+
+        Args:
+            ranks: the ranks to ask; None means all.
+            too_long: count only ranks that wait for the driver, as they do while it cannot commit.
+        """
+        answers = (await self.ask("progress", ranks)).values()
+        if too_long:
+            return any(isinstance(a, Progress) and a.saving and a.waiting for a in answers)
+        return any(a is None or (isinstance(a, Progress) and a.saving) for a in answers)
+
+
+async def answer(ref: Any) -> Any:
+    """Wait for the value of an `ObjectRef`, as a coroutine that tasks can be made of."""
+    return await ref

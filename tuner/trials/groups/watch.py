@@ -1,0 +1,276 @@
+"""Wait for the ranks of a segment, and find out what is wrong if one fails, hangs or stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ray
+
+from tuner.domain.segments import Failure, Outcome
+from tuner.trials.groups import failures, nodes
+from tuner.trials.groups.failures import Findings
+from tuner.trials.groups.pool import Group, Pool
+from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, SAVING_S, EndedEarly, SegmentRun, answer
+from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.protocol import NotReusable, Progress, RankError, RankResult
+
+log = logging.getLogger(__name__)
+
+_CAUSE_S = 10.0  # how long to wait for the error behind a communication error; a busy machine takes seconds
+_READY_S = 120.0  # imports and the rendezvous may take this long, even if reports must come faster
+_UNRESPONSIVE_S = 20.0  # how long no rank may answer: it may be in C code that holds the GIL, or its machine may swap
+
+
+class Watch:
+    """Watches the ranks of one segment on its group.
+
+    Args:
+        run: the segment. While it is watched, it has a group.
+        group: its group.
+        pool: runs functions on the nodes of the group.
+    """
+
+    def __init__(self, run: SegmentRun, group: Group, pool: Pool) -> None:
+        self._run, self._group, self._pool = run, group, pool
+        self._limits = run.launch.limits
+        self._placed = group.placed()
+        self._results: dict[int, RankResult] = {}
+        self._communication: Failure | None = None  # most likely a consequence of what happened to another rank
+        self._unresponsive_since: float | None = None  # since when no rank has answered
+        # Points in time, or None:
+        self._cause_until: float | None = None  # when to stop waiting for what caused the communication error
+        self._leave_until: float | None = None  # when all ranks must have left, since one has
+        self._save_until = 0.0  # when those must have saved their checkpoints
+        self._check_at: float | None = None  # when to check next that the ranks make progress
+
+    async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
+        """Wait until all ranks are about to enter the function, or one cannot.
+
+        Return None, or the failure, or the reason why a warm process cannot be used again.
+        """
+        tasks = _tasks(refs)
+        pending = set(tasks)
+        communication: Failure | None = None
+        until = time.monotonic() + _ready_s(self._run.launch)
+        try:
+            while pending:
+                done = await self._next(pending, until)
+                if not done:
+                    return communication or await self._never_ready(min(tasks[task] for task in pending))
+                for task in done:
+                    pending.discard(task)
+                    found = await self._result(task, tasks[task])
+                    if isinstance(found, (NotReusable, Failure)):
+                        return found
+                    if isinstance(found, RankError):
+                        failure = failures.from_error(found, self._placed[tasks[task]])
+                        if not found.communication:
+                            return failure
+                        communication = communication or failure
+                        until = time.monotonic() + _CAUSE_S
+            return communication
+        finally:
+            _forget(tasks)
+
+    async def until_ended(self, refs: Sequence[Any]) -> Outcome:
+        """Wait until all ranks have ended, or until it is clear that not all will, and return the outcome."""
+        hang_timeout = self._limits.hang_timeout_s
+        self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
+        tasks = _tasks(refs)
+        pending = set(tasks)
+        try:
+            while pending:
+                due = (self._cause_until, self._leave_until, self._check_at)
+                for task in await self._next(pending, min((t for t in due if t is not None), default=None)):
+                    pending.discard(task)
+                    if (failed := await self._ended(task, tasks[task])) is not None:
+                        return failed
+                if pending and (failed := await self._overdue([tasks[task] for task in pending])) is not None:
+                    return failed
+        finally:
+            _forget(tasks)
+        return await self._outcome()
+
+    # -- waiting
+
+    async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
+        """Wait for the next ranks to answer, and return none if it takes longer than `until`.
+
+        Raises:
+            EndedEarly: the segment has to end now.
+        """
+        timeout = None if until is None else max(0.0, until - time.monotonic())
+        ending = self._run.ending
+        done, _ = await asyncio.wait({*pending, ending}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            raise EndedEarly(ending.result())
+        return {task for task in done if isinstance(task, asyncio.Task)}
+
+    async def _result(self, task: asyncio.Task[Any], rank: int) -> Any:
+        """Return a rank's answer, or the failure if its process has died."""
+        try:
+            return task.result()
+        except ray.exceptions.RayError as error:
+            worker = self._group.workers[rank]
+            found = await self._inspect(rank)
+            return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
+
+    async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
+        """Take in how one rank has ended. Return the segment's outcome if that decides it."""
+        result = await self._result(task, rank)
+        if isinstance(result, Failure):
+            return failed(result, self._reports())
+        self._results[rank] = result
+        if result.error is not None:
+            failure = failures.from_error(result.error, self._placed[rank])
+            if result.error.cause == "stop_ignored":
+                failure = dataclasses.replace(failure, stacks=await self._run.stacks())
+            if not result.error.communication:
+                return failed(failure, result.reports)
+            self._communication = self._communication or failure
+            self._cause_until = self._cause_until or time.monotonic() + _CAUSE_S
+        elif result.kind == "left" and self._leave_until is None:
+            self._leave_until = time.monotonic() + self._limits.stop_grace_s
+            self._save_until = time.monotonic() + self._run.saving_s
+        return None
+
+    async def _overdue(self, missing: Sequence[int]) -> Outcome | None:
+        """Return the segment's outcome if the ranks that have not ended have taken too long."""
+        now = time.monotonic()
+        if self._communication is not None and self._cause_until is not None and now >= self._cause_until:
+            return failed(_peer_lost(self._communication), self._reports())
+        if self._leave_until is not None and now >= self._leave_until:
+            if await self._run.saves(missing, too_long=now >= self._save_until):
+                self._leave_until = now + min(LOOK_S, self._limits.stop_grace_s)
+                return None
+            return failed(await self._stayed(missing), self._reports())
+        hang_timeout = self._limits.hang_timeout_s
+        if self._check_at is not None and hang_timeout is not None and now >= self._check_at:
+            rank, idle = await self._idle(missing)
+            if idle >= hang_timeout:
+                return failed(await self._hung(rank), self._reports())
+            self._check_at = now + (hang_timeout - idle if self._unresponsive_since is None else LOOK_S)
+        return None
+
+    async def _outcome(self) -> Outcome:
+        """Return the outcome after all ranks have ended."""
+        if self._communication is not None:
+            return failed(_peer_lost(self._communication), self._reports())
+        results = self._results
+        reports = results[0].reports
+        warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
+        if any(result.kind == "left" for result in results.values()):
+            return Outcome(kind="left", reports=reports, warning=warning)
+        if reports == 0 and not self._run.launch.start_iteration:  # otherwise it continued from its own end
+            return failed(await self._no_report())
+        return Outcome(kind="returned", reports=reports, warning=warning)
+
+    def _reports(self) -> int:
+        return max((result.reports for result in self._results.values()), default=0)
+
+    async def _idle(self, ranks: Sequence[int]) -> tuple[int, float]:
+        """Return the rank that most likely holds up the others, and for how long no rank has made progress.
+
+        It is the rank that has reported least.
+        """
+        asked_at = time.monotonic()
+        answers = await self._run.ask("progress", ranks)
+        known = {rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)}
+        unresponsive = [rank for rank in ranks if rank not in known]
+        if unresponsive and len(unresponsive) == len(ranks):
+            since = self._unresponsive_since = self._unresponsive_since or asked_at
+            return unresponsive[0], float("inf") if time.monotonic() - since >= _UNRESPONSIVE_S else 0.0
+        self._unresponsive_since = None
+        limit = self._run.saving_s
+        excused = [
+            # Rank 0 waits for the driver, however long that takes; the other ranks wait for rank 0.
+            (rank == 0 and answer.waiting) or (answer.saving and answer.idle_s < limit)
+            for rank, answer in known.items()
+        ]
+        idle = 0.0 if any(excused) else min(answer.idle_s for answer in known.values())
+        return unresponsive[0] if unresponsive else min(known, key=lambda r: (known[r].reports, known[r].waiting)), idle
+
+    # -- failures in detail
+
+    async def _inspect(self, rank: int) -> Findings:
+        """Return what a dead rank has left on its node."""
+        node = self._group.workers[rank].node
+        try:
+            found: Findings = await asyncio.wait_for(
+                self._pool.on_node(node, nodes.inspect, self._run.log_path(rank)), 10 * ANSWER_S
+            )
+            return found
+        except Exception as error:
+            log.info("node %s does not answer: %s", node[:8], error)
+            return Findings(node_alive=False)
+
+    async def _hung(self, rank: int) -> Failure:
+        limit = self._limits.hang_timeout_s
+        return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are kept")
+
+    async def _never_ready(self, rank: int) -> Failure:
+        message = f"did not get ready to train within {_ready_s(self._run.launch):g} s"
+        return await self._failure(rank, "hang", message)
+
+    async def _stayed(self, ranks: Sequence[int]) -> Failure:
+        answers = await self._run.ask("progress", ranks)
+        known = [f"rank {r} has made {a.reports} reports" for r, a in answers.items() if isinstance(a, Progress)]
+        message = (
+            f"did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
+            + (f" ({', '.join(known)})" if known else "")
+            + ": every rank must call tuner.report equally often and must not catch what it raises"
+        )
+        return await self._failure(ranks[0], "stop_ignored", message)
+
+    async def _no_report(self) -> Failure:
+        message = "the training function returned without calling tuner.report"
+        return await self._failure(0, "no_report", message, stacks=False)
+
+    async def _failure(self, rank: int, cause: str, message: str, stacks: bool = True) -> Failure:
+        place = self._placed[rank]
+        found = await self._inspect(rank)
+        return Failure(
+            kind="user",
+            cause=cause,
+            message=message,
+            rank=rank,
+            node=place.host,
+            pid=place.pid,
+            log_tail=found.log_tail,
+            stacks=await self._run.stacks() if stacks else {},
+        )
+
+
+def failed(failure: Failure, reports: int = 0) -> Outcome:
+    """Return the outcome of a segment with this failure."""
+    return Outcome(kind="failed", failure=failure, reports=reports)
+
+
+def _ready_s(launch: Launch) -> float:
+    maybe_elsewhere = launch.checkpoint is not None and launch.checkpoint.node is not None  # then it has to be copied
+    return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
+
+
+def _peer_lost(communication: Failure) -> Failure:
+    """Turn an error that only follows from another one into the failure `peer_lost`.
+
+    Nobody has seen what happened first: a rank or its connection was lost, which is not an error in the user's code.
+    """
+    return dataclasses.replace(communication, kind="system", cause="peer_lost")
+
+
+def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
+    return {asyncio.create_task(answer(ref)): rank for rank, ref in enumerate(refs)}
+
+
+def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
+    """Drop answers that nobody waits for any more, including errors."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()
+        task.cancel()
