@@ -30,6 +30,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
@@ -40,6 +41,7 @@ from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pool import Standing
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -75,6 +77,7 @@ class Host:
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
         self.driven: dict[int, Driven] = {}
+        self._named: dict[str, Driven] = {}  # the same, by public id
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
         self._seen: set[int] = set()
@@ -133,8 +136,14 @@ class Host:
                 reserve_after_s=self.settings.reserve_after_s,
                 logs=self.logs,
                 log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
+                standing=self._standing,
             )
         return self._groups
+
+    def _standing(self, experiment: str) -> Standing:
+        """Return what an experiment is entitled to, as of its last change by a user."""
+        driven = self._named.get(experiment)
+        return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
@@ -260,6 +269,22 @@ class Host:
         stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
+    async def cluster(self) -> dict[str, Any]:
+        """Return the cluster as `overview` describes it."""
+        nodes, available = await asyncio.gather(
+            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
+        )
+        standings = {name: self._standing(name) for name in self._named}
+        return overview(
+            nodes,
+            available,
+            self.groups.held(),
+            self.groups.waiting(),
+            standings,
+            {name: self.groups.share(name) for name in standings},
+            began=time.time() - time.monotonic(),
+        )
+
     def _places(self) -> dict[str, Place]:
         return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
@@ -339,10 +364,12 @@ class Host:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
             self._seen |= set(commands)
+            self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             if state.ended:
+                self.groups.forget(record.public_id)
                 await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
@@ -353,6 +380,7 @@ class Host:
             return await self._refuse(record, epoch, error)
         finally:
             self.driven.pop(record.id, None)
+            self._named.pop(record.public_id, None)
             await self._leave_nothing(record)
             if self.logs is not None:
                 await self.logs.flush(record.id, timeout=LOGS_S)

@@ -51,11 +51,15 @@ _PENDING_S = 1.0  # a group that Ray has not placed for so long is pending: othe
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an experiment is entitled to. name: what people call it."""
+    """What an experiment is entitled to, see `fair_share`."""
 
     priority: int = 0
     weight: float = 1.0
-    name: str = ""
+
+
+def ordinary(experiment: str) -> Standing:
+    """Return the standing of an experiment about which nothing is said."""
+    return Standing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +107,7 @@ class Group:
 
     def placed_on(self) -> tuple[str, ...]:
         """Return the node of each rank."""
-        return tuple(member.node for member in self.members)
+        return tuple(worker.node for worker in self.workers)
 
     def placed(self) -> list[Placed]:
         return [
@@ -159,7 +163,9 @@ class Pool:
         report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
+        standing: Callable[[str], Standing] = ordinary,
     ) -> None:
+        self._standing = standing
         self._log_limit = log_limit
         self._reserve_after_s = reserve_after_s
         self._driver, self._report_address = driver, report_address
@@ -176,7 +182,6 @@ class Pool:
         self._queues: dict[str, deque[_Waiter]] = {}  # experiment -> those that wait for their turn, oldest first
         self._forming: dict[_Waiter, None] = {}  # those that have had their turn, and wait for their processes
         self._launches: dict[Group, Launch] = {}  # what each group is used for
-        self._standings: dict[str, Standing] = {}
         self._shares = Shares()
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
@@ -193,14 +198,8 @@ class Pool:
     def idle(self) -> int:
         return len(self._idle)
 
-    def set_standing(self, experiment: str, standing: Standing) -> None:
-        """Say what an experiment is entitled to, from now on."""
-        self._standings[experiment] = standing
-        self._dispatch()
-
     def forget(self, experiment: str) -> None:
-        """Forget an experiment that has ended here."""
-        self._standings.pop(experiment, None)
+        """Forget what an experiment has used, because it has ended."""
         self._shares.forget(experiment)
 
     async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
@@ -324,9 +323,6 @@ class Pool:
             pending=pending,
         )
 
-    def _standing(self, experiment: str) -> Standing:
-        return self._standings.get(experiment, _ORDINARY)
-
     def _idle_for(self, waiter: _Waiter, at: Sequence[str]) -> Group | None:
         """Return an idle group that the waiter can use, on these nodes if there is one, the newest first."""
         if not waiter.reuses:
@@ -412,6 +408,10 @@ class Pool:
         return {name: amount for name, amount in used.items() if amount > 1e-6 and name in ("CPU", "GPU")}
 
     # What is known
+
+    def share(self, experiment: str) -> float:
+        """Return the dominant share that the experiment holds."""
+        return self._shares.share(experiment)
 
     def held(self) -> list[HeldGroup]:
         """Return the groups that are used now, the oldest first."""
@@ -736,9 +736,6 @@ class Pool:
     def _track(self, task: asyncio.Future[Any]) -> None:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-_ORDINARY = Standing()
 
 
 def read_nodes() -> dict[str, dict[str, float]]:
