@@ -31,9 +31,9 @@ class ClusterRank(Model):
 class ClusterGroup(Model):
     """A worker group that has room."""
 
-    experiment_id: str
-    trial_id: str
-    segment_id: str
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    trial_id: Annotated[str, Field(description="trl_...")]
+    segment_id: Annotated[str, Field(description="seg_...")]
     resources: Annotated[dict[str, float], Field(description="of each rank")]
     since: Annotated[Timestamp, Field(description="when it got its room")]
     ranks: Annotated[list[ClusterRank], Field(description="one item for each rank")]
@@ -43,9 +43,9 @@ class ClusterWait(Model):
     """A worker group that waits."""
 
     position: Annotated[int, Field(description="its place in the order in which groups are served, from 1")]
-    experiment_id: str
-    trial_id: str
-    segment_id: str
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    trial_id: Annotated[str, Field(description="trl_...")]
+    segment_id: Annotated[str, Field(description="seg_...")]
     workers: Annotated[int, Field(description="ranks of the group")]
     resources: Annotated[dict[str, float], Field(description="of each rank")]
     since: Annotated[Timestamp, Field(description="since when it waits")]
@@ -57,9 +57,9 @@ class ClusterWait(Model):
 class ClusterShare(Model):
     """What an experiment that runs here is entitled to, and what it has."""
 
-    experiment_id: str
-    priority: int
-    weight: float
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    priority: Annotated[int, Field(description="experiments of a higher priority come first")]
+    weight: Annotated[float, Field(description="its share relative to others of the same priority")]
     share: Annotated[float, Field(description="largest part of any resource of the cluster that it holds, from 0 to 1")]
     groups: Annotated[int, Field(description="worker groups that it holds")]
     waiting: Annotated[int, Field(description="worker groups of it that wait")]

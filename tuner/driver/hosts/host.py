@@ -369,7 +369,8 @@ class Host:
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             if state.ended:
-                self.groups.forget(record.public_id)
+                if self._groups is not None:
+                    self._groups.forget(record.public_id)
                 await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
