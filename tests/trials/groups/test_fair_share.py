@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.trials.groups.fair_share import Claim, Gang, Room, Shares
+from tuner.trials.groups.fair_share import Claim, Gang, Room, Running, Shares
 
 ONE_CPU = Gang((("CPU", 1.0),))
 
@@ -164,6 +165,60 @@ def test_room_is_kept_only_where_the_gang_will_go() -> None:
     assert shares.next_grant([gpus, small], 60.0, reserve_after_s=30.0) == (small, ("b",))
     shares.hold(2, "small", cpus(8), ["b"] * 8, 60.0)
     assert shares.next_grant([gpus, small], 60.0, reserve_after_s=30.0) is None
+
+
+def full(**priorities: int) -> tuple[Shares, list[Running]]:
+    """Return a full cluster of four CPUs, and its groups: experiments hold one each, in the order of the arguments."""
+    shares = Shares()
+    shares.set_nodes({"a": {"CPU": 2.0}, "b": {"CPU": 2.0}})
+    running = []
+    for number, (name, priority) in enumerate(priorities.items()):
+        experiment, node = name.partition("_")[0], "ab"[number // 2]
+        shares.hold(name, experiment, ONE_CPU, [node], float(number))
+        running.append(Running(name, experiment, ONE_CPU, (node,), float(number), priority))
+    return shares, running
+
+
+def chosen(found: tuple[Claim, list[Running]] | None) -> list[str]:
+    return [one.name for one in found[1]] if found is not None else []
+
+
+def test_the_newest_groups_of_the_lowest_priority_make_room() -> None:
+    shares, running = full(mid=1, low_1=0, low_2=0, top=9)
+    assert chosen(shares.make_room([Claim("new", ONE_CPU, 0.0, priority=5)], running, 10.0)) == ["low_2"]
+    assert chosen(shares.make_room([Claim("new", cpus(2), 0.0, priority=5)], running, 10.0)) == ["low_2", "low_1"]
+    assert chosen(shares.make_room([Claim("new", cpus(4), 0.0, priority=5)], running, 10.0)) == []
+    assert chosen(shares.make_room([Claim("new", ONE_CPU, 0.0, priority=0)], running, 10.0)) == []
+
+
+def test_no_more_groups_end_than_have_to() -> None:
+    shares, running = full(a_1=0, a_2=0, b_1=0, b_2=0)
+    together = Claim("new", cpus(2, strategy="STRICT_PACK"), 0.0, priority=1)
+    assert chosen(shares.make_room([together], running[1:], 10.0)) == ["b_2", "b_1"]
+    ending = [dataclasses.replace(one, ending=one.name.startswith("b")) for one in running]
+    assert chosen(shares.make_room([together], ending, 10.0)) == [], "that is on its way"
+
+
+def test_a_claim_that_cannot_be_helped_does_not_hold_up_the_next() -> None:
+    shares, running = full(a=0, b=0, c=0, d=0)
+    claims = [Claim("huge", cpus(9), 0.0, priority=9), Claim("new", ONE_CPU, 0.0, priority=5)]
+    found = shares.make_room(claims, running, 10.0)
+    assert found is not None
+    assert (found[0].experiment, len(found[1])) == ("new", 1)
+
+
+def test_an_experiment_above_its_share_makes_room_for_an_equal_that_has_nothing() -> None:
+    shares, running = full(big_1=0, big_2=0, big_3=0, small=0)
+    new = Claim("new", ONE_CPU, 0.0)
+    assert chosen(shares.make_room([new], running, 30.0, after_s=60.0)) == [], "it has not waited for long"
+    assert chosen(shares.make_room([new], running, 90.0, after_s=60.0)) == ["big_3"]
+    assert chosen(shares.make_room([Claim("small", ONE_CPU, 0.0)], running, 90.0, after_s=60.0)) == []
+    shares.release("big_3", 90.0)
+    shares.hold("other", "other", ONE_CPU, ["b"], 90.0)
+    shares.release("big_2", 90.0)
+    shares.hold("third", "third", ONE_CPU, ["a"], 90.0)
+    equal = [running[0], running[3]]
+    assert chosen(shares.make_room([new], equal, 200.0, after_s=60.0)) == [], "each has one"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__
 from tuner.domain.batch import Batch
-from tuner.domain.events import Amended, Command, Commanded, Event
+from tuner.domain.events import Amended, Command, Commanded, Event, RoomWanted
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
@@ -54,6 +54,8 @@ T = TypeVar("T")
 POLL_S = 0.5
 LEASES_S = 2.0
 """How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
+ROOM_S = 1.0
+"""How often a host looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
 """Seconds before an experiment whose driver crashed is taken up again."""
 LOGS_S = 10.0
@@ -180,6 +182,7 @@ class Host:
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
+        self._background.append(asyncio.create_task(self._make_room()))
         if self.settings.usage_every_s > 0:
             keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
@@ -473,6 +476,23 @@ class Host:
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
                 self._failed_at = time.monotonic()
+
+    async def _make_room(self) -> None:
+        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        while True:
+            await asyncio.sleep(ROOM_S)
+            if self._groups is None or len(self._named) < 2:
+                continue
+            for name, experiment, priority in self._groups.make_room(self._may_yield):
+                segment = self.segments[name]
+                reason = f"to make room for experiment {experiment} (priority {priority})"
+                trial, ordinal = segment.ref
+                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    def _may_yield(self, name: str) -> bool:
+        """Return whether a segment can be paused and go on later from a checkpoint."""
+        found = self.segments.get(name)
+        return found is not None and found.inbound.core.may_yield(found.ref)
 
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):

@@ -30,6 +30,9 @@ HALF_LIFE_S = 3600.0
 STARVED_S = 600.0
 """An experiment without any group that has waited for so long comes before those of higher priority."""
 
+EQUAL_AFTER_S = 60.0
+"""An experiment without any group that has waited for so long gets room from one of equal priority above its share."""
+
 _SHORT_S = 1.0  # shorter groups count as if they took so long
 
 _TINY = 1e-9
@@ -173,6 +176,39 @@ def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> I
                 yield node
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A group that could end to make room. name: of its segment. ending: it has been asked to."""
+
+    name: str
+    experiment: str
+    gang: Gang
+    nodes: tuple[str, ...]
+    since: float
+    priority: int = 0
+    weight: float = 1.0
+    ending: bool = False
+
+
+def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
+    """Return as few of the candidates as make room for the gang, the first ones if possible; None if all are too few."""
+    room, chosen = room.copy(), list[Running]()
+    for one in candidates:
+        room.take(one.gang, one.nodes, -1)
+        chosen.append(one)
+        if room.place(gang) is not None:
+            break
+    else:
+        return None
+    for one in chosen[:-1]:
+        room.take(one.gang, one.nodes)
+        if room.place(gang) is not None:
+            chosen.remove(one)
+        else:
+            room.take(one.gang, one.nodes, -1)
+    return chosen
+
+
 @dataclass(slots=True)
 class _Account:
     held: dict[str, float] = field(default_factory=dict)
@@ -232,6 +268,45 @@ class Shares:
             account.held[name] -= amount
         if not account.groups:
             account.held.clear()
+
+    def make_room(
+        self, claims: Iterable[Claim], running: Collection[Running], now: float, *, after_s: float = EQUAL_AFTER_S
+    ) -> tuple[Claim, list[Running]] | None:
+        """Return the first claim for which groups of other experiments should end, and those groups.
+
+        Groups of a lower priority end for one of a higher priority. Of equal priority, a group ends only for an experiment
+        that holds nothing and has waited for `after_s`, and only if its own experiment still has the larger share after that.
+        Of the groups that may end, those of the lowest priority come first, then those of the highest level, then the
+        newest. No more end than have to.
+
+        Args:
+            claims: what waits. A claim that fits, or that no end of other groups can help, is passed by.
+            running: the groups that can be ended without losing work. Those that are ending already have `ending` set.
+            now: the time.
+            after_s: see above.
+        """
+        room = self.room.copy()
+        for one in running:
+            if one.ending:
+                room.take(one.gang, one.nodes, -1)
+        for claim in self.in_order(claims, now):
+            if room.place(claim.gang) is not None:
+                continue
+            candidates = [one for one in running if not one.ending and self._must_yield(one, claim, now, after_s)]
+            candidates.sort(key=lambda one: (one.priority, -self.level(one.experiment, one.weight, now), -one.since))
+            if (found := _fewest(claim.gang, candidates, room)) is not None:
+                return claim, found
+        return None
+
+    def _must_yield(self, one: Running, claim: Claim, now: float, after_s: float) -> bool:
+        if one.experiment == claim.experiment:
+            return False
+        if one.priority != claim.priority:
+            return one.priority < claim.priority
+        if self.groups(claim.experiment) or now - claim.since < after_s:
+            return False
+        left = (self.share(one.experiment) - self.share_of(one.gang)) / one.weight
+        return left >= self.share_of(claim.gang) / claim.weight - _TINY
 
     def forget(self, experiment: str) -> None:
         """Forget what an experiment has used, because it has ended."""

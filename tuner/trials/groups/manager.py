@@ -184,6 +184,10 @@ class GroupManager:
         """Return the largest part of any resource of the cluster that the experiment holds."""
         return self._pool.share(experiment)
 
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end for other experiments, see `Pool.make_room`."""
+        return self._pool.make_room(may_end)
+
     def forget(self, experiment: str) -> None:
         """Forget what an experiment has used of the cluster, because it has ended."""
         self._pool.forget(experiment)

@@ -27,7 +27,7 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
-from tuner.trials.groups.fair_share import Claim, Gang, Shares
+from tuner.trials.groups.fair_share import EQUAL_AFTER_S, Claim, Gang, Running, Shares
 from tuner.trials.groups.placement import assign_ranks, lacking
 from tuner.trials.messages.launch import Launch, Placed
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
@@ -43,6 +43,8 @@ RESERVE_AFTER_S = 30.0
 """How long a group waits for room before what is free on its nodes is kept for it."""
 SLICE_S = 5.0
 """How long an experiment may use a warm group before other experiments get its room, because new processes take seconds."""
+MIN_RUN_S = 20.0
+"""How long a group runs at least before it has to make room for another experiment."""
 _ASK_AGAIN_S = 0.25  # how long a warm group is kept within that time for its experiment to ask again
 _LOOK_S = 0.5  # how often waiting groups are looked at, besides whenever a group becomes free
 _PATIENCE_S = 0.5  # a placement that takes no longer is not reported as waiting
@@ -182,6 +184,7 @@ class Pool:
         self._queues: dict[str, deque[_Waiter]] = {}  # experiment -> those that wait for their turn, oldest first
         self._forming: dict[_Waiter, None] = {}  # those that have had their turn, and wait for their processes
         self._launches: dict[Group, Launch] = {}  # what each group is used for
+        self._yielding: set[Group] = set()  # those that have been asked to make room
         self._shares = Shares()
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
@@ -407,6 +410,42 @@ class Pool:
         used = {name: amount - free.get(name, 0.0) - ours.get(name, 0.0) for name, amount in total.items()}
         return {name: amount for name, amount in used.items() if amount > 1e-6 and name in ("CPU", "GPU")}
 
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end, each with the experiment that gets their room, and its priority.
+
+        may_end: returns whether a segment can end without losing work. A segment that is returned counts as ending from then on.
+        """
+        now = time.monotonic()
+        heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
+        if not heads:
+            return []
+        running = []
+        for group, launch in self._launches.items():
+            holding = self._shares.holdings.get(group)
+            ending = group in self._yielding
+            if holding is None or not (ending or (now - holding.since >= MIN_RUN_S and may_end(launch.segment_id))):
+                continue
+            standing = self._standing(launch.experiment_id)
+            running.append(
+                Running(
+                    launch.segment_id,
+                    launch.experiment_id,
+                    holding.gang,
+                    holding.nodes,
+                    holding.since,
+                    standing.priority,
+                    standing.weight,
+                    ending,
+                )
+            )
+        found = self._shares.make_room((self._claim_of(head) for head in heads), running, now, after_s=EQUAL_AFTER_S)
+        if found is None:
+            return []
+        claim, chosen = found
+        names = {one.name for one in chosen}
+        self._yielding |= {group for group, launch in self._launches.items() if launch.segment_id in names}
+        return [(one.name, claim.experiment, claim.priority) for one in chosen]
+
     # What is known
 
     def share(self, experiment: str) -> float:
@@ -490,6 +529,7 @@ class Pool:
         If it is being ended, return a future that is done once its processes are gone; else None.
         """
         self._launches.pop(group, None)
+        self._yielding.discard(group)
         if not reusable or self._closed:
             ended = self._spawn(self._dispose(group))
             self._shares.release(group, time.monotonic())
@@ -506,16 +546,17 @@ class Pool:
     def _keeps_turn(self, group: Group) -> bool:
         """Return whether the experiment that has just used the group may have it once more, if it asks soon.
 
-        It may if others wait, none of higher priority, whose processes would have to be started anew.
+        It may if all others that wait are of lower priority. It may for `SLICE_S` if none is of higher priority, and their
+        processes would have to be started anew.
         """
         heads = [queue[0] for queue in self._queues.values()]
-        if not group.experiment or time.monotonic() - group.turn_began >= SLICE_S:
+        if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
             return False
         own = self._standing(group.experiment).priority
-        others = [head for head in heads if head.experiment != group.experiment]
-        if not others or any(self._standing(head.experiment).priority > own for head in others):
-            return False
-        return all(head.key != group.key for head in heads)
+        highest = max(self._standing(head.experiment).priority for head in heads)
+        if highest != own:
+            return highest < own
+        return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
 
     def _take_kept(self, experiment: str, key: Key) -> Group | None:
         for group, timer in self._kept.items():
