@@ -29,7 +29,7 @@ class Log:
         """Take in a message of the stream of events."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
-        if saved := data.get("checkpoint"):
+        if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
         if event.name == "reported":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -154,6 +154,12 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    warm_start: Literal["auto"] | Sequence[str] | None = option(
+        None,
+        "earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none",
+    )
+    # What was learned from them when the experiment was created, see `tuner.driver.earlier.learn`; empty if nothing was.
+    earlier: Mapping[str, Any] = field(default_factory=dict)
     project: str = option(
         DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
     )

@@ -21,6 +21,7 @@ from tuner.domain.experiment import PRINTABLE, SECTIONS, Mode, Objective, Scalin
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
+from tuner.experiment.by_value import Function
 from tuner.names import elsewhere, option_meant, resource_meant
 from tuner.schedulers import stoppers
 from tuner.search.constraints import as_option
@@ -73,6 +74,10 @@ class _Written(BaseModel):
     name: Name | None = Field(default=None, description="null: the name of the entrypoint's function")
     entrypoint: str | None = Field(
         default=None, description="module:function", examples=["tuner.examples.digits:train"]
+    )
+    function: Function | None = Field(
+        default=None,
+        description="instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it",
     )
     space: dict[str, Any] = Field(
         description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
@@ -405,7 +410,9 @@ def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
 
 
 def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
-    if model.entrypoint is None:
+    if model.function is not None and model.entrypoint is not None:
+        errors.append(("/function", "expected an entrypoint or a function, got both"))
+    elif model.entrypoint is None:
         if code is None:
             errors.append(("/entrypoint", 'is required; expected "module:function"'))
     elif not ENTRYPOINT.fullmatch(model.entrypoint):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
-from tuner.domain.logs import LogLimit
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups.interrupts import Interrupts
@@ -39,7 +39,13 @@ _URGENT = ("stop", "cancel")
 class Logs(Protocol):
     """Keeps what the ranks print."""
 
-    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
         """Complete the logs of a segment that has ended. Must not block.
 
         Args:
@@ -111,7 +117,7 @@ class GroupManager:
             del self._running[launch.segment_id]
             running.over = True
             if self._logs is not None:
-                self._logs.end(launch.segment_id, running.log_files, running.gone)
+                self._logs.end(launch.segment_id, running.log_files, running.gone, running.log_rest)
             for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
