@@ -21,6 +21,7 @@ import numpy as np
 
 import tuner
 from benchmarks.learning_curves import Problem, imported
+from tuner.driver.virtual import Simulation
 
 ETA = 3
 History = list[tuple[float, float]]
@@ -49,6 +50,12 @@ class Setting:
 
 
 def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> History:
+    result = simulation(problem, seed, setting, **options)
+    return [(t, metrics["value"]) for t, _, _, metrics in result.history]
+
+
+def simulation(problem: Problem, seed: int, setting: Setting, **options: Any) -> Simulation:
+    """Run one of our searches in virtual time."""
     known: dict[str, tuple[Any, Any]] = {}
 
     def evaluate(config: dict[str, Any], done: int | None) -> Iterator[tuner.Step]:
@@ -60,7 +67,7 @@ def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> 
         for r in range(done or 0, len(values)):
             yield tuner.Step(metrics={"value": float(values[r])}, seconds=float(steps[r]), checkpoint=r + 1)
 
-    result = tuner.simulate(
+    return tuner.simulate(
         evaluate,
         problem.space,
         metric="value",
@@ -72,7 +79,6 @@ def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> 
         seed=seed,
         **options,
     )
-    return [(t, metrics["value"]) for t, _, _, metrics in result.history]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,8 +59,9 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
         seed=spec.seed,
         num_samples=spec.num_samples,
         scope=spec.scope,
-        points_to_evaluate=spec.points_to_evaluate,
+        points_to_evaluate=_first_points(spec, scheduler),
     )
+    notes += spec.earlier.get("notes", ())
     with mistakes:
         searcher.setup(task)
     setting = _setting(spec, space, saves_checkpoints)
@@ -103,7 +105,17 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
         scope=spec.scope,
         budget=spec.limits.budget,
         given_points=len(spec.points_to_evaluate),
+        earlier=spec.earlier or None,
     )
+
+
+def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], ...]:
+    """Return the points that the searcher suggests first: those of the user, and then what was good in earlier experiments.
+
+    A scheduler that proposes configurations starts the latter itself.
+    """
+    learned = () if scheduler.PROPOSES else tuple(each["params"] for each in spec.earlier.get("portfolio", ()))
+    return (*spec.points_to_evaluate, *learned)
 
 
 def _choose(

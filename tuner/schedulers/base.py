@@ -50,6 +50,7 @@ class SchedulerContext:
     scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
     budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
+    earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

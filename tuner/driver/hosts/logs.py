@@ -96,14 +96,21 @@ class LogKeeper:
         if segment is not None and chunks:
             await self._store(segment, chunks)
 
-    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
         """Complete the logs of a segment in the background.
 
         gone: returns once the processes of the ranks are gone; None if they stay, and can send the rest themselves.
+        rest: what is left of the logs of those ranks that send no more.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and segment.closing is None:
-            segment.closing = asyncio.create_task(self._close(segment_id, segment, files, gone))
+            segment.closing = asyncio.create_task(self._close(segment_id, segment, files, gone, rest))
 
     def is_closing(self, segment_id: str) -> bool:
         """Return whether the logs of this segment are being completed."""
@@ -127,10 +134,18 @@ class LogKeeper:
             self._flushing -= 1
 
     async def _close(
-        self, segment_id: str, segment: _Segment, files: Sequence[LogFile], gone: Awaitable[Any] | None
+        self,
+        segment_id: str,
+        segment: _Segment,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk],
     ) -> None:
         try:
-            await self._last_words(segment, {file.rank for file in files}, gone)
+            if rest:
+                with contextlib.suppress(Exception):  # it is read from the files then
+                    await self._store(segment, rest)
+            await self._last_words(segment, {file.rank for file in files} - {chunk.rank for chunk in rest}, gone)
             missing = [file for file in files if file.rank not in segment.ended_ranks]
             await asyncio.gather(*(self._read_rest(segment, file) for file in missing))
             for rank, count in segment.chunks.items():

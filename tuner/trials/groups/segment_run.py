@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from tuner.domain.logs import LogChunk
 from tuner.trials.groups.pool import Group
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress
@@ -58,6 +59,7 @@ class SegmentRun:
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
+    log_rest: list[LogChunk] = field(default_factory=list)  # what came with the results of the ranks
     gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:

@@ -126,6 +126,7 @@ class Watch:
         if isinstance(result, Failure):
             return failed(result, self._reports())
         self._results[rank] = result
+        self._run.log_rest += result.log
         if result.error is not None:
             failure = failures.from_error(result.error, self._placed[rank])
             if result.error.cause == "stop_ignored":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from tuner.domain.logs import LogChunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class RankResult:
     error: RankError | None = None
     as_value: bool = False  # its only report is the return value of the function
     warning: str = ""  # about a likely mistake that caused no failure
+    log: Sequence[LogChunk] = ()  # the rest of its log with the mark of the end; empty if it is sent in another way
 
 
 @dataclass(frozen=True, slots=True)

@@ -411,10 +411,10 @@ class Rank:
             self._put_back()
             if segment.overstay is not None:
                 segment.overstay.cancel()
-            segment.capture.end()
+            rest = segment.capture.end(take_rest=True)
             if result.error is not None:
                 result = replace(result, error=replace(result.error, log_tail=segment.capture.tail(_TAIL)))
-            segment.end(result)
+            segment.end(replace(result, log=rest))
 
     def _run(self, segment: _Segment) -> RankResult:
         running = segment.session
