@@ -74,6 +74,8 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         entrypoint=shown.entrypoint,
         num_samples=shown.num_samples,
         seed=shown.seed,
+        priority=shown.priority,
+        weight=shown.weight,
         max_t=shown.max_t,
         time_attr=shown.time_attr,
         search=shown.search,

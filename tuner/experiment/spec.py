@@ -184,6 +184,8 @@ class ExperimentPatchModel(BaseModel):
         le=2**31 - 1,
         description="trials to start, those of the past included; null: as many as the time budget allows",
     )
+    priority: int | None = Field(default=None, ge=-1000, le=1000, description="the new priority", examples=[10])
+    weight: float | None = Field(default=None, ge=0.001, le=1000, description="the new weight", examples=[2.0])
     limits: dict[str, Any] | None = Field(
         default=None,
         description="limits to replace; the others stay. Ranks that run already keep theirs until they are started again",
@@ -210,15 +212,16 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
             errors.append((_pointer(error["loc"]), message))
         raise SpecError(errors) from problem
     given = model.model_fields_set
-    for name in ("name", "notes", "tags", "limits"):
+    for name in ("name", "notes", "tags", "priority", "weight", "limits"):
         if name in given and getattr(model, name) is None:
             errors.append((f"/{name}", "must not be null"))
     if errors:
         raise SpecError(errors)
     if "name" in given:
         found["name"] = model.name
-    if "notes" in given:
-        found["notes"] = model.notes
+    for name in ("notes", "priority", "weight"):
+        if name in given:
+            found[name] = getattr(model, name)
     if "tags" in given:
         merged = {**spec.tags, **(model.tags or {})}
         found["tags"] = {key: value for key, value in merged.items() if value is not None}

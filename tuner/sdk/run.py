@@ -62,6 +62,8 @@ def run(
     seed: int = 0,
     name: str | None = None,
     project: str = "default",
+    priority: int = 0,
+    weight: float = 1.0,
     max_t: int | None = None,
     time_attr: str = "training_iteration",
     stop: Any = None,
@@ -113,13 +115,16 @@ def run(
             error: limit those by `num_samples`.
         max_failures: retries of a trial after errors of its code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
-        placement_timeout_s: seconds to wait for the resources of a trial; longer is a system failure.
+        placement_timeout_s: seconds to wait for room once it is the trial's turn; longer is a system failure.
         hang_timeout_s: seconds without a report after which a trial counts as hung. None: never.
         stop_grace_s: seconds that a rank has to leave training before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function.
         project: project of the experiment. A service can limit tokens to one project; here it is a label.
+        priority: experiments of a higher priority get room on the cluster first. It matters on a service that runs
+            several experiments.
+        weight: share of the cluster relative to other experiments of the same priority.
         max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
