@@ -6,6 +6,7 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 from __future__ import annotations
 
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
+from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
     BestSoFar,
     BestSoFarOf,
@@ -68,6 +69,12 @@ __all__ = [
     "Change",
     "Changes",
     "Checkpoint",
+    "Cluster",
+    "ClusterGroup",
+    "ClusterNode",
+    "ClusterRank",
+    "ClusterShare",
+    "ClusterWait",
     "Configuration",
     "Continuation",
     "Counts",
