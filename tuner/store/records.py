@@ -156,6 +156,16 @@ class TrialSegment:
     segment: SegmentRecord
 
 
+@dataclass(frozen=True, slots=True)
+class TrialSample:
+    """Some of an experiment's trials, by number: the best ones, and others from all ranks behind them."""
+
+    trials: tuple[TrialRecord, ...]
+    ranks: tuple[int, ...]
+    """The place of each by best value among all trials, from 1. Trials without a value come last."""
+    total: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
