@@ -50,6 +50,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.run": {
         "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
+        "tuner.sdk.remote": SLOW,
     },
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
     "tuner.search.optuna_samplers.define_by_run": {"tuner.search": CIRCLE},

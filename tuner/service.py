@@ -68,7 +68,9 @@ def serve(settings: Settings, adopt: bool = False) -> None:
         store.migrate()
         _check_tokens(settings, store)
         with Supervisor(settings, adopt) as supervisor:
-            created = create_app(settings, store, supervisor.poke, supervisor.problem, supervisor.look)
+            created = create_app(
+                settings, store, supervisor.poke, supervisor.problem, supervisor.look, supervisor.cluster
+            )
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
@@ -126,9 +128,16 @@ class Supervisor:
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return what the ranks of a segment do now, see `Host.look`. DriverSilent if the host does not answer soon."""
+        return self._ask("look", segment_id)
+
+    def cluster(self) -> dict[str, Any]:
+        """Return the cluster as `Host.cluster` sees it. DriverSilent if the host does not answer soon."""
+        return self._ask("cluster")
+
+    def _ask(self, method: str, *args: str) -> dict[str, Any]:
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
-        return child.look(segment_id)
+        return child.ask(method, *args)
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -211,7 +220,7 @@ class _Child:
         self._in = self._process.stdin.fileno()
         self._hear = hear
         self._heard_at = time.monotonic()
-        self._asked: dict[int, Future[dict[str, dict[str, Any]]]] = {}
+        self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._over = False
         self._sending = (
@@ -227,11 +236,12 @@ class _Child:
     def poke(self) -> None:
         self._send(json.dumps({"ask": "poke"}))
 
-    def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        number, answer = next(self._numbers), Future[dict[str, dict[str, Any]]]()
+    def ask(self, method: str, *args: str) -> dict[str, Any]:
+        """Return what a method of the driver host returns. DriverSilent if it does not answer soon."""
+        number, answer = next(self._numbers), Future[dict[str, Any]]()
         self._asked[number] = answer
         try:
-            self._send(json.dumps({"ask": "look", "id": number, "segment": segment_id}))
+            self._send(json.dumps({"ask": method, "id": number, "args": args}))
             return answer.result(timeout=0 if self._over else LOOK_S + 2)
         except TimeoutError:
             raise DriverSilent("the process that talks to Ray does not answer") from None

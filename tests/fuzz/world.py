@@ -397,7 +397,13 @@ class World:
             if dice < 0.06:
                 self.restart()
                 return True
-            if dice < 0.07 and self.saved:
+            if dice < 0.09 and self.running:
+                run = rng.choice(list(self.running.values()))
+                self.meddled.add(run.trial)
+                reason = "to make room for experiment exp_1 (priority 1)"
+                self.feed(e.RoomWanted(time=self.tick(), trial=run.trial, segment=run.ordinal, reason=reason))
+                return True
+            if dice < 0.1 and self.saved:
                 rng.choice(list(self.saved.values())).torn = True
                 return True
         if self.pending and (not self.running or rng.random() < 0.3):

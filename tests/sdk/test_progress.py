@@ -22,14 +22,14 @@ from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.spec import parse_spec
-from tuner.sdk.progress import Progress
+from tuner.sdk.progress import Progress, Stored
 from tuner.store import Store
 
 
 def shown(store: Store, experiment: str, terminal: bool) -> tuple[Progress, io.StringIO]:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=200, color_system=None, legacy_windows=False)
-    return Progress(store, experiment, console=console), out
+    return Progress(Stored(store, experiment), console=console), out
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -189,10 +189,10 @@ def test_pointing_at_a_row_outside_of_the_zoom_fades_nothing(visit: Open, finish
     early = next(trial.number for trial in finished.core.trials if trial.state == "stopped" and trial.iteration == 1)
     page = visit(f"/experiments/{finished.public_id}?xs=linear&zoom=20,27,0,1", height=1300)
     wait_until(page, lambda: page.evaluate(INK) > 100, "drawing what is zoomed to")
-    page.get_by_role("row", name=re.compile(rf"^{early} stopped")).hover()
+    page.get_by_role("row", name=re.compile(rf"^Pick trial {early} {early} stopped")).hover()
     page.wait_for_timeout(100)
     assert not page.evaluate(FADED)
-    page.get_by_role("row", name=re.compile(rf"^{completed} completed")).hover()
+    page.get_by_role("row", name=re.compile(rf"^Pick trial {completed} {completed} completed")).hover()
     wait_until(page, lambda: page.evaluate(FADED), "fading the others")
 
 

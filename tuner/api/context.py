@@ -35,6 +35,7 @@ class Context:
     poke: Callable[[], None]
     problem: Callable[[], str | None]
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
+    cluster: Callable[[], Mapping[str, Any]]
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only one that the caller may see; None: all
     ending: threading.Event = field(default_factory=threading.Event)

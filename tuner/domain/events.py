@@ -203,6 +203,14 @@ class Amended(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomWanted(_SegmentEvent):
+    """Another experiment is to get the room of a running segment, whose trial goes on later from its checkpoint."""
+
+    KIND = "room_wanted"
+    reason: str  # "to make room for experiment exp_... (priority 10)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent(_Event):
     """The running time of `limits.time_budget_s` is used up."""
 
@@ -225,6 +233,7 @@ Event = (
     | ModelFitted
     | Commanded
     | Amended
+    | RoomWanted
     | BudgetSpent
 )
 """Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""

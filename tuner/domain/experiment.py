@@ -93,7 +93,7 @@ class Limits:
     max_failures: int = option(0, "retries of a trial after errors of its code", ge=0)
     max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
     placement_timeout_s: float = option(
-        600.0, "seconds to wait for the resources of a trial; longer is a system failure", **_SECONDS
+        600.0, "seconds to wait for room once it is the trial's turn; longer is a system failure", **_SECONDS
     )
     hang_timeout_s: float | None = option(
         1800.0, "seconds without a report after which a trial counts as hung; null: never", **_SECONDS
@@ -162,6 +162,14 @@ class Spec:
     earlier: Mapping[str, Any] = field(default_factory=dict)
     project: str = option(
         DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
+    )
+    priority: int = option(0, "experiments of a higher priority get room on the cluster first", ge=-1000, le=1000)
+    weight: float = option(
+        1.0,
+        "share of the cluster relative to other experiments of the same priority",
+        ge=0.001,
+        le=1000,
+        allow_inf_nan=False,
     )
     notes: str = ""  # of the user, in Markdown
     tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by

@@ -32,7 +32,8 @@ class Segment:
     offer: int | None = None  # report_no of the next report with which the training code will offer a checkpoint
     scored: bool = True  # its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
-    commanded: str | None = None  # what a user wants of it at its next report
+    commanded: str | None = None  # what is wanted of it at its next report: "pause" by a user, "yield" by the host
+    room_for: str = ""  # for whom it yields, in words
     opened_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None

@@ -260,6 +260,7 @@ class ExperimentLoop:
                     | e.ModelFitted()
                     | e.Commanded()
                     | e.Amended()
+                    | e.RoomWanted()
                     | e.BudgetSpent()
                 ):
                     pass

@@ -21,6 +21,7 @@ from tuner.domain.experiment import PRINTABLE, SECTIONS, Mode, Objective, Scalin
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
+from tuner.experiment.by_value import Function
 from tuner.names import elsewhere, option_meant, resource_meant
 from tuner.schedulers import stoppers
 from tuner.search.constraints import as_option
@@ -73,6 +74,10 @@ class _Written(BaseModel):
     name: Name | None = Field(default=None, description="null: the name of the entrypoint's function")
     entrypoint: str | None = Field(
         default=None, description="module:function", examples=["tuner.examples.digits:train"]
+    )
+    function: Function | None = Field(
+        default=None,
+        description="instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it",
     )
     space: dict[str, Any] = Field(
         description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
@@ -179,6 +184,8 @@ class ExperimentPatchModel(BaseModel):
         le=2**31 - 1,
         description="trials to start, those of the past included; null: as many as the time budget allows",
     )
+    priority: int | None = Field(default=None, ge=-1000, le=1000, description="the new priority", examples=[10])
+    weight: float | None = Field(default=None, ge=0.001, le=1000, description="the new weight", examples=[2.0])
     limits: dict[str, Any] | None = Field(
         default=None,
         description="limits to replace; the others stay. Ranks that run already keep theirs until they are started again",
@@ -205,15 +212,16 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
             errors.append((_pointer(error["loc"]), message))
         raise SpecError(errors) from problem
     given = model.model_fields_set
-    for name in ("name", "notes", "tags", "limits"):
+    for name in ("name", "notes", "tags", "priority", "weight", "limits"):
         if name in given and getattr(model, name) is None:
             errors.append((f"/{name}", "must not be null"))
     if errors:
         raise SpecError(errors)
     if "name" in given:
         found["name"] = model.name
-    if "notes" in given:
-        found["notes"] = model.notes
+    for name in ("notes", "priority", "weight"):
+        if name in given:
+            found[name] = getattr(model, name)
     if "tags" in given:
         merged = {**spec.tags, **(model.tags or {})}
         found["tags"] = {key: value for key, value in merged.items() if value is not None}
@@ -402,7 +410,9 @@ def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
 
 
 def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
-    if model.entrypoint is None:
+    if model.function is not None and model.entrypoint is not None:
+        errors.append(("/function", "expected an entrypoint or a function, got both"))
+    elif model.entrypoint is None:
         if code is None:
             errors.append(("/entrypoint", 'is required; expected "module:function"'))
     elif not ENTRYPOINT.fullmatch(model.entrypoint):

@@ -6,11 +6,11 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
-from tuner.errors import CheckpointError
+from tuner.errors import CheckpointError, TunerError
 from tuner.experiment import lineage
 from tuner.search import constraints
 from tuner.space import Space
@@ -89,6 +89,12 @@ def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
     return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
 
 
+class More(Protocol):
+    """Runs more trials of the experiment of a result. See `Result.add`."""
+
+    def __call__(self, num_samples: int | None, verbose: int) -> Result: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What a `Result` is made from, whether a database or a service has it."""
@@ -100,6 +106,7 @@ class Found:
     histories: Mapping[int, list[dict[str, float]]]  # by the trial's number; see `TrialResult.history`
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
+    more: More | None = None  # runs more trials of it
 
 
 class Result:
@@ -140,11 +147,18 @@ class Result:
         self._space, self._seed = space, spec.seed
         self._segments = found.segments
         self._best_place = found.best_place
+        self._more = found.more
         self.best_checkpoint: Checkpoint | None = _opened(found.best_checkpoint) if found.best_checkpoint else None
 
     @classmethod
-    def load(cls, store: Store, experiment_id: str) -> Result:
-        """Return what a database knows about an experiment. Raise NotFound if there is no such experiment."""
+    def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
+        """Return what a database knows about an experiment. Raise NotFound if there is no such experiment.
+
+        Args:
+            store: the database.
+            experiment_id: ``exp_...``.
+            more: runs more trials of it.
+        """
         record = store.experiments.get(experiment_id)
         code = store.code.get(record.spec.code) if record.spec.code else None
         best = record.best or {}
@@ -157,8 +171,33 @@ class Result:
                 histories=_histories(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+                more=more,
             )
         )
+
+    def with_more(self, more: More) -> Result:
+        """Return this result, after `more` was set to what runs more trials of it."""
+        self._more = more
+        return self
+
+    def add(self, num_samples: int | None = None, *, verbose: int = 1) -> Result:
+        """Run more trials of this search, wait until they have ended, and return the whole result. This one stays as it is.
+
+        The searcher and the scheduler go on from all that they have seen. The function is the one that was given to `tuner.run`.
+
+        Args:
+            num_samples: how many trials to add; of a grid, how many more times to run it. None adds none, for a search that
+                failed or was cancelled before its last trial.
+            verbose: as for `tuner.run`.
+
+        Raises:
+            Conflict: the experiment is being cancelled.
+        """
+        if self._more is None:
+            raise TunerError(
+                f"this result was only read: continue {self.experiment_id} with its handle, or load it with tuner.load"
+            )
+        return self._more(num_samples, verbose)
 
     def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return the configurations that led to the best checkpoint, or to the end of a trial, oldest first.

@@ -13,6 +13,7 @@ from tuner.errors import NotFound, SpecError
 from tuner.experiment.usecases import id_of
 from tuner.names import did_you_mean, keywords_explained
 from tuner.sdk.result import Result
+from tuner.sdk.run import read_result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
@@ -62,7 +63,7 @@ def load(experiment: str) -> Result:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):
             raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
-        return Result.load(store, found)
+        return read_result(store, found)
 
 
 def experiments(name: str | None = None, state: str | None = None) -> list[ExperimentSummary]:

@@ -36,9 +36,6 @@ _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
-_NOT_ASKED = {"code": None, "earlier": None, "resolved": None}
-"""The parts of a stored spec that are not part of the request."""
-
 
 class Experiments:
     """The experiments of one project, or of all."""
@@ -298,9 +295,15 @@ def _stored_key(spec: Spec, key: str | None) -> str | None:
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
-    """Raise Conflict if two specs are different requests. The files of the code may have changed since the first one."""
-    if _plain({**stored, **_NOT_ASKED}) != _plain({**asked, **_NOT_ASKED}):
+    """Raise Conflict if two specs are different requests. The files of an entrypoint may have changed since the first one."""
+    if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+
+
+def _asked(spec: Mapping[str, Any]) -> Any:
+    """Return what of a stored spec was part of the request."""
+    found = {**spec, "earlier": None, "resolved": None}
+    return _plain({**found, "code": None} if spec.get("entrypoint") else found)
 
 
 def _plain(value: Any) -> Any:

@@ -52,7 +52,10 @@ class ExperimentRecord:
     spec: Spec
     state: Annotated[ExperimentState, About("where it is in its life")]
     source: Annotated[
-        str, About("python or api: where it was created; adopted: created in Python, now driven by a service")
+        str,
+        About(
+            "python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service"
+        ),
     ]
     project: Annotated[str, About("the project it belongs to")]
     code_hash: str | None
@@ -151,6 +154,16 @@ class TrialSegment:
 
     trial: int
     segment: SegmentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSample:
+    """Some of an experiment's trials, by number: the best ones, and others from all ranks behind them."""
+
+    trials: tuple[TrialRecord, ...]
+    ranks: tuple[int, ...]
+    """The place of each by best value among all trials, from 1. Trials without a value come last."""
+    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,10 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     max_t: int | None
     time_attr: str
     seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
+    priority: Annotated[int, Field(description="experiments of a higher priority get room on the cluster first")]
+    weight: Annotated[
+        float, Field(description="share of the cluster relative to other experiments of the same priority")
+    ]
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
     search: Annotated[Json, Field(description="as asked for; see resolved")]
     scheduler: Annotated[Json, Field(description="as asked for; see resolved")]
@@ -125,6 +129,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             max_t=spec.max_t,
             time_attr=spec.time_attr,
             seed=spec.seed,
+            priority=spec.priority,
+            weight=spec.weight,
             space=dict(spec.space),
             search=dict(spec.search),
             scheduler=dict(spec.scheduler),

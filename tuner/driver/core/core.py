@@ -24,7 +24,7 @@ from tuner.search.base import Searcher
 log = logging.getLogger(__name__)
 
 
-_OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted)
+_OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
 """Events that mean nothing once their segment is over. News of a checkpoint may come later than that."""
 
 
@@ -113,6 +113,10 @@ class Core:
         verdict, decide_at, asked = self.decider.go_on(trial, segment)
         self.experiment.set_milestone(segment, verdict.next_milestone, decide_at, asked)
         return verdict
+
+    def may_yield(self, ref: SegmentRef) -> bool:
+        """Return whether this segment can make room for another experiment now."""
+        return self.experiment.segment(ref) is not None and self.experiment.may_yield(self.trials[ref.trial])
 
     def first_milestone(self, ref: SegmentRef) -> int | None:
         """Return the report_no of the first report at which the ranks of this segment wait; None if they need not."""

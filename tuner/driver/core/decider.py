@@ -109,6 +109,7 @@ class Decider:
                 | e.CheckpointDeleted()
                 | e.Drawn()
                 | e.Noted()
+                | e.RoomWanted()
             ):
                 return ()
             case _:
@@ -173,12 +174,8 @@ class Decider:
         """Yield what there is to do once an event and its facts are dealt with."""
         if self.experiment.exploits:
             yield from self._end_waiting()
-        if (
-            isinstance(event, e.Reported)
-            and event.waits
-            and (pause := self._obey(self.trials[event.trial])) is not None
-        ):
-            yield pause
+        if isinstance(event, e.Reported) and event.waits and self.trials[event.trial].segments[-1].commanded:
+            yield from self._obey(self.trials[event.trial])
         if self.stopper is not None and self.experiment.finishing is None:
             yield from self._ask_stopper(self.stopper)
         if self.experiment.finishing is not None or self._has_free_slot():
@@ -202,16 +199,21 @@ class Decider:
                 found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
         return found
 
-    def _obey(self, trial: Trial) -> d.Pause | None:
-        """Pause the trial if a user wants that and its report did not end it.
+    def _obey(self, trial: Trial) -> Iterator[Decision]:
+        """Pause the trial if a user or another experiment wants that and its report did not end it.
 
         The ranks must be waiting: a trial that kept reporting after the decision to pause would not be judged by its scheduler
-        or max_t.
+        or max_t. A trial that makes room for another experiment is resumed at once: its next segment waits for its turn.
         """
         segment = trial.segments[-1]
-        if segment.commanded != "pause" or not segment.open or segment.leaving:
-            return None
-        return d.Pause(trial=trial.number, reason=f"paused by a user at iteration {trial.iteration}", held=True)
+        if not segment.open or segment.leaving:
+            return
+        if segment.commanded == "pause":
+            yield d.Pause(trial=trial.number, reason=f"paused by a user at iteration {trial.iteration}", held=True)
+        elif segment.commanded == "yield" and self.experiment.state is _X.RUNNING:
+            why = f"paused at iteration {trial.iteration} {segment.room_for}"
+            yield d.Pause(trial=trial.number, reason=why, held=True)
+            yield d.Resume(trial=trial.number, reason=f"continues when it is its turn again; {why}")
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the search if `stop` says so."""

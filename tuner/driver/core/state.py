@@ -204,6 +204,8 @@ class State:
                 self._apply_command(event)
             case e.Amended():
                 self._amend(event.changes)
+            case e.RoomWanted():
+                self._want_room(event)
             case e.BudgetSpent():
                 self.finishing = f"the time budget of {event.seconds:g} s is spent"
             case e.Suggested():
@@ -345,6 +347,20 @@ class State:
             budget=limits.budget,
         )
         self.scheduler.amend(context)
+
+    def may_yield(self, trial: Trial) -> bool:
+        """Return whether the trial can be paused for another experiment: it runs, and can go on from a checkpoint."""
+        segment = trial.segment
+        if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
+            return False
+        free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
+        return free and segment.report_no > 0 and trial.checkpoint is not None
+
+    def _want_room(self, event: e.RoomWanted) -> None:
+        trial = self._touch(event.trial)
+        if self.may_yield(trial):
+            trial.segments[-1].commanded, trial.segments[-1].room_for = "yield", event.reason
+            self._act(Interrupt(trial.ref, "pause"))
 
     def _pause_all(self) -> None:
         begins = self.state is _X.RUNNING

@@ -15,31 +15,34 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__
 from tuner.domain.batch import Batch
-from tuner.domain.events import Amended, Command, Commanded, Event
+from tuner.domain.events import RoomWanted
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
+from tuner.driver.commands import as_event
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import CommandRecord, ExperimentRecord
+from tuner.store.records import ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pool import Standing
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -50,8 +53,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
+SCRIPTS = ("python", "study")
+"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
+
 LEASES_S = 2.0
 """How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
+ROOM_S = 1.0
+"""How often a host looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
 """Seconds before an experiment whose driver crashed is taken up again."""
 LOGS_S = 10.0
@@ -75,6 +83,7 @@ class Host:
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
         self.driven: dict[int, Driven] = {}
+        self._named: dict[str, Driven] = {}  # the same, by public id
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
         self._seen: set[int] = set()
@@ -133,8 +142,14 @@ class Host:
                 reserve_after_s=self.settings.reserve_after_s,
                 logs=self.logs,
                 log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
+                standing=self._standing,
             )
         return self._groups
+
+    def _standing(self, experiment: str) -> Standing:
+        """Return what an experiment is entitled to, as of its last change by a user."""
+        driven = self._named.get(experiment)
+        return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
@@ -171,6 +186,7 @@ class Host:
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
+        self._background.append(asyncio.create_task(self._make_room()))
         if self.settings.usage_every_s > 0:
             keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
@@ -260,6 +276,22 @@ class Host:
         stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
 
+    async def cluster(self) -> dict[str, Any]:
+        """Return the cluster as `overview` describes it."""
+        nodes, available = await asyncio.gather(
+            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
+        )
+        standings = {name: self._standing(name) for name in self._named}
+        return overview(
+            nodes,
+            available,
+            self.groups.held(),
+            self.groups.waiting(),
+            standings,
+            {name: self.groups.share(name) for name in standings},
+            began=time.time() - time.monotonic(),
+        )
+
     def _places(self) -> dict[str, Place]:
         return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
 
@@ -337,12 +369,15 @@ class Host:
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
+            commands = {c.id: as_event(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
             self._seen |= set(commands)
+            self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             if state.ended:
+                if self._groups is not None:
+                    self._groups.forget(record.public_id)
                 await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
@@ -353,6 +388,7 @@ class Host:
             return await self._refuse(record, epoch, error)
         finally:
             self.driven.pop(record.id, None)
+            self._named.pop(record.public_id, None)
             await self._leave_nothing(record)
             if self.logs is not None:
                 await self.logs.flush(record.id, timeout=LOGS_S)
@@ -445,12 +481,29 @@ class Host:
                 self._reading = False
                 self._failed_at = time.monotonic()
 
+    async def _make_room(self) -> None:
+        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        while True:
+            await asyncio.sleep(ROOM_S)
+            if self._groups is None or len(self._named) < 2:
+                continue
+            for name, experiment, priority in self._groups.make_room(self._may_yield):
+                segment = self.segments[name]
+                reason = f"to make room for experiment {experiment} (priority {priority})"
+                trial, ordinal = segment.ref
+                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    def _may_yield(self, name: str) -> bool:
+        """Return whether a segment can be paused and go on later from a checkpoint."""
+        found = self.segments.get(name)
+        return found is not None and found.inbound.core.may_yield(found.ref)
+
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
-                driven.loop.put(_commanded(command), command=command.id)
+                driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
         now = time.time()
@@ -460,13 +513,13 @@ class Host:
         if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
             # Reads or writes failed, so leases have run out whose holders live: they need a moment to renew them.
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        theirs = [record.id for record in found if record.source == "python"]
+        theirs = [record.id for record in found if record.source in SCRIPTS]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
         for record in found:
             if record.id in self.tasks:
                 continue
-            if record.source != "python":
+            if record.source not in SCRIPTS:
                 self._take_up(record, "it was given to this service")
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 self._take_up(record, "it is to be cancelled")
@@ -491,13 +544,6 @@ class Host:
         self._offered.discard(record.id)
         self._news.append(f"{record.public_id} ({record.name}) is taken up: {why}")
         self._begin(record)
-
-
-def _commanded(command: CommandRecord) -> Event:
-    if command.command == "amend":
-        return Amended(time=time.time(), changes=command.payload, reason=command.reason)
-    name = cast("Command", command.command)
-    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tuner import __version__
@@ -30,7 +30,7 @@ START_S = 60.0
 """How long the driver host may take for an answer."""
 
 LOOK_S = 10.0
-"""How long ranks may take to say what they are doing."""
+"""How long the host may take to answer a question about ranks or the cluster."""
 
 
 class Link:
@@ -98,7 +98,8 @@ class Link:
             if question["ask"] == "poke":
                 self._poke()
             else:
-                threading.Thread(target=self._look, args=(question["id"], question["segment"]), daemon=True).start()
+                asked = (question["id"], question["ask"], question["args"])
+                threading.Thread(target=self._ask, args=asked, daemon=True).start()
         os._exit(0)
 
     def _poke(self) -> None:
@@ -106,14 +107,14 @@ class Link:
             with contextlib.suppress(Exception):
                 host.poke.remote()
 
-    def _look(self, number: int, segment: str) -> None:
+    def _ask(self, number: int, method: str, args: Sequence[str]) -> None:
         import ray
 
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return
         try:
-            self._tell(answer=number, found=ray.get(host.look.remote(segment), timeout=LOOK_S))
+            self._tell(answer=number, found=ray.get(getattr(host, method).remote(*args), timeout=LOOK_S))
         except Exception as error:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
@@ -14,7 +14,17 @@ from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups.interrupts import Interrupts
-from tuner.trials.groups.pool import RESERVE_AFTER_S, Group, LostAtStart, NoRoom, Pool
+from tuner.trials.groups.pool import (
+    RESERVE_AFTER_S,
+    Group,
+    HeldGroup,
+    LostAtStart,
+    NoRoom,
+    Pool,
+    Standing,
+    WaitingGroup,
+    ordinary,
+)
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFile, SegmentRun, answer
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch
@@ -54,9 +64,10 @@ class GroupManager:
         autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: where the driver listens for reports; None if they can only go through Ray.
-        reserve_after_s: how long a group waits for room before groups that ask later must wait for it.
+        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
         logs: is told of the end of each segment.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
+        standing: returns the priority and the weight of an experiment.
     """
 
     def __init__(
@@ -70,6 +81,7 @@ class GroupManager:
         reserve_after_s: float = RESERVE_AFTER_S,
         logs: Logs | None = None,
         log_limit: LogLimit | None = None,
+        standing: Callable[[str], Standing] = ordinary,
     ) -> None:
         self._logs = logs
         self._pool = Pool(
@@ -80,6 +92,7 @@ class GroupManager:
             report_address=report_address,
             reserve_after_s=reserve_after_s,
             log_limit=log_limit,
+            standing=standing,
         )
         self._running: dict[str, SegmentRun] = {}
         self._interrupts = Interrupts()
@@ -159,6 +172,31 @@ class GroupManager:
         while self._running:
             await asyncio.sleep(0.01)
         await self._pool.close()
+
+    def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
+        """Return the groups that have room now, the oldest first, each with its ranks."""
+        found = []
+        for held in self._pool.held():
+            running = self._running.get(held.segment_id)
+            group = running.group if running is not None else None
+            found.append((held, list(_placement(group)["ranks"]) if group is not None else []))
+        return found
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the groups that wait, in the order in which they will be served."""
+        return self._pool.waiting()
+
+    def share(self, experiment: str) -> float:
+        """Return the largest part of any resource of the cluster that the experiment holds."""
+        return self._pool.share(experiment)
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end for other experiments, see `Pool.make_room`."""
+        return self._pool.make_room(may_end)
+
+    def forget(self, experiment: str) -> None:
+        """Forget what an experiment has used of the cluster, because it has ended."""
+        self._pool.forget(experiment)
 
     async def settle(self) -> None:
         """Wait until groups that are being ended are gone."""

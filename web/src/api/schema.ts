@@ -149,6 +149,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/trials/sample": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the best trials, and others from all ranks behind them: what a chart of very many trials shows. */
+        get: operations["experiments_sample"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/curves": {
         parameters: {
             query?: never;
@@ -2606,6 +2623,32 @@ export interface components {
             total: number;
         };
         /**
+         * TrialSample
+         * @description Some of an experiment's trials: the best ones, and others that are spread evenly over the ranks behind them.
+         */
+        TrialSample: {
+            /**
+             * Items
+             * @description by number; all trials, if there are no more than were asked for
+             */
+            items: components["schemas"]["Trial"][];
+            /**
+             * Ranks
+             * @description the place of each item by best value among all trials, from 1; those without a value are last
+             */
+            ranks: number[];
+            /**
+             * Total
+             * @description how many trials there are
+             */
+            total: number;
+            /**
+             * Trained
+             * @description iterations of all completed and stopped trials, at most max_t each; null without a max_t
+             */
+            trained: number | null;
+        };
+        /**
          * TrialState
          * @enum {string}
          */
@@ -4221,7 +4264,7 @@ export interface operations {
                 state?: components["schemas"]["TrialState"] | null;
                 /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
                 sort?: string;
-                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
+                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it) ?= (is in this JSON list; null stands for no value), a value */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -4291,6 +4334,75 @@ export interface operations {
             };
         };
     };
+    experiments_sample: {
+        parameters: {
+            query?: {
+                /** @description how many trials at most; half of them are the best */
+                size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialSample"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_curves: {
         parameters: {
             query?: {
@@ -4304,7 +4416,7 @@ export interface operations {
                 from?: number | null;
                 /** @description where the range ends */
                 to?: number | null;
-                /** @description numbers of trials; by default the best */
+                /** @description numbers of trials; by default those of /trials/sample with size=limit */
                 trial?: number[] | null;
                 /** @description how many trials, if `trial` names none */
                 limit?: number;

@@ -77,6 +77,33 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
   return true;
 }
 
+/**
+ * The same as conditions of the service. Its categories are the values themselves, and those on the axes are what people read,
+ * so that the values are taken from the trials; `raw` has their parameters as the service gave them.
+ */
+export function conditionsOf(
+  dimensions: readonly Dimension[],
+  brushes: Brushes,
+  shown: readonly Trial[],
+  raw: readonly Trial[],
+): string[] {
+  return dimensions.flatMap((dimension) => {
+    const chosen = brushes[dimension.id];
+    if (!chosen) return [];
+    const column = dimension.objective ? "best_value" : `params.${dimension.id}`;
+    if ("from" in chosen) return [`${column}>=${chosen.from}`, `${column}<=${chosen.to}`];
+    const values = new Map<string, unknown>();
+    if (chosen.of.includes(ABSENT)) values.set("null", null);
+    shown.forEach((trial, i) => {
+      const value = valueOf(trial, dimension);
+      const own = raw[i]?.params[dimension.id];
+      if (value !== ABSENT && own !== undefined && chosen.of.includes(String(value)))
+        values.set(JSON.stringify(own), own);
+    });
+    return [`${column}?=${JSON.stringify([...values.values()])}`];
+  });
+}
+
 export function chosenWords(dimension: Dimension, chosen: Chosen): string {
   if ("of" in chosen) return chosen.of.join(" or ");
   const say = dimension.objective ? written : param;

@@ -1,6 +1,7 @@
 /** The lineage of a population as lanes: a lane for each member, its segments, and the arrows between them. */
 
 import type { Curves } from "../api/types";
+import { rankedOf } from "../curves/colours";
 import type { SourceOf } from "../live/useExperiment";
 
 export interface Piece {
@@ -71,7 +72,7 @@ export function lanesOf(
       end = Math.max(end, last);
     }
   }
-  const last = rank.size + 1;
+  const last = rankedOf(rank) + 1;
   const order = series.filter((one) => one.segments.length > 0).map((one) => one.number);
   order.sort((a, b) => (rank.get(a) ?? last) - (rank.get(b) ?? last) || a - b);
   return { order, pieces, handovers, end };

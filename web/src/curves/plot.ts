@@ -12,7 +12,7 @@ import uPlot from "uplot";
 import type { Mode, Series, XAxis } from "../api/types";
 import { clear } from "../charts/canvas";
 import { asAsked, LOG, ownTicks } from "./axes";
-import { palette, shade, shareOfRank, type Theme } from "./colours";
+import { palette, rankedOf, shade, shareOfRank, type Theme } from "./colours";
 import {
   donorPoint,
   extent,
@@ -120,6 +120,8 @@ export class CurvesPlot {
   private zoomed: Zoom | null = null;
   private marked: number | null = null;
   private selected: number | null = null;
+  /** Trials that were picked, with their colours. */
+  private picked: ReadonlyMap<number, string> = new Map();
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
   private settling: ReturnType<typeof setTimeout> | undefined;
@@ -157,7 +159,7 @@ export class CurvesPlot {
     const first = colours && this.data.rank.size === 0;
     const sources = data.source !== this.data.source;
     this.data = data;
-    const last = data.rank.size + 1;
+    const last = rankedOf(data.rank) + 1;
     const place = (one: Series) => data.rank.get(one.number) ?? last;
     this.series = [...data.series].sort((a, b) => place(b) - place(a));
     this.bySeries = new Map(data.series.map((one) => [one.number, one]));
@@ -199,12 +201,18 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
+  /** Trials with a colour of their own: they stay marked. */
+  pick(picked: ReadonlyMap<number, string>): void {
+    this.picked = picked;
+    this.drawUpper();
+  }
+
   colourOf(number: number): string {
-    return palette(this.look.theme)[this.shadeOf(number)]!;
+    return this.picked.get(number) ?? palette(this.look.theme)[this.shadeOf(number)]!;
   }
 
   private shadeOf(number: number): number {
-    return shade(shareOfRank(this.data.rank.get(number), this.data.rank.size));
+    return shade(shareOfRank(this.data.rank.get(number), rankedOf(this.data.rank)));
   }
 
   private build(): void {
@@ -506,7 +514,7 @@ export class CurvesPlot {
     const axes = this.axes();
     if (!axes) return;
     const context = clear(this.upper, axes.x.to, axes.y.from);
-    const marked = [this.selected, this.marked].filter(
+    const marked = [...this.picked.keys(), this.selected, this.marked].filter(
       (number, i, all) => number !== null && all.indexOf(number) === i,
     );
     // One that lies outside of what is zoomed to must not fade what is seen.

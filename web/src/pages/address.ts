@@ -70,3 +70,23 @@ export function formatBrushes(brushes: Brushes): string | null {
     ),
   );
 }
+
+/** "3,17,4": numbers of trials, in the order in which they were picked. */
+export function parseNumbers(text: string | null): number[] {
+  const found = (text ?? "").split(",").filter((one) => /^\d{1,9}$/.test(one));
+  return [...new Set(found.map(Number))];
+}
+
+/** Names as JSON, as they may hold commas. What is no such list is empty. */
+export function parseList(text: string | null): string[] {
+  try {
+    const data: unknown = JSON.parse(text ?? "[]");
+    return Array.isArray(data) ? data.filter((one): one is string => typeof one === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+export function formatList(names: readonly string[]): string | null {
+  return names.length > 0 ? JSON.stringify(names) : null;
+}
