@@ -30,9 +30,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+TROUBLESHOOTING = "docs/troubleshooting.md"
+
 
 class TunerError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose. A note, which tracebacks show, names the section that says what to do."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        described = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        self.add_note(f"What to do: {TROUBLESHOOTING}#{described.__name__.lower()}")
 
 
 class Retryable(Exception):

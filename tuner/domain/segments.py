@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tuner.errors import TROUBLESHOOTING
+
 FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
 Leave = Literal["stop", "pause", "exploit"]
@@ -24,6 +26,36 @@ class SegmentRef(NamedTuple):
 
     def __str__(self) -> str:
         return f"trial {self.trial}, segment {self.ordinal}"
+
+
+CAUSES = frozenset(
+    [
+        "exception",
+        "no_report",
+        "exit",
+        "signal",
+        "oom",
+        "hang",
+        "stop_ignored",
+        "checkpoint",
+        "node_lost",
+        "preempted",
+        "lost_at_start",
+        "placement_timeout",
+        "checkpoint_lost",
+        "disk_lost",
+        "checkpoint_unreachable",
+        "driver_lost",
+        "actor_unavailable",
+        "killed",
+    ]
+)
+"""Causes of failures that the troubleshooting page has a section about."""
+
+
+def what_to_do(cause: str | None) -> str:
+    """Return a line that names the section of the docs about a cause of failures."""
+    return f"What to do: {TROUBLESHOOTING}#{cause if cause in CAUSES else 'failures-of-trials'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

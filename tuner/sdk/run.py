@@ -257,6 +257,10 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
         record = store.experiments.get(id_of(store, experiment_id))
         if record.state.ended:
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
+        if record.source == "study":
+            raise Conflict(
+                f"{record.public_id} is a study, whose trials a script runs: go on with it by tuner.create_study"
+            )
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
 

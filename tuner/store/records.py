@@ -52,7 +52,10 @@ class ExperimentRecord:
     spec: Spec
     state: Annotated[ExperimentState, About("where it is in its life")]
     source: Annotated[
-        str, About("python or api: where it was created; adopted: created in Python, now driven by a service")
+        str,
+        About(
+            "python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service"
+        ),
     ]
     project: Annotated[str, About("the project it belongs to")]
     code_hash: str | None

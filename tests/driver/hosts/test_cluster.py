@@ -45,7 +45,9 @@ def run(**options: Any) -> Any:
 )
 @pytest.mark.usefixtures("small")
 def test_what_this_machine_can_never_hold_is_said_before_ray_is_started(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(SpecError, match=rf"scaling: {re.escape(says)}.*this machine alone, with 4 CPUs and 1 GPU$"):
+    with pytest.raises(
+        SpecError, match=rf"scaling: {re.escape(says)}.*this machine alone, with 4 CPUs and 1 GPU(\n|$)"
+    ):
         run(**options)
     with Store.open(Settings.from_env().database_url) as store:
         assert store.experiments.page().items == (), "nothing waits for a driver"

@@ -15,18 +15,19 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__
 from tuner.domain.batch import Batch
-from tuner.domain.events import Amended, Command, Commanded, Event, RoomWanted
+from tuner.domain.events import RoomWanted
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
+from tuner.driver.commands import as_event
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.logs import LogKeeper, Owner
@@ -37,7 +38,7 @@ from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import CommandRecord, ExperimentRecord
+from tuner.store.records import ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
@@ -52,6 +53,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
+SCRIPTS = ("python", "study")
+"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
+
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
@@ -368,7 +372,7 @@ class Host:
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
+            commands = {c.id: as_event(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
             self._seen |= set(commands)
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
@@ -502,7 +506,7 @@ class Host:
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
-                driven.loop.put(_commanded(command), command=command.id)
+                driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
         now = time.time()
@@ -512,13 +516,13 @@ class Host:
         if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
             # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        theirs = [record.id for record in found if record.source == "python"]
+        theirs = [record.id for record in found if record.source in SCRIPTS]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
         for record in found:
             if record.id in self.tasks:
                 continue
-            if record.source != "python":
+            if record.source not in SCRIPTS:
                 self._take_up(record, "it was created over the API")
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 self._take_up(record, "it is to be cancelled")
@@ -543,13 +547,6 @@ class Host:
         self._offered.discard(record.id)
         self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
         self._begin(record)
-
-
-def _commanded(command: CommandRecord) -> Event:
-    if command.command == "amend":
-        return Amended(time=time.time(), changes=command.payload, reason=command.reason)
-    name = cast("Command", command.command)
-    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
