@@ -151,7 +151,7 @@ def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
 def test_a_search_with_two_objectives_stops_what_is_dominated_and_keeps_the_whole_front() -> None:
     space = {"x": tuner.uniform(0, 1), "waste": tuner.uniform(0, 1)}
     known = {"metric": ["loss", "size"], "mode": ["min", "min"], "num_samples": 60, "max_t": 27, "search_alg": "random"}
-    found = simulate(curve, space, scheduler="moasha", **known)  # type: ignore[arg-type]
+    found = simulate(curve, space, scheduler={"type": "moasha", "reduction_factor": 2}, **known)  # type: ignore[arg-type]
     assert len(found.history) < 0.5 * 60 * 27
     finished = [c for t, c in zip(found.trials, found.configs, strict=True) if t.state is TrialState.COMPLETED]
     stopped = [c for t, c in zip(found.trials, found.configs, strict=True) if t.state is TrialState.STOPPED]
