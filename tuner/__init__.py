@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.trials import moved as _moved
 
-_moved.install()  # so that pickles of earlier versions open, whichever module of this package they begin with
+_moved.install()  # so that pickles of earlier versions can be loaded, whichever module of this package is imported first
 
 __version__ = "0.1.0"
 
