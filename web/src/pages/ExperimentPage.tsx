@@ -305,7 +305,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
 }
 
-/** Whether trials take over each other's weights in this search. */
+/** Return true if trials take over each other's weights in this search. */
 function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
