@@ -61,12 +61,17 @@ def create_experiment(
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
-def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
+def dry_run(
+    data: Mapping[str, Any],
+    checker: EntrypointChecker,
+    configurations: int = 5,
+    seconds_per_iteration: float | None = None,
+) -> Preview:
     """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
     spec, names, sent = _parsed(data)
     _checked_code(spec, names, sent, checker)
     with functions_by_name():
-        return preview(spec, configurations)
+        return preview(spec, configurations, seconds_per_iteration)
 
 
 def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord | None]:

@@ -54,6 +54,7 @@ def run(
     max_concurrent_trials: int | None = None,
     time_budget_s: float | None = None,
     budget: float | None = None,
+    gpu_hours: float | None = None,
     max_failures: int = 0,
     max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
@@ -113,6 +114,8 @@ def run(
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
             `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
             error: limit those by `num_samples`.
+        gpu_hours: GPU hours that all trials together may use. Then the trials end at their next report, or after
+            `stop_grace_s`. The time from a trial's start to its end counts, for every GPU that its ranks hold.
         max_failures: retries of a trial after errors of its code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for room once it is the trial's turn; longer is a system failure.

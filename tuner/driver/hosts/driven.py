@@ -92,10 +92,16 @@ class RankInbound:
         trial, ordinal = self._running[segment_id].ref
         self.loop.put(Waiting(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
-    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
+    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool, held_s: float) -> None:
         trial, ordinal = self._running[segment_id].ref
         event = SegmentStarted(
-            time=time.time(), trial=trial, segment=ordinal, placement=placement, startup_s=startup_s, warm=warm
+            time=time.time(),
+            trial=trial,
+            segment=ordinal,
+            placement=placement,
+            startup_s=startup_s,
+            warm=warm,
+            held_s=held_s,
         )
         self.loop.put(event)
 
@@ -189,7 +195,8 @@ class RayGroups:
             running.inbound.ended(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        await self._host.groups.interrupt(self._name(segment), why)
+        hard = why == "stop" and self._core.experiment.capped  # then it may not wait for a last checkpoint either
+        await self._host.groups.interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if info.node in (None, self._host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
