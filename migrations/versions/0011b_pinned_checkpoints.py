@@ -1,14 +1,14 @@
 """Checkpoints that users keep.
 
 Revision ID: 0011b
-Revises: 0011
+Revises: 0010
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0011b"
-down_revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

@@ -21,6 +21,7 @@ from tuner.api.guards import Guard
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
 from tuner.api.routes import access, checkpoints, experiments, health, pages, trials, verbs
+from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store
@@ -34,6 +35,7 @@ def create_app(
     poke: Callable[[], None] | None = None,
     problem: Callable[[], str | None] | None = None,
     look: Callable[[str], Mapping[str, Mapping[str, Any]]] | None = None,
+    cluster: Callable[[], Mapping[str, Any]] | None = None,
     *,
     web: Path | None = None,
 ) -> FastAPI:
@@ -44,13 +46,16 @@ def create_app(
     Args:
         settings: hosts and paths.
         store: the database. The caller closes it.
-        poke: is called after a command or an experiment was written, to wake the driver. It must return at once.
+        poke: called after a command or an experiment was written, to wake the driver. It must return at once.
         problem: returns why the driver is not ready, or None.
         look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
             raises DriverSilent if no driver answers.
+        cluster: returns what `Host.cluster` does; it raises DriverSilent if no driver answers.
         web: the folder of the built page. By default the one in the package.
     """
-    context = Context(settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody)
+    context = Context(
+        settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody, cluster or _no_cluster
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -67,7 +72,7 @@ def create_app(
     )
     app.state.context = context
     app.include_router(health.router)
-    for part in (experiments, trials, checkpoints, verbs, access):
+    for part in (experiments, trials, checkpoints, verbs, cluster_routes, access):
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -78,7 +83,7 @@ def create_app(
         (compile_path(prefix + route.path)[0], route.methods)
         for prefix, part in (
             ("", health),
-            *(("/api/v1", part) for part in (experiments, trials, checkpoints, verbs, access)),
+            *(("/api/v1", part) for part in (experiments, trials, checkpoints, verbs, cluster_routes, access)),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)
@@ -89,6 +94,10 @@ def create_app(
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
     return app
+
+
+def _no_cluster() -> Mapping[str, Any]:
+    raise DriverSilent("no driver runs beside this page; only `tuner serve` knows its cluster")
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

@@ -23,7 +23,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""More than the checker lets wait, so that a request that need not wait for an import finds a thread."""
+"""More than the callers that the checker lets wait, so that a request that need not wait for an import finds a thread."""
 
 
 @dataclass(slots=True)
@@ -35,6 +35,7 @@ class Context:
     poke: Callable[[], None]
     problem: Callable[[], str | None]
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
+    cluster: Callable[[], Mapping[str, Any]]
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only one that the caller may see; None: all
     ending: threading.Event = field(default_factory=threading.Event)
@@ -60,7 +61,7 @@ class Context:
         return limited
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that may import an entrypoint, in threads of its own: other routes need those of the server."""
+        """Call something that may import an entrypoint in separate threads, since other routes need those of the server."""
         return await asyncio.get_running_loop().run_in_executor(self._checks, function, *args)
 
     def end(self) -> None:

@@ -30,7 +30,14 @@ def get(here: Here, checkpoint_id: CheckpointId) -> Response:
 @router.get(
     "/checkpoints/{checkpoint_id}/download",
     response_class=StreamingResponse,
-    responses={200: {"content": {"application/x-tar": {}}, "description": "a tar archive"}, **NOT_FOUND, **CONFLICT},
+    responses={
+        200: {
+            "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+            "description": "a tar archive",
+        },
+        **NOT_FOUND,
+        **CONFLICT,
+    },
     summary="Download the files of a checkpoint as a tar archive.",
 )
 def download(here: Here, checkpoint_id: CheckpointId) -> Response:

@@ -6,6 +6,7 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 from __future__ import annotations
 
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
+from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
     BestSoFar,
     BestSoFarOf,
@@ -63,6 +64,7 @@ from tuner.api.schemas.trials import (
     Trial,
     TrialDetail,
     TrialPage,
+    TrialSample,
 )
 
 __all__ = [
@@ -75,6 +77,12 @@ __all__ = [
     "Checkpoint",
     "CheckpointItem",
     "CheckpointPage",
+    "Cluster",
+    "ClusterGroup",
+    "ClusterNode",
+    "ClusterRank",
+    "ClusterShare",
+    "ClusterWait",
     "Configuration",
     "Continuation",
     "Counts",
@@ -126,6 +134,7 @@ __all__ = [
     "TrialDetail",
     "TrialOutcome",
     "TrialPage",
+    "TrialSample",
     "Usage",
     "UsageSeries",
     "labels",

@@ -132,6 +132,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/enqueue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ask for trials with these configurations, next and on top of num_samples. */
+        post: operations["experiments_enqueue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/best": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the best report so far, with the configuration and the checkpoint that go with it. */
+        get: operations["experiments_best"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/pareto": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the trials that no other one beats in all objectives. */
+        get: operations["experiments_pareto"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the checkpoints of an experiment or of one trial, newest first. */
+        get: operations["experiments_list_checkpoints"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -141,6 +209,23 @@ export interface paths {
         };
         /** List trials, sorted and filtered by any column, without segments. */
         get: operations["experiments_list_trials"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/trials/sample": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the best trials, and others from all ranks behind them: what a chart of very many trials shows. */
+        get: operations["experiments_sample"];
         put?: never;
         post?: never;
         delete?: never;
@@ -302,6 +387,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters. */
+        post: operations["trials_fork"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/logs": {
         parameters: {
             query?: never;
@@ -404,6 +506,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/checkpoints/{checkpoint_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a checkpoint. */
+        get: operations["checkpoints_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/download": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Download the files of a checkpoint as a tar archive. */
+        get: operations["checkpoints_download"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep a checkpoint, whatever the policy of the experiment says. */
+        post: operations["checkpoints_pin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/unpin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Leave a checkpoint to the policy of the experiment again. */
+        post: operations["checkpoints_unpin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/pause": {
         parameters: {
             query?: never;
@@ -500,6 +670,43 @@ export interface paths {
         put?: never;
         /** End the trial at its next report. The experiment goes on. */
         post: operations["trials_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Try a failed trial again: a new trial with its configuration starts from its newest checkpoint. */
+        post: operations["trials_retry"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the nodes of the cluster, the worker groups on them, and what waits for what.
+         * @description Ask the driver host. Experiments that scripts drive themselves are not listed.
+         */
+        get: operations["cluster_cluster"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -742,7 +949,7 @@ export interface components {
         Changes: {
             /**
              * Since
-             * @description the event_seq behind which this is what changed
+             * @description the event_seq after which this changed
              */
             since: number;
             /**
@@ -810,6 +1017,324 @@ export interface components {
              * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
              */
             node: string | null;
+        };
+        /**
+         * CheckpointItem
+         * @description A checkpoint, with where it comes from.
+         */
+        CheckpointItem: {
+            /**
+             * Id
+             * @description ckpt_...
+             */
+            id: string;
+            /**
+             * Uri
+             * @description where it is stored
+             */
+            uri: string;
+            /**
+             * Step
+             * @description training_iteration of the report that saved it
+             */
+            step: number;
+            /**
+             * Bytes
+             * @description its size
+             */
+            bytes: number;
+            /**
+             * Node
+             * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
+             */
+            node: string | null;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Trial Number
+             * @description the number of the trial that saved it
+             */
+            trial_number: number;
+            /**
+             * Segment
+             * @description the ordinal of the segment that saved it
+             */
+            segment: number;
+            /**
+             * State
+             * @description whether its files can be used
+             * @enum {string}
+             */
+            state: "uploading" | "ready" | "deleted";
+            /**
+             * Pinned
+             * @description it is kept, whatever the policy of the experiment says
+             */
+            pinned: boolean;
+        };
+        /** CheckpointPage */
+        CheckpointPage: {
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
+            items: components["schemas"]["CheckpointItem"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
+        /** Cluster */
+        Cluster: {
+            /**
+             * Cpus
+             * @description CPUs of the whole cluster
+             */
+            cpus: number;
+            /**
+             * Cpus In Use
+             * @description CPUs in use, also by others than this service
+             */
+            cpus_in_use: number;
+            /**
+             * Gpus
+             * @description GPUs of the whole cluster
+             */
+            gpus: number;
+            /**
+             * Gpus In Use
+             * @description GPUs in use, also by others than this service
+             */
+            gpus_in_use: number;
+            /**
+             * Nodes
+             * @description the nodes that are alive
+             */
+            nodes: components["schemas"]["ClusterNode"][];
+            /**
+             * Groups
+             * @description worker groups that have room, oldest first
+             */
+            groups: components["schemas"]["ClusterGroup"][];
+            /**
+             * Waiting
+             * @description worker groups that wait, in the order of their turns
+             */
+            waiting: components["schemas"]["ClusterWait"][];
+            /**
+             * Experiments
+             * @description the experiments that this service drives now
+             */
+            experiments: components["schemas"]["ClusterShare"][];
+        };
+        /**
+         * ClusterGroup
+         * @description A worker group that has room.
+         */
+        ClusterGroup: {
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Segment Id
+             * @description seg_...
+             */
+            segment_id: string;
+            /**
+             * Resources
+             * @description of each rank
+             */
+            resources: {
+                [key: string]: number;
+            };
+            /**
+             * Since
+             * Format: date-time
+             * @description when it got its room
+             */
+            since: string;
+            /**
+             * Ranks
+             * @description one item for each rank
+             */
+            ranks: components["schemas"]["ClusterRank"][];
+        };
+        /** ClusterNode */
+        ClusterNode: {
+            /**
+             * Id
+             * @description Ray's id of the node
+             */
+            id: string;
+            /**
+             * Name
+             * @description its host name
+             */
+            name: string;
+            /**
+             * Address
+             * @description its IP address
+             */
+            address: string;
+            /**
+             * Cpus
+             * @description CPUs that Ray may use there
+             */
+            cpus: number;
+            /**
+             * Cpus In Use
+             * @description CPUs that worker groups of this service hold there
+             */
+            cpus_in_use: number;
+            /**
+             * Gpus
+             * @description GPUs that Ray may use there
+             */
+            gpus: number;
+            /**
+             * Gpus In Use
+             * @description GPUs that worker groups of this service hold there
+             */
+            gpus_in_use: number;
+        };
+        /** ClusterRank */
+        ClusterRank: {
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
+            rank: number;
+            /**
+             * Node
+             * @description Ray's id of its node
+             */
+            node: string;
+            /**
+             * Host
+             * @description the host name of its node
+             */
+            host: string;
+            /**
+             * Pid
+             * @description its process on that node
+             */
+            pid: number;
+            /**
+             * Gpus
+             * @description the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them
+             */
+            gpus: string[];
+        };
+        /**
+         * ClusterShare
+         * @description What an experiment that runs here is entitled to, and what it has.
+         */
+        ClusterShare: {
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Priority
+             * @description experiments of a higher priority come first
+             */
+            priority: number;
+            /**
+             * Weight
+             * @description its share relative to others of the same priority
+             */
+            weight: number;
+            /**
+             * Share
+             * @description largest part of any resource of the cluster that it holds, from 0 to 1
+             */
+            share: number;
+            /**
+             * Groups
+             * @description worker groups that it holds
+             */
+            groups: number;
+            /**
+             * Waiting
+             * @description worker groups of it that wait
+             */
+            waiting: number;
+        };
+        /**
+         * ClusterWait
+         * @description A worker group that waits.
+         */
+        ClusterWait: {
+            /**
+             * Position
+             * @description its place in the order in which groups are served, from 1
+             */
+            position: number;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Segment Id
+             * @description seg_...
+             */
+            segment_id: string;
+            /**
+             * Workers
+             * @description ranks of the group
+             */
+            workers: number;
+            /**
+             * Resources
+             * @description of each rank
+             */
+            resources: {
+                [key: string]: number;
+            };
+            /**
+             * Since
+             * Format: date-time
+             * @description since when it waits
+             */
+            since: string;
+            /**
+             * Priority
+             * @description of its experiment
+             */
+            priority: number;
+            /**
+             * Reserved
+             * @description it has waited for long, so what is free on its nodes is kept for it
+             */
+            reserved: boolean;
+            /**
+             * Reason
+             * @description what it waits for, in words
+             */
+            reason: string;
         };
         /** Configuration */
         Configuration: {
@@ -885,7 +1410,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * X
              * @description iterations, steps or seconds, as asked for
@@ -1054,6 +1579,11 @@ export interface components {
             /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
+             * Gpu Hours At Most
+             * @description if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or num_samples, is not known
+             */
+            gpu_hours_at_most: number | null;
+            /**
              * Configurations
              * @description of the first trials, as long as no result is known
              */
@@ -1083,7 +1613,7 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where it was created; adopted: created in Python, now driven by a service
+             * @description python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service
              */
             source: string;
             /**
@@ -1101,6 +1631,16 @@ export interface components {
              * @description why `best` is null although trials have reported
              */
             no_best: string | null;
+            /**
+             * Gpu Hours
+             * @description GPU hours that its trials have used, as of its newest event
+             */
+            gpu_hours: number;
+            /**
+             * Cpu Hours
+             * @description CPU hours that its trials have held, as of its newest event
+             */
+            cpu_hours: number;
             /**
              * Reason
              * @description the reason, in words
@@ -1191,6 +1731,16 @@ export interface components {
              */
             seed: number;
             /**
+             * Priority
+             * @description experiments of a higher priority get room on the cluster first
+             */
+            priority: number;
+            /**
+             * Weight
+             * @description share of the cluster relative to other experiments of the same priority
+             */
+            weight: number;
+            /**
              * Space
              * @description the search space, in its JSON form
              */
@@ -1251,6 +1801,11 @@ export interface components {
             metrics: string[];
             /** @description trials by state */
             counts: components["schemas"]["Counts"];
+            /**
+             * Expected Gpu Hours
+             * @description at its end, if its other trials use as many as those so far; null: too early to tell
+             */
+            expected_gpu_hours: number | null;
             /**
              * Trials
              * @description how many trials there are
@@ -1402,7 +1957,7 @@ export interface components {
             metric: string;
             /**
              * Items
-             * @description the most important first, together 1; empty with too few results
+             * @description the most important first; they add up to 1; empty if there are too few results
              */
             items: components["schemas"]["Share"][];
             /**
@@ -1412,7 +1967,7 @@ export interface components {
             trials: number;
             /**
              * Needed
-             * @description how many of them there must be
+             * @description how many of these are needed
              */
             needed: number;
             /**
@@ -1468,6 +2023,11 @@ export interface components {
              */
             budget: number | null;
             /**
+             * Gpu Hours
+             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             */
+            gpu_hours: number | null;
+            /**
              * Max Failures
              * @description retries of a trial after errors of its code
              * @default 0
@@ -1481,7 +2041,7 @@ export interface components {
             max_system_failures: number;
             /**
              * Placement Timeout S
-             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @description seconds to wait for room once it is the trial's turn; longer is a system failure
              * @default 600
              */
             placement_timeout_s: number;
@@ -1551,7 +2111,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
              * @description training_iteration of the checkpoint that it started from; 0 without one
@@ -1668,7 +2228,7 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description what it printed; a line of its own says where bytes are not kept
+             * @description what it printed; a separate line says where bytes are missing
              */
             text: string;
             /**
@@ -1728,6 +2288,32 @@ export interface components {
             mode: "min" | "max";
         };
         /**
+         * Pareto
+         * @description The trials that no other one beats in all objectives, by their newest values.
+         */
+        Pareto: {
+            /**
+             * Metrics
+             * @description the objectives, in their order
+             */
+            metrics: string[];
+            /**
+             * Items
+             * @description by number, at most 1,000
+             */
+            items: components["schemas"]["Trial"][];
+            /**
+             * Total
+             * @description how many trials are on the front
+             */
+            total: number;
+            /**
+             * Of
+             * @description how many trials were compared
+             */
+            of: number;
+        };
+        /**
          * Point
          * @description One report: a point on the curve of each of its metrics.
          */
@@ -1752,7 +2338,7 @@ export interface components {
              * @description why that segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Iteration
              * @description training_iteration, the count of the trial's reports
@@ -2045,7 +2631,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
              * @description training_iteration of the checkpoint that it started from; 0 without one
@@ -2122,7 +2708,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
              * @description training_iteration of the checkpoint that it started from; 0 without one
@@ -2222,7 +2808,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Who the service takes the caller for.
+         * @description Who the caller is, according to the service.
          */
         Session: {
             /**
@@ -2606,6 +3192,32 @@ export interface components {
             total: number;
         };
         /**
+         * TrialSample
+         * @description Some of an experiment's trials: the best ones, and others that are spread evenly over the ranks behind them.
+         */
+        TrialSample: {
+            /**
+             * Items
+             * @description by number; all trials, if there are no more than were asked for
+             */
+            items: components["schemas"]["Trial"][];
+            /**
+             * Ranks
+             * @description the place of each item by best value among all trials, from 1; those without a value are last
+             */
+            ranks: number[];
+            /**
+             * Total
+             * @description how many trials there are
+             */
+            total: number;
+            /**
+             * Trained
+             * @description iterations of all completed and stopped trials, at most max_t each; null without a max_t
+             */
+            trained: number | null;
+        };
+        /**
          * TrialState
          * @enum {string}
          */
@@ -2666,7 +3278,7 @@ export interface components {
         };
         /**
          * CheckpointPolicy
-         * @description Where checkpoints are stored, when they are saved, and which are kept.
+         * @description The policy for checkpoints: where they are stored, when they are saved, and which are kept.
          */
         CheckpointPolicySpec: {
             /**
@@ -2707,6 +3319,41 @@ export interface components {
             keep_last: number | null;
         };
         /**
+         * Function
+         * @description A training function that is sent with the spec. Ranks unpickle it; the service does not.
+         */
+        FunctionSpec: {
+            /**
+             * Pickle
+             * @description cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle
+             */
+            pickle: string;
+            /**
+             * Python
+             * @description the version of Python that pickled it
+             * @example 3.12.1
+             */
+            python: string;
+            /**
+             * Packages
+             * @description versions of packages that it may depend on, for the record
+             */
+            packages?: {
+                [key: string]: string;
+            };
+            /**
+             * Sys Path
+             * @description folders in which ranks look for modules, if their machine has them
+             */
+            sys_path?: string[];
+            /**
+             * Working Dir
+             * @description the directory of the script, for scaling.working_dir
+             * @default
+             */
+            working_dir: string;
+        };
+        /**
          * Limits
          * @description What the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
          */
@@ -2730,6 +3377,12 @@ export interface components {
              */
             budget: number | null;
             /**
+             * Gpu Hours
+             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             * @default null
+             */
+            gpu_hours: number | null;
+            /**
              * Max Failures
              * @description retries of a trial after errors of its code
              * @default 0
@@ -2743,7 +3396,7 @@ export interface components {
             max_system_failures: number;
             /**
              * Placement Timeout S
-             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @description seconds to wait for room once it is the trial's turn; longer is a system failure
              * @default 600
              */
             placement_timeout_s: number;
@@ -2867,6 +3520,11 @@ export interface components {
              */
             entrypoint: string | null;
             /**
+             * @description instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it
+             * @default null
+             */
+            function: components["schemas"]["FunctionSpec"] | null;
+            /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
@@ -2972,11 +3630,29 @@ export interface components {
              */
             scope: "all" | "last";
             /**
+             * Warm Start
+             * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
+             * @default null
+             */
+            warm_start: "auto" | string[] | null;
+            /**
              * Project
              * @description the project it belongs to; tokens may be limited to one project
              * @default default
              */
             project: string;
+            /**
+             * Priority
+             * @description experiments of a higher priority get room on the cluster first
+             * @default 0
+             */
+            priority: number;
+            /**
+             * Weight
+             * @description share of the cluster relative to other experiments of the same priority
+             * @default 1
+             */
+            weight: number;
         };
         /** Scheduler */
         Scheduler: {
@@ -3065,6 +3741,19 @@ export interface components {
             hard_stop: boolean;
             /** @default null */
             max_t: number | null;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "moasha";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
             /** @default null */
             time_attr: string | null;
         } | {
@@ -3281,7 +3970,7 @@ export interface components {
         } | unknown;
         /**
          * SignIn
-         * @description What signing in takes.
+         * @description The body of a sign-in.
          */
         SignIn: {
             /**
@@ -3292,12 +3981,12 @@ export interface components {
         };
         /**
          * NewToken
-         * @description What creating a token takes.
+         * @description The body that creates a token.
          */
         NewToken: {
             /**
              * Name
-             * @description who or what it is for; it stands in the audit trail
+             * @description who or what it is for; the audit trail shows it
              */
             name: string;
             /**
@@ -3356,6 +4045,20 @@ export interface components {
              */
             num_samples: number | null;
             /**
+             * Priority
+             * @description the new priority
+             * @default null
+             * @example 10
+             */
+            priority: number | null;
+            /**
+             * Weight
+             * @description the new weight
+             * @default null
+             * @example 2
+             */
+            weight: number | null;
+            /**
              * Limits
              * @description limits to replace; the others stay. Ranks that run already keep theirs until they are started again
              * @default null
@@ -3395,6 +4098,51 @@ export interface components {
              * @default null
              */
             max_concurrent_trials: number | null;
+        };
+        /**
+         * Enqueue
+         * @description Configurations to try next.
+         */
+        Enqueue: {
+            /**
+             * Configurations
+             * @description flat or nested params; what one leaves out is drawn at random
+             * @example [
+             *       {
+             *         "lr": 0.01,
+             *         "width": 64
+             *       },
+             *       {
+             *         "lr": 0.1
+             *       }
+             *     ]
+             */
+            configurations: {
+                [key: string]: unknown;
+            }[];
+        };
+        /**
+         * Fork
+         * @description A new trial from a checkpoint of this one.
+         */
+        Fork: {
+            /**
+             * Checkpoint Id
+             * @description one of the trial's; null: the newest that can be used
+             * @default null
+             */
+            checkpoint_id: string | null;
+            /**
+             * Params
+             * @description flat params to change; the others are the trial's
+             * @default {}
+             * @example {
+             *       "lr": 0.001
+             *     }
+             */
+            params: {
+                [key: string]: unknown;
+            };
         };
         /**
          * Continuation
@@ -3672,6 +4420,8 @@ export interface operations {
             query?: {
                 /** @description how many configurations to show */
                 configurations?: number;
+                /** @description how long one unit of time_attr takes, to forecast GPU hours */
+                seconds_per_iteration?: number | null;
             };
             header?: never;
             path?: never;
@@ -4214,6 +4964,312 @@ export interface operations {
             };
         };
     };
+    experiments_enqueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Enqueue"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_best: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Best"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_pareto: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pareto"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_list_checkpoints: {
+        parameters: {
+            query?: {
+                /** @description a trial's number */
+                trial?: number | null;
+                /** @description only checkpoints in this state */
+                state?: ("uploading" | "ready" | "deleted") | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_list_trials: {
         parameters: {
             query?: {
@@ -4221,7 +5277,7 @@ export interface operations {
                 state?: components["schemas"]["TrialState"] | null;
                 /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
                 sort?: string;
-                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
+                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it) ?= (is in this JSON list; null stands for no value), a value */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -4291,6 +5347,75 @@ export interface operations {
             };
         };
     };
+    experiments_sample: {
+        parameters: {
+            query?: {
+                /** @description how many trials at most; half of them are the best */
+                size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialSample"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_curves: {
         parameters: {
             query?: {
@@ -4298,13 +5423,13 @@ export interface operations {
                 metric?: string | null;
                 /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
                 x?: "step" | "user_step" | "time";
-                /** @description points of a curve over the whole range, about; 1000 by default */
+                /** @description about how many points a curve over the whole range has; 1000 by default */
                 points?: number | null;
                 /** @description where the range begins, on the axis x */
                 from?: number | null;
                 /** @description where the range ends */
                 to?: number | null;
-                /** @description numbers of trials; by default the best */
+                /** @description numbers of trials; by default those of /trials/sample with size=limit */
                 trial?: number[] | null;
                 /** @description how many trials, if `trial` names none */
                 limit?: number;
@@ -4683,7 +5808,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description of these causes only; may be repeated */
-                cause?: ("start" | "retry" | "resume" | "exploit")[] | null;
+                cause?: ("start" | "retry" | "resume" | "exploit" | "fork")[] | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the page before */
@@ -4948,6 +6073,105 @@ export interface operations {
             };
         };
     };
+    trials_fork: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Fork"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     trials_logs: {
         parameters: {
             query?: {
@@ -4955,11 +6179,11 @@ export interface operations {
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
-                /** @description only the last so many lines of each */
+                /** @description only this many lines of each, the last ones */
                 tail?: number | null;
                 /** @description only what follows this byte: `end` of the answer before */
                 offset?: number | null;
-                /** @description at most so many bytes of each */
+                /** @description at most this many bytes of each */
                 limit?: number;
                 /** @description only lines that contain this, in upper or lower case */
                 search?: string | null;
@@ -5032,7 +6256,7 @@ export interface operations {
             query?: {
                 /** @description which rank */
                 rank?: number;
-                /** @description its ordinal; else the newest */
+                /** @description its ordinal; by default the newest */
                 segment?: number | null;
                 /** @description stay connected until the rank prints no more */
                 follow?: boolean;
@@ -5376,6 +6600,321 @@ export interface operations {
             };
             /** @description no driver answers at the moment */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointItem"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_download: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description a tar archive */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-tar": string;
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_pin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointItem"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_unpin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointItem"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5950,6 +7489,164 @@ export interface operations {
             };
             /** @description Validation Error */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_retry: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cluster_cluster: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Cluster"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

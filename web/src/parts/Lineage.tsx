@@ -7,7 +7,7 @@ import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 
-/** Where a trial's weights come from: segments of this and of other trials, oldest first, and what to train anew with. */
+/** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
 export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "lineage"],
@@ -49,7 +49,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
       </ol>
       {found.schedule.length > 1 && (
         <>
-          <h3>Schedule to train anew with</h3>
+          <h3>Schedule to reproduce these weights</h3>
           <Facts
             items={found.schedule.map((entry) => [
               entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,
@@ -69,6 +69,7 @@ const WORDS: Record<LineageSegment["cause"], (own: number, before: number | unde
   start: () => "started",
   retry: () => "run again",
   resume: () => "resumed",
+  fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
   exploit: (own, before) =>
     before === undefined || before === own ? "took over weights" : `took over from trial ${before}`,
 };
