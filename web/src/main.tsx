@@ -59,6 +59,8 @@ const router = createBrowserRouter(
         { path: "/experiments", element: list },
         { path: "/experiments/:id", element: page(experimentPage) },
         { path: "/compare", element: page(() => import("./pages/ComparePage")) },
+        { path: "/new", element: page(() => import("./pages/NewExperimentPage")) },
+        { path: "/settings", element: page(() => import("./pages/SettingsPage")) },
         { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
         { path: "*", element: <NotFoundPage /> },
       ],
