@@ -4,9 +4,9 @@
         [--only curves|trials|stream|page]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
-a process of its own, and measures over HTTP: the curves of all trials (whole and a part of them), a page of the many trials by
+a separate process, and measures over HTTP: the curves of all trials (whole and a part of them), a page of the many trials by
 several columns, the importance of their parameters, a GET on a kept-alive connection, and how long it takes from the commit
-of a report until so many clients of the event stream have seen it. `memory_mb` is by how much the API's process grew meanwhile;
+of a report until all --clients of the event stream have seen it. `memory_mb` is the growth of the API's process;
 `cpu` is in cores. The part `page` opens the pages in Chromium: when table and curves are there, what the renderer takes of
 memory, and how long frames are while 100 reports a second come in.
 """
@@ -129,7 +129,7 @@ def serve(url: str, home: str, listening: socket.socket) -> None:
 
 
 class Service:
-    """The API in a process of its own."""
+    """The API in a separate process."""
 
     def __init__(self, url: str, home: str) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
@@ -157,7 +157,7 @@ class Service:
 
 
 def timed(service: Service, call: Callable[[], httpx.Response], repeats: int) -> dict[str, float]:
-    """Milliseconds of the first call and of the others, and of the service's CPU time for one."""
+    """Return the milliseconds of the first call and of the others, and the service's CPU time for one."""
     took, size, cpu = [], 0, service.cpu_s()
     for _ in range(repeats + 1):
         begin = time.perf_counter()

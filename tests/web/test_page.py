@@ -174,7 +174,7 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
 
 
 def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open, service: Service) -> None:
-    """The page used to work states out of events by itself, and showed a trial as paused that the core had running."""
+    """The page used to compute states from events, and showed a running trial as paused."""
     scheduler = {
         "type": "pbt",
         "perturbation_interval": 2,
@@ -224,7 +224,7 @@ def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, servi
     search.advance(15)
     expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
     wait_until(page, lambda: page.evaluate(INK) > 100, "drawing the first points")
-    # Seconds since the start are counted anew as soon as the start is known.
+    # Seconds since the start are counted again as soon as the start is known.
     wait_until(page, lambda: any("/curves" in url and "x=time" in url for url in fetched), "reading the curves again")
     expect(page.locator("main header").first).to_contain_text("running")
 
@@ -391,7 +391,7 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
     expect(lineage).to_contain_text("took over from trial")
-    expect(page.get_by_role("dialog")).to_contain_text("Schedule to train anew with")
+    expect(page.get_by_role("dialog")).to_contain_text("Schedule to reproduce these weights")
     shot(page, tmp_path, "bred")
     lineage.get_by_role("button").first.click()
     expect(page).to_have_url(re.compile(r"trial=\d+&view=lineage$"))

@@ -91,7 +91,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number of a value, or one between those of its neighbours."""
+        """Return the number of a value; if no trial has it, one between the numbers of its neighbours."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))
@@ -156,7 +156,7 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Update what is kept to the end of the log, and read the groups of these columns if they are not kept yet."""
+        """Bring the kept columns up to date with the log, and read the groups of these columns if they are not kept yet."""
         last = int(cursor.value("SELECT last_event_seq FROM experiment WHERE id = ?", (self._experiment,)) or 0)
         if last != self._seq:
             self._columns.clear()
@@ -301,7 +301,7 @@ class Sorter:
 def _behind(
     column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return which of the ordered positions come after the last one of the previous page."""
+    """Return those of the ordered positions that come after the last one of the previous page."""
     value, number = last
     keys, after = column.keys[order], numbers[order] > number
     nothing = np.isnan(keys)

@@ -122,7 +122,7 @@ class Trials:
     def results(
         self, experiment_id: int, trials: Sequence[int], *, best: bool
     ) -> list[tuple[Mapping[str, Any], float]]:
-        """Return (flat params, best or last value) of those of these trials that have a value, by number."""
+        """Return number -> (flat params, best or last value), for those of these trials that have a value."""
         value = trial.c.best_value if best else trial.c.last_value
         query = select(trial.c.params, trial.c.best_params, value)
         query = query.where(trial.c.experiment_id == experiment_id, value.is_not(None))

@@ -453,7 +453,7 @@ async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
 
 
 class TestFunctionsThatASpecNames:
-    """They are looked at in a helper process, never imported here."""
+    """Functions are checked in a helper process, never imported here."""
 
     @pytest.fixture
     def mine(self, tmp_path: Path) -> dict[str, Any]:
@@ -470,7 +470,7 @@ class TestFunctionsThatASpecNames:
             ("raises_at_import:f", "RuntimeError: boom at import"),
             ("exits_at_import:f", "SystemExit: 3"),
             ("not_there:f", "No module named 'not_there'"),
-            ("no_function:f", "no_function:f is no function"),
+            ("no_function:f", "no_function:f is not a function"),
             ("good_stop:g", "good_stop has no 'g'"),
             ("nonsense", 'expected "module:name"'),
         ],
@@ -535,7 +535,7 @@ async def test_why_there_is_no_best_trial_is_said(client: httpx.AsyncClient, sql
     bench.reported(0, 0.1, size=1.0)
     found = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
     assert found["best"] is None
-    assert found["no_best"].startswith("no trial keeps within the constraints (size at most 0.25)")
+    assert found["no_best"].startswith("no trial meets the constraints (size at most 0.25)")
 
 
 async def test_labels_say_what_the_indices_of_choices_stand_for(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -41,7 +41,7 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
 MOST_REPLAYED = 200_000
-"""A replay of an experiment with more reports is refused. One of so many takes about ten seconds."""
+"""A replay of an experiment with more reports is refused. One of this many takes about ten seconds."""
 
 
 @router.post(
@@ -274,7 +274,7 @@ def curves(
     ] = "step",
     points: Annotated[
         int | None,
-        Query(ge=4, le=100_000, description="points of a curve over the whole range, about; 1000 by default"),
+        Query(ge=4, le=100_000, description="about how many points a curve over the whole range has; 1000 by default"),
     ] = None,
     low: Annotated[float | None, Query(alias="from", description="where the range begins, on the axis x")] = None,
     high: Annotated[float | None, Query(alias="to", description="where the range ends")] = None,

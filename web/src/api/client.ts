@@ -103,12 +103,12 @@ export interface CurvesQuery {
   metric: string;
   x: XAxis;
   points?: number;
-  /** A part of the axis, which comes more finely. */
+  /** A part of the axis, at a finer resolution. */
   from?: number;
   to?: number;
 }
 
-/** What an experiment can be asked for. The service says which of these its state allows. */
+/** The verbs of an experiment. The service says which of these its state allows. */
 export type Action = Extract<Experiment["actions"][number], "pause" | "resume" | "cancel" | "kill">;
 
 const PAGE = 1000;
@@ -224,7 +224,7 @@ export const api = {
   signOut: async (): Promise<void> => {
     await http.DELETE("/api/v1/session");
   },
-  /** The address that an EventSource follows. */
+  /** The URL that an EventSource follows. */
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };

@@ -11,12 +11,12 @@ export interface Piece {
   /** Iterations. */
   from: number;
   to: number;
-  /** The last value that was reported in it; null where there is none. */
+  /** The last value that was reported in it; null if there is none. */
   score: number | null;
 }
 
 export interface Handover {
-  /** Where the weights were, and where they went on. */
+  /** The source of the weights, and the segment in which they continued. */
   donor: number;
   donorAt: number;
   recipient: number;
@@ -32,7 +32,7 @@ export interface Lanes {
   end: number;
 }
 
-/** From curves over steps, in the objective. */
+/** Make the lanes from the curves of the objective over steps. */
 export function lanesOf(
   { series }: Pick<Curves, "series">,
   source: SourceOf,

@@ -1,5 +1,5 @@
 /**
- * What the service says has changed, put into what the page shows: rows replace rows, points are appended. Nothing is worked out
+ * What the service says has changed, put into what the page shows: rows replace rows, points are appended. Nothing is computed
  * here, so the page cannot disagree with the service. Pure: only what has changed is a new object.
  *
  * A view may already contain a change that is put into it: a row then replaces an equal one, and a point that is there is skipped.
@@ -160,7 +160,7 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
   };
   for (const { id, number, state, best_value } of changes.trials) {
     const old = known(number);
-    // Of very many trials only the best are drawn: another one does not belong to them because it reports.
+    // If there are very many trials, only the best are drawn. A report does not add a trial to them.
     if (!old && curves.left_out > 0) continue;
     if (old?.state === state && old.best_value === best_value) continue;
     put(number, old ? { ...old, state, best_value } : { trial_id: id, number, state, best_value, segments: [] });

@@ -89,10 +89,10 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
   });
 }
 
-/** Where the weights of a trial's segment come from; undefined where it began with its own or with none, or is not known yet. */
+/** The source of the weights of a trial's segment; undefined if they are its own or there are none, or while it is not known. */
 export type SourceOf = (trial: number, ordinal: number) => Source | undefined;
 
-/** Read where exploits took their weights from; asks the service only if `wanted`, that is where there are exploits. */
+/** Read where exploits took their weights from; asks the service only if `wanted`, that is, if there are exploits. */
 export function useSources(
   live: LiveExperiment,
   wanted: boolean,
@@ -148,10 +148,10 @@ export function useExperiment(id: string): LiveExperiment {
     queryKey: keys.experiment(id),
     queryFn: ({ signal }) => api.experiment(id, signal),
     refetchOnMount: "always",
-    // The stream brings it sooner; this is for what time alone changes, such as a script that is gone, and for a stream that is down.
+    // The stream is faster. This is for what only time changes, such as a script that is gone, and for a stream that is down.
     refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
   });
-  // The rest is read after the experiment, whose last_event_seq is where the stream begins, so that nothing falls in between.
+  // The rest is read after the experiment: the stream begins at the last_event_seq of that answer, so that nothing is missed.
   const ready = experiment.data !== undefined;
   const live = ready && !experimentEnded(experiment.data.state);
 
@@ -322,7 +322,7 @@ function apply(client: QueryClient, id: string, changes: readonly Changes[]): vo
     const trial = row.id;
     if (client.getQueryState(keys.trial(trial)) === undefined) continue;
     client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
-    // Where a segment runs, only the trial's own answer tells.
+    // Only GET of the trial has the placement of a segment.
     const own = [keys.trial(trial), keys.trialDecisions(trial)];
     if (restarted.has(row.number) || decidedOn.has(trial)) {
       for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });

@@ -107,7 +107,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Not for every report where nobody looks at them.
+  // Not for every report if nobody looks at them.
   const wanted = tab === "parameters" || brushText !== null;
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
@@ -316,7 +316,7 @@ function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readon
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
 }
 
-/** The map of before, where the new one says the same: so that what is drawn from it is not drawn again. */
+/** Return the previous map if the new one is equal, so that what was drawn from it is not drawn again. */
 function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, number> {
   const [kept, keep] = useState(map);
   const same = kept === map || (kept.size === map.size && [...map].every(([key, value]) => kept.get(key) === value));

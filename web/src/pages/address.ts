@@ -1,10 +1,10 @@
-/** What is chosen on a page, as it stands in the address, so that a link shows somebody else the same. */
+/** What is chosen on a page, as its URL contains it, so that a link shows somebody else the same. */
 
 import type { Range } from "../curves/geometry";
 import type { Zoom } from "../curves/plot";
 import type { Sort } from "../parts/trialColumns";
 
-/** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null where it is no such thing. */
+/** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null if the text is anything else. */
 export function parseZoom(text: string | null): Zoom | null {
   const parts = (text ?? "").split(",");
   const [x0, x1, y0, y1] = parts.map(Number) as [number, number, number, number];

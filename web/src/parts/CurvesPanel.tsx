@@ -40,7 +40,7 @@ const LINEAR_OR_LOG = [
   { value: "log", label: "log" },
 ];
 
-/** What is drawn by default: steps, on a log axis where rungs lie at multiples; time where no trial reports twice. */
+/** What is drawn by default: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
 export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,

@@ -10,7 +10,7 @@ interface FailureNoticeProps {
   onShowFailed: () => void;
 }
 
-/** What went wrong: red where the whole experiment has failed, a line where some of its trials have; with a way to them. */
+/** What went wrong: an alert if the whole experiment has failed, a line if some of its trials have, with links to them. */
 export function FailureNotice({ experiment, first, onSelect, onShowFailed }: FailureNoticeProps) {
   const failed = experiment.counts.failed;
   const links = (

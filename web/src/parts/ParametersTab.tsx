@@ -60,7 +60,7 @@ export default function ParametersTab({
       <Panel
         title="Parallel coordinates"
         aside={
-          <span className={classes.dimmed}>drag along an axis to choose trials, click it to take the choice back</span>
+          <span className={classes.dimmed}>drag along an axis to choose trials, click it to clear the choice</span>
         }
       >
         <SampleNote sample={sample} />

@@ -20,7 +20,7 @@ export function savedOfMany(
 }
 
 /**
- * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null where
+ * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null if
  * that cannot be said: nothing was stopped, or there is no longest trial counted in reports.
  */
 export function savedTraining(
