@@ -11,7 +11,7 @@ import pytest
 
 from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
-from tests.web.test_page import expect, wait_until
+from tests.web.test_page import INK, expect, wait_until
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -92,6 +92,33 @@ def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -
     expect(page.get_by_role("region", name="Latest changes")).to_contain_text("/api/v1/tokens")
 
 
+def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Search) -> None:
+    page = visit(f"/experiments/{ended.public_id}?top=5&smooth=0.6")
+    wait_until(page, lambda: page.evaluate(INK) > 300, "drawing the curves")
+    few = page.evaluate(INK)
+    page.get_by_role("combobox", name="How many curves").click()
+    page.get_by_role("option", name="all").click()
+    wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
+    with page.expect_download() as saved:
+        page.get_by_role("group", name="Save this chart").get_by_role("button", name="CSV").click()
+    lines = saved.value.path().read_text().split()
+    assert lines[0] == "trial,segment,step,accuracy"
+    assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
+    with page.expect_download() as picture:
+        page.get_by_role("group", name="Save this chart").get_by_role("button", name="PNG").click()
+    assert picture.value.suggested_filename == "older_accuracy.png"
+    content = picture.value.path().read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 5_000
+
+
+def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
+    page = visit("/")
+    page.get_by_role("link", name="Cluster").click()
+    expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
+    expect(page.get_by_text("The cluster is shown while a driver runs.")).to_be_visible()
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_serious_on_any_page(
     visit: Open, service: Service, ended: Search, dark: bool, tmp_path: Path
@@ -115,6 +142,7 @@ def test_axe_finds_nothing_serious_on_any_page(
         ("compare", f"/compare?trials={pair}", "What they differ in"),
         ("new", "/new", "What it would do"),
         ("settings", "/settings", "New token"),
+        ("cluster", "/cluster", "Cluster"),
         ("nowhere", "/nowhere", "There is no such page"),
     ]
     found: dict[str, Any] = {}
@@ -128,4 +156,3 @@ def test_axe_finds_nothing_serious_on_any_page(
             found[name] = serious
         page.screenshot(path=tmp_path / f"{name}.png")
     assert found == {}
-    wait_until(page, lambda: page.title() != "", "the title")

@@ -60,6 +60,7 @@ const router = createBrowserRouter(
         { path: "/experiments/:id", element: page(experimentPage) },
         { path: "/compare", element: page(() => import("./pages/ComparePage")) },
         { path: "/new", element: page(() => import("./pages/NewExperimentPage")) },
+        { path: "/cluster", element: page(() => import("./pages/ClusterPage")) },
         { path: "/settings", element: page(() => import("./pages/SettingsPage")) },
         { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
         { path: "*", element: <NotFoundPage /> },

@@ -177,6 +177,7 @@ export const api = {
   createToken: (body: NewToken) => answered(http.POST("/api/v1/tokens", { body: body as never })),
   revokeToken: (id: string) =>
     answered(http.POST("/api/v1/tokens/{token_id}/revoke", { params: { path: { token_id: id } } })),
+  cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
   importance: (id: string, signal?: AbortSignal) =>

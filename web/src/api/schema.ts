@@ -1363,7 +1363,7 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where it was created; adopted: created in Python, now driven by a service
+             * @description python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service
              */
             source: string;
             /**
