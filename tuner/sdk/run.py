@@ -15,7 +15,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
 from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
@@ -167,7 +167,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
-    mistakes, space = Mistakes(), Space({})
+    mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
         if not len(space):
