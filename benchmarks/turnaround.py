@@ -1,4 +1,4 @@
-"""How quickly trials follow one another: tuner.run, durable store and all, beside Ray Tune and the floor. One JSON line.
+"""Measure how quickly trials follow one another in tuner.run, in Ray Tune and with bare actors. Prints one JSON line.
 
     python -m benchmarks.turnaround [--ranks 2] [--trials 60] [--peer-trials 3]
 

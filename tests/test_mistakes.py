@@ -12,7 +12,7 @@ from tuner.sdk import run as runner
 
 
 def run(space: Any = None, **options: Any) -> dict[str, str]:
-    """Pointer -> message."""
+    """Return pointer -> message."""
     given = {"metric": "loss", "mode": "min", **options}
     with pytest.raises(SpecError) as caught:
         tuner.run(lambda config: None, space if space is not None else {"x": tuner.uniform(0, 1)}, **given)
@@ -56,7 +56,7 @@ def test_a_part_that_is_right_is_checked_beside_one_that_is_wrong() -> None:
 
 
 def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
-    with pytest.warns(UserWarning, match=r"lr is the one value \[0.1, 0.2\] for all trials: tuner.choice") as caught:
+    with pytest.warns(UserWarning, match=r"lr has the fixed value \[0.1, 0.2\] in all trials: tuner.choice") as caught:
         runner._warn_of_lists({"lr": [0.1, 0.2], "width": 32})
     assert len(caught) == 1
     runner._warn_of_lists({"width": 32})

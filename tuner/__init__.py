@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.trials import moved as _moved
 
-_moved.install()  # so that pickles of earlier versions open, whichever module of this package they begin with
+_moved.install()  # so that pickles of earlier versions can be loaded, whichever module of this package is imported first
 
 __version__ = "0.1.0"
 
@@ -33,6 +33,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.client.asynchronous": ("connect_async",),
     "tuner.client.synchronous": ("connect",),
     "tuner.sdk.run": ("Result", "resume", "run"),
+    "tuner.sdk.study": ("create_study",),
     "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
 _MODULES = {
@@ -73,6 +74,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.sdk.run import run as run
     from tuner.sdk.saved import experiments as experiments
     from tuner.sdk.saved import load as load
+    from tuner.sdk.study import create_study as create_study
     from tuner.space import choice as choice
     from tuner.space import grid_search as grid_search
     from tuner.space import lograndint as lograndint

@@ -1,4 +1,4 @@
-"""Put what a hand-fed core has decided into a store, for tests of what people read there."""
+"""Store what a core that was fed by hand has decided, for tests that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/getting_started.md: each of its code blocks is run, as it stands there."""
+"""docs/getting_started.md: each of its code blocks runs unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_code_of_the_page(
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_page_as_it_stands(tmp_path: Path) -> None:
-    """Both scripts one after the other, and then the commands about what they did."""
+    """Run both scripts, one after the other, and then the commands that show what they did."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     settings = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home"), "PATH": path}
     said = {}

@@ -1,4 +1,4 @@
-"""`tuner.run` on real Ray: to the end, paused by Ctrl-C, killed, and taken up again."""
+"""`tuner.run` on real Ray: runs to the end, is paused by Ctrl-C, and is resumed after it was killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE_S = 90.0
 
 
 def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
-    """Wait for a condition; AssertionError says which one did not come."""
+    """Wait for a condition. Raise AssertionError with its name if it takes too long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(Exception):
@@ -39,7 +39,7 @@ def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -
 
 
 def ray_processes(home: Path) -> list[psutil.Process]:
-    """Ray's processes and our actors that belong to a script with this home."""
+    """Return the processes of Ray, and of our actors, that belong to a script with this home."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -49,7 +49,7 @@ def ray_processes(home: Path) -> list[psutil.Process]:
 
 
 class Job:
-    """A script of `tests.jobs` with a home of its own."""
+    """A script of `tests.jobs` with a new home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -109,7 +109,7 @@ def no_step_twice_from_the_beginning(job: Job) -> None:
 
 
 def checkpointed(job: Job) -> bool:
-    """Both trials that run have a checkpoint that is ready."""
+    """Return whether both running trials have a ready checkpoint."""
     with job.store() as store:
         rows = store.trials.page(job.experiment().id).items
         return len([row for row in rows if row.checkpoint and row.checkpoint["step"] >= 3]) >= 2

@@ -46,7 +46,7 @@ def create_app(
     Args:
         settings: hosts and paths.
         store: the database. The caller closes it.
-        poke: is called after a command or an experiment was written, to wake the driver. It must return at once.
+        poke: called after a command or an experiment was written, to wake the driver. It must return at once.
         problem: returns why the driver is not ready, or None.
         look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
             raises DriverSilent if no driver answers.

@@ -23,7 +23,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""More than the checker lets wait, so that a request that need not wait for an import finds a thread."""
+"""More than the callers that the checker lets wait, so that a request that need not wait for an import finds a thread."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Context:
         return limited
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that may import an entrypoint, in threads of its own: other routes need those of the server."""
+        """Call something that may import an entrypoint in separate threads, since other routes need those of the server."""
         return await asyncio.get_running_loop().run_in_executor(self._checks, function, *args)
 
     def end(self) -> None:

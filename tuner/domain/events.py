@@ -81,7 +81,7 @@ class SegmentStarted(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Report, _AsJson, _OfSegment):
-    """A report that the driver has taken in and dated. `iteration` is the segment's start + report_no.
+    """A report that the driver has received and dated. `iteration` is the segment's start + report_no.
 
     `waits`, `offer` and `age` matter only while the ranks are alive; they are not stored.
     """
@@ -109,7 +109,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial go on.
+    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial continue.
 
     answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
@@ -157,7 +157,7 @@ class Suggested(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn(_SegmentEvent):
-    """A running trial has come to a parameter that was unknown before, and was given this value (define-by-run)."""
+    """A running trial has asked for a parameter that it did not have before, and got this value (define-by-run)."""
 
     KIND = "drawn"
     name: str

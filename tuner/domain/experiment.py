@@ -1,4 +1,4 @@
-"""The specification of an experiment as plain data. `tuner.experiment.spec` checks it; the database stores it as JSON."""
+"""The specification of an experiment, as plain data. `tuner.experiment.spec` checks it; the database stores it as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Objective:
     mode: Mode
 
     def score(self, value: float) -> float:
-        """`value` turned so that higher is better."""
+        """Return `value`, negated if lower is better."""
         return value if self.mode == "max" else -value
 
 
@@ -105,7 +105,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    """Where checkpoints are stored, when they are saved, and which are kept."""
+    """The policy for checkpoints: where they are stored, when they are saved, and which are kept."""
 
     storage: str | None = option(
         None,
@@ -134,12 +134,12 @@ SECTIONS: Mapping[str, type[Scaling | Limits | CheckpointPolicy]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One experiment, whole. JSON in and out by `to_json` and `from_json`."""
+    """The whole specification of one experiment. `to_json` and `from_json` convert it."""
 
     name: str
     space: Mapping[str, Any]  # JSON form, see tuner.space
     objectives: tuple[Objective, ...]
-    entrypoint: str | None = None  # "module:name"; None where the function travels by value
+    entrypoint: str | None = None  # "module:name"; None if the function is stored by value
     code: str | None = None  # hash of the stored cloudpickle
     num_samples: int | None = option(None, "trials to start; null: as many as the time budget allows", **_COUNT)
     seed: int = option(0, "searches with the same seed draw the same configurations", ge=0, le=2**63 - 1)
@@ -174,9 +174,9 @@ class Spec:
     notes: str = ""  # of the user, in Markdown
     tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by
     version: int = SPEC_VERSION
-    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
+    # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
-    # two are left out if there are none. Nothing is decided by it.
+    # two are left out if there are none. No decision depends on it.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

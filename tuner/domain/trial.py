@@ -44,12 +44,12 @@ class Segment:
 
     @property
     def open(self) -> bool:
-        """Whether it holds a slot: its worker group is not free yet."""
+        """Return whether it holds a slot: its worker group is not free yet."""
         return self.state in OPEN_SEGMENTS
 
     @property
     def started(self) -> bool:
-        """Whether all ranks have entered the training function, as far as the driver knows."""
+        """Return whether all ranks have entered the training function, as far as the driver knows."""
         return self.started_at is not None
 
     @property
@@ -94,7 +94,7 @@ class Trial:
     best_iteration: int | None = None
     best_segment: int | None = None  # ordinal of the segment that reported best_value
     last_mark: Mark | None = None  # the report that had last_value
-    feasible: bool | None = None  # whether its result keeps within the constraints; None: nothing to judge
+    feasible: bool | None = None  # whether its result meets the constraints; None: there are none, or no result
     feasible_now: bool | None = None  # whether its newest report does
     feasible_best: Mark | None = None  # its best report within the constraints
     reports: int = 0  # over all segments
@@ -111,7 +111,7 @@ class Trial:
     checkpoints: dict[str, Kept] = field(default_factory=dict)  # its own, by id, in the order in which they came
     inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on
     line_begins: int = (
-        1  # ordinal of the segment of the latest exploit: earlier checkpoints are from before that exploit
+        1  # ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit
     )
     next: Segment | None = None  # planned: opens when a slot is free and the present segment has ended
     created_at: float = 0.0
@@ -154,7 +154,7 @@ class Trial:
 
     @property
     def holds_resources(self) -> bool:
-        """Whether its newest segment is open."""
+        """Return whether its newest segment is open."""
         return bool(self.segments) and self.segments[-1].open
 
 

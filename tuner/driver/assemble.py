@@ -18,7 +18,7 @@ from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
-"""How many trials are started if neither num_samples nor a time budget sets an end."""
+"""How many trials are started if neither num_samples nor a time budget limits them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
         message = (
-            f"the {scheduler.TYPE} scheduler{chosen} counts no full trainings: limit it by num_samples or time_budget_s, or use "
-            "the freeze_thaw scheduler"
+            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit it by num_samples or "
+            "time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))
     if stopper is not None:
@@ -121,7 +121,7 @@ def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], 
 def _choose(
     spec: Spec, space: Space, parts: Parts, saves_checkpoints: bool | None
 ) -> tuple[Scheduler, Searcher, str | None]:
-    """Return the scheduler and the searcher, and why "auto" was resolved so. What the user named is taken as it is."""
+    """Return the scheduler and the searcher, and the reasons for what "auto" became. What the user named is used as it is."""
     scheduler, searcher, why = parts.scheduler, parts.searcher, None
     search: dict[str, Any] = dict(spec.search)
     if scheduler is None and spec.scheduler.get("type") == "auto":

@@ -1,4 +1,4 @@
-"""What an experiment would do before it starts; and later, which of its parameters mattered."""
+"""Show what an experiment would do before it starts; and later, how much each of its parameters mattered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Preview:
 
 
 def preview(spec: Spec, configurations: int) -> Preview:
-    """Assemble the experiment as a driver would, and let it start trials that report nothing."""
+    """Assemble the experiment as a driver would, and return the trials that it would start before any report."""
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
     total = core.spec.num_samples if core.scheduler.PROPOSES else core.searcher.total()
@@ -70,7 +70,7 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""The importance uses at most this many trials. Of more, it uses evenly spaced ones."""
+"""The importance uses at most this many trials. If there are more, it uses evenly spaced ones."""
 
 
 @dataclass(frozen=True, slots=True)

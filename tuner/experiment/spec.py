@@ -262,7 +262,7 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Return the mistakes in the other fields of `data`, if `found` has fields that could not become JSON."""
+    """Return the mistakes in the other fields of `data` too, if `found` names fields that have no JSON form."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
@@ -432,7 +432,7 @@ def _check_resources(scaling: Scaling, errors: Errors) -> None:
         elif (meant := resource_meant(name)) is not None:
             errors.append((pointer, f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
-            errors.append((pointer, f"amounts above 1 must be whole numbers, as Ray demands it, got {amount:g}"))
+            errors.append((pointer, f"Ray takes only whole numbers above 1, got {amount:g}"))
     if scaling.use_gpu and amounts.get("GPU") == 0:
         errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
@@ -514,7 +514,7 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
     """Return what scheduler and search mean in this experiment.
 
-    Adds to `errors` if the parts do not fit the space or each other. That shows when they are assembled as a driver does it.
+    Add to `errors` if the parts do not fit the space or each other, which shows when they are assembled as a driver does it.
     """
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:

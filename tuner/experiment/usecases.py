@@ -303,7 +303,7 @@ def _day(time: float) -> str:
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:
-    """End an experiment that never had a driver as failed, so that no service runs it later."""
+    """Mark an experiment that never had a driver as failed, so that no service runs it later."""
     record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return

@@ -1,11 +1,11 @@
 """The interface of a scheduler: a pure state machine that decides which trials train.
 
 A scheduler has no clock, no I/O, no threads and no random generator of its own. Its methods are of three kinds.
-Keeping them apart is what lets a search survive the death of its driver.
+This separation lets a search survive the death of its driver.
 
-* `record` and `enacted` take facts in and change `state`. They are cheap.
+* `record` and `enacted` apply facts to `state`. They are cheap.
 * `decide` and `choose` read `state` and the population and return decisions. They may be expensive, and change *nothing*.
-* `fit` is a pure function of the payload that `fit_request` returns. It runs in a process of its own. Its result comes
+* `fit` is a pure function of the payload that `fit_request` returns. It runs in a separate process. Its result comes
   back through `record`, as a `Fitted` fact.
 
 A live core calls ``record(fact)``, then ``decisions = decide(fact)``, then ``enacted(d)`` for each d that took effect.
@@ -152,7 +152,7 @@ class Scheduler(ABC):
             cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SchedulerContext) -> None:
-        """Take what the scheduler has to know about the experiment, and check its own options against it.
+        """Set the experiment's context, and check the scheduler's options against it.
 
         Raises:
             SpecError: the options do not fit the experiment.
@@ -181,7 +181,7 @@ class Scheduler(ABC):
         """Return ``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
 
     def resolved(self) -> dict[str, Any]:
-        """Return `to_json` with inherited values in the place of None. Call `setup` first."""
+        """Return `to_json` with inherited values instead of None. Call `setup` first."""
         inherited = {"max_t": self.context.max_t, "time_attr": self.context.time_attr}
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
 

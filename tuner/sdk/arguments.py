@@ -71,7 +71,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return a storage that means the same to every process. The check of the spec refuses what is not a path."""
+    """Return a storage that means the same in every process. The check of the spec refuses what is not a path."""
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
 
@@ -277,13 +277,13 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
     return out
 
 
-_TRIAL_NAMES = "trials go by their numbers"
+_TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
-    "callbacks": "result.dataframe(history=True), the logs and the event stream have what they are used for",
+    "callbacks": "use result.dataframe(history=True), the logs or the event stream instead",
     "progress_reporter": "tuner.run(verbose=...) says what is shown",
     "log_to_file": "what each rank prints is kept in its log",
 }
-"""What of a `RunConfig` is not used, and what there is instead."""
+"""The fields of a `RunConfig` that are not used, and what to use instead."""
 
 
 def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
@@ -302,5 +302,5 @@ def above_this_package() -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return None for the marks that Ray uses as defaults."""
+    """Return None for the sentinels that Ray uses as defaults."""
     return None if isinstance(value, str) and value.upper() == "DEPRECATED" else value

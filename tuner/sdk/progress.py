@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Retryable, ServiceError, StoreError
 from tuner.names import printable
@@ -186,6 +187,8 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
+                if failure.get("cause") != "exception":  # whose traceback says it
+                    self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)

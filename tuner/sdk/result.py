@@ -1,4 +1,4 @@
-"""What `tuner.run` returns: the experiment as its database has it."""
+"""What `tuner.run` returns: the experiment as the database has it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class More(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a `Result` is made from, whether a database or a service has it."""
+    """The data of a `Result`, from a database or from a service."""
 
     record: ExperimentRecord
     space: Space

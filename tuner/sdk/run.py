@@ -90,7 +90,7 @@ def run(
             Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
             `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,
-            too. None searches nothing.
+            too. None if there is nothing to search.
         metric: the reported metric to search by, or a list of metrics for several objectives.
         mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless an object of Ray
             Tune has them.
@@ -257,6 +257,10 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
         record = store.experiments.get(id_of(store, experiment_id))
         if record.state.ended:
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
+        if record.source == "study":
+            raise Conflict(
+                f"{record.public_id} is a study, whose trials a script runs: go on with it by tuner.create_study"
+            )
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
 
@@ -283,11 +287,11 @@ def _brings_code(store: Store, spec: Spec) -> bool:
 
 
 LARGE_BYTES = 50_000_000
-"""A training function that is larger than this when pickled is warned of."""
+"""There is a warning if the pickled training function is larger than this."""
 
 
 def _warn_of_size(function: Any, code: CodeRecord) -> None:
-    """Warn of data that travel by value with the function. They are stored in the database once per experiment."""
+    """Warn of large data that are pickled with the function. They are stored in the database once per experiment."""
     size = len(code.blob or b"")
     if size <= LARGE_BYTES:
         return
@@ -299,7 +303,7 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
     large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
     which = f" (most of it is {', '.join(large)})" if large else ""
     warnings.warn(
-        f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; pass large "
+        f"the training function is {size / 1e6:.0f} MB when pickled{which}, all of which goes into the database; pass large "
         "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
         UserWarning,
         stacklevel=above_this_package(),
@@ -307,11 +311,13 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:
-    """Warn of lists in a space without choices. Such a list was most likely meant as a choice."""
-    lists = [f"{name} is the one value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)]
+    """Warn of lists in a space without choices: such a list was most likely meant as a choice."""
+    lists = [
+        f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)
+    ]
     if lists:
-        what = f"{', '.join(lists)} for all trials: tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries it all"
-        warnings.warn(what, UserWarning, stacklevel=above_this_package())
+        advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
+        warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
 
 
 def _store(settings: Settings) -> Store:
@@ -365,7 +371,7 @@ def _drive(
 
 
 def _check_size(spec: Spec) -> None:
-    """Raise SpecError if a private Ray could never hold a trial. Starting Ray only to find out takes seconds."""
+    """Raise SpecError if a private Ray could never hold a trial. This saves the seconds of starting Ray to find out."""
     from tuner.driver.hosts.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:

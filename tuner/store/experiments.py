@@ -73,7 +73,7 @@ class Experiments:
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
         """Return the experiment that was created with this key, or None if there is none yet.
 
-        Raise Conflict if its spec is another one.
+        Raise Conflict if its spec is different.
         """
         query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
         with self._database.read() as connection:
@@ -245,7 +245,7 @@ def record(row: Any) -> ExperimentRecord:
 
 
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
-    """Return the experiment that fits. Raise NotFound, with the name that is shown, if there is none."""
+    """Return the experiment that meets the condition. Raise NotFound, with `shown` in the message, if there is none."""
     row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
     if row is None:
         raise NotFound(f"no experiment {shown}")

@@ -1,4 +1,4 @@
-"""The logs of ranks on the driver host: what is written when, and what becomes of ranks that could not send theirs."""
+"""The logs of ranks on the driver host: what is written when, and how the logs of killed ranks are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = LogLimit.of(1 << 20)
 
 
 class Table:
-    """The store, with a count of transactions, that may fail."""
+    """A store that counts transactions and can be made to fail."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class Table:
 
 
 class Search:
-    """A keeper over a real database, for an experiment with one running segment, `seg`."""
+    """A `LogKeeper` over a real database, for an experiment with one running segment, `seg`."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         made, _, _ = begin(store)

@@ -130,7 +130,7 @@ def naive_kernel(
     b: list[tuple[Floats, int, float]],
     earlier: Callable[[Floats], Floats] | None = None,
 ) -> Floats:
-    """Straight from the formula, pair by pair. Rows are (x, trial, tau)."""
+    """Compute the kernel by the formula, pair by pair. Rows are (x, trial, tau)."""
 
     def m52(r: float) -> float:
         return (1 + math.sqrt(5) * r + 5 * r * r / 3) * math.exp(-math.sqrt(5) * r)
@@ -216,7 +216,7 @@ def test_a_running_trial_narrows_the_variance_and_leaves_the_mean_alone() -> Non
 
 
 def test_a_fit_improves_and_finds_what_made_the_data() -> None:
-    """Curves that vary along the first parameter only: its length comes out shorter than the others'."""
+    """The curves depend only on the first parameter, so its fitted length is shorter than the others'."""
     g = np.random.default_rng(3)
     x = g.random((40, 3))
     trial = np.repeat(np.arange(40), 3)
@@ -230,7 +230,7 @@ def test_a_fit_improves_and_finds_what_made_the_data() -> None:
 
 
 def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
-    """And then a small lead at the first level promises a large one at the last."""
+    """If they do, a small lead at the first level promises a large one at the last."""
     g = np.random.default_rng(4)
     trial, tau = np.repeat(np.arange(40), 3), np.tile([0.0, 0.5, 1.0], 40)
     height = g.normal(size=40)
@@ -251,7 +251,7 @@ def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
 
 
 def test_a_linear_trend_reaches_the_corners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where scores grow along every parameter, the corner far away from all results promises the most."""
+    """If scores grow along every parameter, the corner that is far from all results promises the most."""
     x = np.random.default_rng(6).random((40, 6))
     theta = np.concatenate([np.log([0.3] * 6 + [1.0, 0.01, 1e-3, 1e-6, 0.1]), [0.0]])
     score = (x - 0.5).sum(1)

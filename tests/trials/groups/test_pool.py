@@ -63,7 +63,7 @@ def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
 
 
 def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: None, tmp_path: Path) -> None:
-    """Two CPUs that this cluster of one does not have: at once, and where a second node has gone away."""
+    """Ask a cluster of one CPU for two, at once and after a second node has been lost."""
     launch = asking_for(2, tmp_path, limits=Limits(placement_timeout_s=0.5))
     waits: list[str] = []
 
@@ -125,7 +125,7 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
 
 
 def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
-    """A warm group came free in between: what was invested in the new one is not thrown away."""
+    """A warm group became free in between: the new one is kept for the next trial."""
     launch = asking_for(0.25, tmp_path)
 
     async def scenario() -> list[Any]:

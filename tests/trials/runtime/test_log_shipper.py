@@ -172,7 +172,7 @@ def test_of_a_long_log_the_head_and_the_tail_are_sent(path: Path, driver: Driver
 
 
 def test_a_rank_that_writes_fast_keeps_the_newest_part_readable(path: Path, driver: Driver) -> None:
-    """While it trains it sends the head and the newest part; at the end what it has skipped of the tail."""
+    """It sends the head and the newest part while it trains, and at the end what it has skipped of the tail."""
     content = b"0123456789abcdef" * 250_000
     path.write_bytes(content)
     sending = shipper(path, driver, LogLimit.of(len(content)))

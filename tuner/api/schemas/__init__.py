@@ -59,6 +59,7 @@ from tuner.api.schemas.trials import (
     Trial,
     TrialDetail,
     TrialPage,
+    TrialSample,
 )
 
 __all__ = [
@@ -123,6 +124,7 @@ __all__ = [
     "TrialDetail",
     "TrialOutcome",
     "TrialPage",
+    "TrialSample",
     "Usage",
     "UsageSeries",
     "labels",

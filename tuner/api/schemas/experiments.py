@@ -214,9 +214,11 @@ class Share(Model):
 
 class Importances(Model):
     metric: str
-    items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
+    items: Annotated[
+        list[Share], Field(description="the most important first; they add up to 1; empty if there are too few results")
+    ]
     trials: Annotated[int, Field(description="ended trials with a result")]
-    needed: Annotated[int, Field(description="how many of them there must be")]
+    needed: Annotated[int, Field(description="how many of these are needed")]
     left_out: Annotated[int, Field(description="ended trials that were not used; at most 5,000 are, evenly spaced")]
 
     @classmethod

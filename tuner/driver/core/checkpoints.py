@@ -55,9 +55,9 @@ class CheckpointLedger:
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
-        """Take in a checkpoint that `segment` of the trial saved, or the news that one is ready by now.
+        """Add a checkpoint that `segment` of the trial saved, or note that a known one is ready by now.
 
-        `value` and `t` are the objective and the time attribute of its report, if that is known. News may come in any order:
+        `value` and `t` are the objective and the time attribute of its report, if that is known. Calls may come in any order:
         before the report, after later checkpoints, or after the deletion was decided, in which case it is ignored.
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
@@ -79,7 +79,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
-        """Take in that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
+        """Note that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
         early = self._early.get(trial.number)
         if not early:
             return
@@ -99,7 +99,7 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop checkpoints whose report never came, and uploads under way. An upload counts again if it turns out to be done."""
+        """Drop checkpoints whose report never came, and unfinished uploads. An upload counts again if it turns out to be done."""
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
@@ -114,7 +114,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def lose(self, names: Iterable[str]) -> None:
-        """Take in that these checkpoints are gone or torn: no trial starts from them, and their files are deleted."""
+        """Note that these checkpoints are gone or incomplete: no trial starts from them, and their files are deleted."""
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
@@ -126,7 +126,7 @@ class CheckpointLedger:
         return [name for name in self._owner if (kept := self.find(name)) is not None and kept.info.node == node]
 
     def deleted(self, trial: Trial, checkpoint: str) -> None:
-        """Take in that the files of a checkpoint are gone."""
+        """Note that the files of a checkpoint are gone."""
         self.deleting.pop(checkpoint, None)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
@@ -142,19 +142,19 @@ class CheckpointLedger:
             self._active.pop(trial.number, None)
 
     def trial_ended(self, trial: Trial) -> None:
-        """Take in that the trial will never start again, so that it holds no checkpoint of another one."""
+        """Note that the trial will never start again, so it needs no checkpoint of another trial."""
         self.note_active(trial)
         if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
             self.tidy(self._trials[owner])
 
     def leads(self, number: int) -> None:
-        """Take in that this trial has the best value by now."""
+        """Note that this trial has the best value now."""
         before, self._best = self._best, number
         if before is not None and before != number:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Decide on the deletion of what the policy does not keep and nothing points to."""
+        """Decide to delete the checkpoints that the policy does not keep and nothing points to."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
@@ -185,7 +185,7 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: Kept) -> None:
-        """Let a checkpoint that is new, or ready by now, be the start if it is newer than the present one.
+        """Let the trial start from this checkpoint, which is new or ready by now, if it is newer than its present one.
 
         This looks at no other checkpoint: a trial may keep thousands.
         """

@@ -1,4 +1,4 @@
-"""What a report changes in its trial: the iteration, the time attribute, the metrics, the best value."""
+"""Apply a report to its trial: the iteration, the time attribute, the metrics, the best value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.driver.core.standing import Standing
 
 
 class Progress:
-    """Take reports into their trials, and tell the standing and the checkpoints about them. Part of `State`."""
+    """Apply reports to their trials, and pass them on to the standing and the checkpoints. Part of `State`."""
 
     def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger) -> None:
         self._spec, self._standing, self._checkpoints = spec, standing, checkpoints
@@ -24,7 +24,7 @@ class Progress:
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
-        """Take a report into its trial. Return its score (higher is better), or None if it has no finite objective."""
+        """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
         self._count(trial, segment, event)
         segment.scored = self._metrics <= event.metrics.keys()
         trial.last = {**trial.last, **event.metrics}

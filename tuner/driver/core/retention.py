@@ -1,4 +1,4 @@
-"""Which checkpoints of a trial the policy does not keep."""
+"""Find the checkpoints of a trial that the policy does not keep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def superfluous(
     kept: the usable checkpoints of one trial, oldest first. needed: ids of those that are kept in any case. At least the
     newest one is always kept. The policy keeps all if one of its two numbers is None.
     """
-    if policy.keep_last is None or policy.keep_best is None:  # keeps_all, in a form that mypy reads
+    if policy.keep_last is None or policy.keep_best is None:  # the same as keeps_all, in a form that mypy understands
         return []
     newest = max(1, policy.keep_last)
     if len(kept) <= newest:

@@ -30,7 +30,7 @@ class Standing:
         self._nearest: tuple[float, int, str, float] | None = None  # (excess, trial, metric, its value)
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
-        """Take in a report that has been folded into its trial."""
+        """Note a report that has been applied to its trial."""
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
             self._not_finite.setdefault(trial.number, trial.iteration)
@@ -58,7 +58,7 @@ class Standing:
         trial.feasible = not broken if self._by_last else trial.feasible_best is not None
 
     def completed(self, trial: Trial) -> None:
-        """Take in that a trial has come to its end by itself: it reached max_t, its function returned, or `stop` was met."""
+        """Note that a trial was trained to its end: it reached max_t, its function returned, or `stop` was met."""
         if not self._counts_at_its_end(trial):
             return
         assert trial.last_mark is not None
@@ -67,7 +67,7 @@ class Standing:
             self._finished = (score, trial.number)
 
     def of(self, trial: Trial) -> Mark | None:
-        """Return the report that this trial is judged by, as `scope` says; None if none is within the constraints."""
+        """Return the report that counts for this trial under `scope`; None if none is within the constraints."""
         if self._by_last:
             return trial.last_mark if trial.feasible is not False else None
         return trial.best_mark if trial.feasible is not False else None
@@ -105,7 +105,7 @@ class Standing:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"
             wanted = ", ".join(in_words(c) for c in self.constraints)
-            return f"no trial keeps within the constraints ({wanted}): the nearest, trial {number}, {said}"
+            return f"no trial meets the constraints ({wanted}): the nearest, trial {number}, {said}"
         if not self.finite and self._not_finite:
             count, first = len(self._not_finite), min(self._not_finite.values())
             name = self._objective.metric

@@ -42,7 +42,7 @@ _S, _X = TrialState, ExperimentState
 
 @dataclass(slots=True)
 class Effects:
-    """What handling events leads to: entries and rows to commit (`log`, `touched`) and, after that, things to do (`actions`)."""
+    """The outcome of handling events: entries and rows to commit (`log`, `touched`), and `actions` to carry out afterwards."""
 
     log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Effects:
 class State:
     """One experiment: its trials with their segments and checkpoints, who leads, and how far it has come.
 
-    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring says why it is apart. The state of the
+    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring gives the reason. The state of the
     scheduler and of the stopper belongs to it: `apply` tells both what happened.
     """
 
@@ -80,8 +80,12 @@ class State:
         self.progress = Progress(spec, self.standing, self.checkpoints)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
-        self.unseen = stopper.metrics() if stopper is not None else frozenset()  # `stop` looks at them; never reported
-        self.missed: tuple[str, ...] = ()  # those of them that a report has lacked, in the order of the notes about it
+        self.unseen = (
+            stopper.metrics() if stopper is not None else frozenset()
+        )  # metrics that `stop` uses and that were never reported
+        self.missed: tuple[
+            str, ...
+        ] = ()  # those of `unseen` that a report has lacked, in the order of the notes about them
         self.warned_ends = 0  # how many segments ended with a warning
         self._slots: int | None = None
         self._effects = Effects()
@@ -95,12 +99,12 @@ class State:
 
     @property
     def counts_time(self) -> bool:
-        """Whether time counts against the time budget: the experiment runs, and its first trial has started."""
+        """Return whether time counts against the time budget: the experiment runs, and its first trial has started."""
         return self.begun and self.state in (_X.RUNNING, _X.PAUSING)
 
     @property
     def all_ended(self) -> bool:
-        """Whether no trial is left that may still run."""
+        """Return whether no trial is left that may still run."""
         return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
 
     def segment(self, ref: SegmentRef) -> Segment | None:
@@ -108,7 +112,7 @@ class State:
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
-        """Return what `segment` does, for a caller that has no ref at hand."""
+        """Return what `segment` returns, for a caller that has no ref."""
         trial = self.trials.get(number)
         if trial is None or not trial.segments:
             return None
@@ -126,8 +130,8 @@ class State:
     def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
         """Let a log entry take effect; return what the scheduler may have to decide about.
 
-        seq, entry: what will be, or was, committed. effects: takes the trials that change and the actions that follow; a fold
-        has no use for them.
+        seq, entry: what will be, or was, committed. effects: collects the trials that change and the actions that follow; a
+        fold does not need them.
         """
         self._effects = effects
         self.seq = max(self.seq, seq)
@@ -156,14 +160,13 @@ class State:
 
     @staticmethod
     def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
-        """Note at which report the ranks of an open segment will wait next, because they are about to be told so.
+        """Note the report at which the ranks of an open segment will wait next. They are about to be told.
 
         decide_at: the value of time_attr at which the scheduler is to be asked then. asked: whether the scheduler was asked
         at the newest report.
 
-        This is the one change that no log entry makes. It belongs to the conversation with ranks that are alive: they do not
-        outlive their driver, so the next driver has no use for it, and nothing that is logged depends on it before the ranks
-        report again.
+        This is the one change that no log entry makes. It concerns only living ranks. They do not outlive their driver, so
+        the next driver does not need it, and nothing that is logged depends on it before the ranks report again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
         if asked:
@@ -274,7 +277,7 @@ class State:
         return facts
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
-        """Take in that a new driver has the experiment: what ran under the one before is lost."""
+        """Note that a new driver has the experiment: what ran under the one before is lost."""
         self.epoch, self._slots = event.epoch, event.slots
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
@@ -285,7 +288,7 @@ class State:
             self._act(DeleteCheckpoint(number, info))
 
     def _apply_command(self, event: e.Commanded) -> None:
-        """Note what a user wants. Decisions follow for whatever needs no report of a running trial to happen."""
+        """Note what a user wants. What can be done without a report of a running trial is decided next."""
         if event.trial is not None:
             if event.command == "pause" and event.trial in self.trials and self.trials[event.trial].holds_resources:
                 self._want_pause(self.trials[event.trial])
@@ -371,7 +374,7 @@ class State:
                 self._want_pause(trial)
 
     def _want_pause(self, trial: Trial) -> None:
-        """Note that a user wants the trial paused, and have its ranks report soon: a decision can be made only then."""
+        """Note that a user wants the trial paused, and make its ranks report soon, since the decision can only be made then."""
         segment = trial.segments[-1]
         if not segment.leaving:
             segment.commanded = "pause"
@@ -495,12 +498,12 @@ class State:
         last = [trial for trial in self.trials if trial.state is _S.FAILED][-1].reason
         if count == 1:
             return last
-        if self.failing and self.finishing and last in self.finishing:  # it names the failure already
+        if self.failing and self.finishing and last in self.finishing:  # it already names the failure
             return self.finishing
         return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
-        """Take a checkpoint in. The value that goes with it is known unless a later segment has reported that iteration too."""
+        """Add a checkpoint. The value that belongs to it is known unless a later segment has also reported that iteration."""
         newest = trial.segments[-1]
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment

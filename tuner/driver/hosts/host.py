@@ -15,18 +15,19 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__
 from tuner.domain.batch import Batch
-from tuner.domain.events import Amended, Command, Commanded, Event, RoomWanted
+from tuner.domain.events import RoomWanted
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
+from tuner.driver.commands import as_event
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.logs import LogKeeper, Owner
@@ -37,7 +38,7 @@ from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import CommandRecord, ExperimentRecord
+from tuner.store.records import ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
@@ -52,12 +53,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
+SCRIPTS = ("python", "study")
+"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
+
 LEASES_S = 2.0
-"""How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
+"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
 """How often a host looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
-"""Seconds before an experiment whose driver crashed is taken up again."""
+"""Seconds before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0
 """Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
@@ -65,9 +69,9 @@ CRASHES, PROGRESS = 3, 20
 
 
 _VERSION = "-v"
-"""What stands before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+"""What precedes the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
 ANSWER_S = 10.0
-"""Seconds that the host of another version has to say who it is, and then to end."""
+"""Seconds that the host of another version may take to give its owner name, and then to end."""
 
 
 class Host:
@@ -92,7 +96,7 @@ class Host:
         self._offered: set[int] = set()
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
-        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
+        self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
@@ -109,7 +113,7 @@ class Host:
         Writes are done in the order of the calls. If the caller is cancelled, a write that has begun is still finished and
         waited for, so that the caller's next write, such as the release of a lease, comes after it.
 
-        Remember a failure that may pass. On a full disk, and on a server that became a standby, only writes fail.
+        An error that may pass is remembered. With a full disk, or a server that became a standby, only writes fail.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
         try:
@@ -148,7 +152,7 @@ class Host:
         return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
+        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
         if node != self.node and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
@@ -156,10 +160,10 @@ class Host:
     # -- what other processes call -----------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
-        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver.
+        """Start to renew leases and to look for commands; with `serve`, also for experiments that need a driver.
 
-        adopt: whether to take up what scripts have left behind too; what was given to a service is taken up anyway.
-        gone: owners that the caller knows to be dead; their experiments are taken up before their leases run out.
+        adopt: whether to drive experiments that scripts have left behind, too. Those created over the API are driven anyway.
+        gone: owners that the caller knows to be dead. Their experiments are driven here before their leases expire.
         """
         self._gone |= set(gone) - {self.owner}
         self._serving = self._serving or serve
@@ -175,10 +179,11 @@ class Host:
         if self._report_address is None:
             with contextlib.suppress(
                 OSError
-            ):  # an address that is not this machine's own, behind NAT: reports go by calls
+            ):  # the address is not one of this machine, as behind NAT: reports go by Ray calls
                 self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
             gc.collect()
-            gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
+            # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many objects.
+            gc.freeze()
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
@@ -211,12 +216,12 @@ class Host:
         return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """Return lines for the log of the service: what this host has taken up since the last call, and what it has not."""
+        """Return lines for the log of the service: which experiments this host has claimed since the last call, and which not."""
         told, self._news = self._news, []
         return told
 
     async def live(self) -> None:
-        """Never return: the caller learns at once when this process dies."""
+        """Wait for ever, so that the caller learns at once when this process dies."""
         await asyncio.Event().wait()
 
     async def poke(self) -> None:
@@ -232,7 +237,7 @@ class Host:
         return await found.inbound.report(found.ref, found.start_iteration, reports)
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Take in that a checkpoint of a segment has been written, or that its upload is done."""
+        """Note that a checkpoint of a segment has been written, or that its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
@@ -243,7 +248,7 @@ class Host:
             await self.logs.take(segment_id, chunks)
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
-        """Return the value of a parameter that a rank's training code has come to. It is equal for all ranks."""
+        """Return the value of a parameter that a rank's training code asks for. All ranks get the same."""
         found = self._segment(segment_id)
         return await found.inbound.draw(found.ref, name, distribution)
 
@@ -258,7 +263,7 @@ class Host:
         await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """Return a reference, in a list, to an object that came with the training code."""
+        """Return a reference, in a list, to an object that was stored with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
     def _segment(self, segment_id: str) -> Running:
@@ -304,7 +309,7 @@ class Host:
     async def rest(self, keep_groups: bool) -> None:
         """Release the database and idle worker groups until the next `start`.
 
-        keep_groups: groups without GPUs stay until they have been idle for long.
+        keep_groups: keep groups without GPUs until their idle timeout.
         """
         if self.tasks:
             return
@@ -359,16 +364,18 @@ class Host:
                 raise
             except Exception as error:
                 return await self._refuse(record, epoch, error)
-            if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
+            if (
+                epoch > 1
+            ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
                 await self._find_logs(driven)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
+            commands = {c.id: as_event(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
             self._seen |= set(commands)
             self._named[record.public_id] = driven
-            self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
+            self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             if state.ended:
@@ -409,7 +416,7 @@ class Host:
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """Fail an experiment that cannot be driven, with the reason where people will look."""
+        """Fail an experiment that cannot be driven, and store the reason as its error."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
@@ -436,7 +443,7 @@ class Host:
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
-            *(self.groups.kill(name, "its driver let go of it") for name in mine), return_exceptions=True
+            *(self.groups.kill(name, "its driver released it") for name in mine), return_exceptions=True
         )
 
     # -- background ------------------------------------------------------------------------------------------------------
@@ -457,7 +464,7 @@ class Host:
                         task.cancel()
                 except Exception as error:
                     log.warning("a lease could not be renewed: %s", error)
-                    wait = min(wait, POLL_S)  # another host may claim what has run out once the database is back
+                    wait = min(wait, POLL_S)  # another host may claim expired leases once the database is back
                     break
 
     async def _watch(self) -> None:
@@ -499,7 +506,7 @@ class Host:
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
-                driven.loop.put(_commanded(command), command=command.id)
+                driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
         now = time.time()
@@ -507,16 +514,16 @@ class Host:
         free += await asyncio.to_thread(self._left_by_the_dead, now)
         found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
         if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
-            # Reads or writes failed, so leases have run out whose holders live: they need a moment to renew them.
+            # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        theirs = [record.id for record in found if record.source == "python"]
+        theirs = [record.id for record in found if record.source in SCRIPTS]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
         for record in found:
             if record.id in self.tasks:
                 continue
-            if record.source != "python":
-                self._take_up(record, "it was given to this service")
+            if record.source not in SCRIPTS:
+                self._take_up(record, "it was created over the API")
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 self._take_up(record, "it is to be cancelled")
             elif record.abandoned(now) and self._adopting:
@@ -527,7 +534,7 @@ class Host:
                 self._news.append(how_to_go_on(record))
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose lease is still alive although their driver is not. Looks every `LEASES_S` seconds."""
+        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()
@@ -538,21 +545,14 @@ class Host:
 
     def _take_up(self, record: ExperimentRecord, why: str) -> None:
         self._offered.discard(record.id)
-        self._news.append(f"{record.public_id} ({record.name}) is taken up: {why}")
+        self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
         self._begin(record)
-
-
-def _commanded(command: CommandRecord) -> Event:
-    if command.command == "amend":
-        return Amended(time=time.time(), changes=command.payload, reason=command.reason)
-    name = cast("Command", command.command)
-    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of this package has started.
 
-    Return (version, owner) of each; the owner is None if the host did not say. The next host takes up their experiments.
+    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
     """
     base, ended = _base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -568,11 +568,13 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         except ValueError:  # it has just ended
             continue
         owner = None
-        with contextlib.suppress(Exception):  # it is ended whatever it answers
+        with contextlib.suppress(Exception):  # it is ended even if it does not answer
             owner = ray.get(host.status.remote(), timeout=ANSWER_S)["owner"]
         ray.kill(host)
         until = time.monotonic() + ANSWER_S
-        while name in _names_of_hosts() and time.monotonic() < until:  # then its placement groups count as orphans
+        while (
+            name in _names_of_hosts() and time.monotonic() < until
+        ):  # once it is gone, its placement groups are orphans
             time.sleep(0.05)
         ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
     return ended
@@ -605,7 +607,7 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
         "max_concurrency": 10_000,
         "namespace": NAMESPACE,
         "name": name,
-        "enable_task_events": False,  # Ray's head would keep a record of each report
+        "enable_task_events": False,  # otherwise Ray's head keeps a record of each report
     }
     if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
         here = ray.get_runtime_context().get_node_id()

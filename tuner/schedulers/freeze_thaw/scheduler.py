@@ -148,7 +148,7 @@ class FreezeThawScheduler(Scheduler):
         return {"type": self.TYPE, **options_of(self)}
 
     def resolved(self) -> dict[str, Any]:
-        """Return the options with the lowest level and the budget in place of None.
+        """Return the options with the computed lowest level and budget instead of None.
 
         The budget stays None if there is no limit.
         """
@@ -392,7 +392,7 @@ class FreezeThawScheduler(Scheduler):
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """Return a Start at the next point of a low-discrepancy sequence.
 
-        Scouts have a sequence of their own, so that a few of them are spread over the whole space. In a finite space,
+        Scouts have a separate sequence, so that a few of them are spread over the whole space. In a finite space,
         the next point is the first one that has not been tried. Return None if all have been tried.
         """
         shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)

@@ -81,7 +81,7 @@ _NEW: _Stage = (None, None, None)
 
 
 class Cursor:
-    """A cursor of either database that takes `?` for parameters."""
+    """A cursor that takes `?` for parameters, whichever the database."""
 
     def __init__(self, raw: Any, backend: str) -> None:
         self._raw = raw
@@ -261,7 +261,7 @@ class Writer:
             self._states[trial.number] = values[0]
             for segment in reversed(trial.segments):
                 if self._write_segment(cursor, row, trial.number, segment, time):
-                    break  # the segments before it have not changed
+                    break  # earlier segments have not changed
                 if segment.ended_at is not None:
                     ended.add(self._segment(trial.number, segment.ordinal))
         if updates:

@@ -310,9 +310,9 @@ def _placement(group: Group) -> Mapping[str, Any]:
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
-    """Return whether the worker is as usable after this failure as after a trial that ended well.
+    """Return whether the worker can be used again after this failure.
 
-    It is after a Python exception before the first report, if the rank is alone (no other rank may still wait for it)
+    It can after a Python exception before the first report, if the rank is alone (no other rank may still wait for it)
     and has no GPU, whose context the error may have broken. The clean-up of the process still has to succeed.
     """
     failure, scaling = outcome.failure, launch.scaling

@@ -505,7 +505,7 @@ class Pool:
         return asyncio.ensure_future(self._form(launch, key, waiting, placed)), placed
 
     def _spare(self, forming: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """Keep a group that is being formed, and has its room, for the next trial: a warm group was faster."""
+        """Keep a group that is being formed for the next trial: this one has got a warm group in the meantime."""
 
         def formed(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -789,7 +789,7 @@ def group_key(launch: Launch) -> Key:
     code = launch.code
     return (
         *_kind(launch.scaling),
-        code.entrypoint,  # functions by value come from one script: after a change it can use the same processes
+        code.entrypoint,  # functions by value have no entrypoint: they come from one script, and may change without new processes
         code.sys_path,
         code.working_dir,
         repr(sorted(launch.runtime_env.items())),
@@ -811,8 +811,8 @@ def demand(launch: Launch) -> str:
 def start_error(error: ray.exceptions.RayError) -> PlacementError:
     """Return why workers did not start.
 
-    If a runtime_env or a constructor failed, it would fail again. A process or a node that was lost need not be lost
-    again.
+    If a runtime_env or a constructor failed, it would fail again. After the loss of a process or a node, another attempt
+    may succeed.
     """
     raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):

@@ -1,4 +1,4 @@
-"""What the group manager knows about one segment while it runs: its group, its interrupts, and the way to ask its ranks."""
+"""One segment while it runs, as the group manager knows it: its group, its interrupts, and the way to ask its ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EndedEarly(Exception):
 
 
 class LogFile(NamedTuple):
-    """Where a rank has written its log."""
+    """The place of a rank's log."""
 
     rank: int
     node: str  # Ray's id
@@ -109,5 +109,5 @@ class SegmentRun:
 
 
 async def answer(ref: Any) -> Any:
-    """Wait for the value of an `ObjectRef`, as a coroutine that tasks can be made of."""
+    """Return the value of an `ObjectRef`. Unlike the reference itself, this coroutine can be made a task."""
     return await ref

@@ -1,4 +1,4 @@
-"""Global settings of a script's process, so that the workers train under the same settings.
+"""Copy the global settings of a script's process, so that the workers train under the same settings.
 
 A Trainer sets some of them when it is created (`deterministic`, `benchmark`), which happens in the script.
 """

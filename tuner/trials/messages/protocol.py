@@ -73,5 +73,5 @@ class RankResult:
 class Progress:
     reports: int
     idle_s: float  # since the latest report or verdict began or ended
-    waiting: bool  # for the driver, which may take any time and is not a hang
+    waiting: bool  # for the driver, which may take arbitrarily long and is not a hang
     saving: bool = False  # it is leaving or has left the function, and still has checkpoints to commit

@@ -1,8 +1,8 @@
 """Send what a rank prints to the driver host while it trains, so that it can be read wherever the rank runs.
 
 The log file is the buffer: once a second a thread checks the size of the file and sends what the driver does not have
-yet. It never holds up training. If it falls behind, it skips what lies between the head of the log and its newest
-part, and sends the part of that which is kept at the end. If the process dies first, the driver host reads the rest
+yet. It never holds up training. If it falls behind, it skips what is between the head of the log and its newest
+part. At the end, it sends as much of that as is kept. If the process dies first, the driver host reads the rest
 from the file.
 
 Short trials follow one another within milliseconds. So the process has one such thread for all its segments, and a short
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""How much of the newest part of a log is sent at once while the rank trains."""
+"""The most bytes that are sent at a time while the rank trains. They are the newest."""
 REST_BYTES = 16 << 10
 """The longest rest of a log that goes with the result of the rank."""
 _CHUNKS_AT_ONCE = 4

@@ -102,7 +102,7 @@ def note_exits() -> None:
 
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
-"""The folder of `tuner.trials`, to tell its stack frames from those of the user."""
+"""The folder of `tuner.trials`, to distinguish its stack frames from those of the user."""
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

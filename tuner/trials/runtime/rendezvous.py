@@ -39,7 +39,7 @@ class _Meeting:
     runs: int = 0
 
     def prefix(self) -> str:
-        """Return the prefix of our keys in the present run."""
+        """Return the prefix of our keys in the current run."""
         return f"{OURS}{self.runs}/"
 
 
@@ -160,10 +160,10 @@ def leave() -> None:
             with contextlib.suppress(Exception):
                 grave.append(dist.group.WORLD._get_backend(_cpu()))
         dist.destroy_process_group()
-        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a thread of its own.
+        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a separate thread.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
     if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
-        # Other ranks may be joining the next run already, so of our keys only those of this one go. All others are of
+        # Other ranks may be joining the next run already, so only the keys of this run are deleted. All others are of
         # init_process_group("env://") in user code, which nobody reaches in the next run before this rank has joined it.
         mine = _meeting.prefix()
         for key in _meeting.store.list_keys():

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Oddities:
-    """Says once for each metric, on stderr, that its value was odd and what was made of it.
+    """Warns once for each metric, on stderr, that its value was unusual, and says how it was reported.
 
     objective: the metric for which None means NaN. said: the metrics that have been named.
     """
@@ -30,8 +30,8 @@ def flatten(metrics: Mapping[str, Any], odd: Oddities | None = None) -> dict[str
     """Convert ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
     Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric that is None is left out, or
-    is NaN if it is the objective. Raise TypeError, naming the key, for anything else. odd: is told of None, and of
-    arrays that have dimensions.
+    is NaN if it is the objective. Raise TypeError, naming the key, for anything else. odd: warns of
+    metrics that are None or arrays with dimensions.
     """
     flat: dict[str, float] = {}
     if type(metrics) is dict:

@@ -35,7 +35,7 @@ class OutsideTrial(TunerError, RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What this process is and where it runs."""
+    """The ids, ranks and configuration of this process."""
 
     experiment_id: str
     trial_id: str

@@ -39,7 +39,7 @@ export interface Takeover {
 }
 
 /**
- * Return whether the curve goes on from one segment to the next: only where the trial goes on from where it was, with its own
+ * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with its own
  * weights. It breaks at an exploit, as what comes then was not learned from what came before; at a retry from an earlier
  * checkpoint; and on the time axis at a pause.
  */
@@ -76,7 +76,7 @@ export function layOutOne(one: Series, x: Axis, y: Axis, axis: XAxis): Line {
       points[i++] = NaN;
     }
   });
-  // What a log axis cannot show in x is not shown at all.
+  // A point whose x a log axis cannot show is left out.
   for (let k = 0; k < points.length; k += 2) if (Number.isNaN(points[k]!)) points[k + 1] = NaN;
   return { number: one.number, points, exploits };
 }
@@ -111,7 +111,7 @@ function crosses(x0: number, y0: number, x1: number, y1: number, width: number, 
   return from <= to;
 }
 
-/** Where a trial's weights come from that begin a segment: the donor, its segment, and the donor's iteration. */
+/** The source of the weights with which a segment begins: the donor, its segment, and the donor's iteration. */
 export interface Source {
   trial: number;
   ordinal: number | null;
@@ -261,7 +261,7 @@ export function extent(series: readonly Series[], view: View): Extent | null {
         });
       });
     }
-    // Not for a little: only where it makes what is left at least twice as high.
+    // Only if what is left gets at least twice as high by it.
     if (2 * (high - low) > maxY - minY) [low, high, outside] = [minY, maxY, 0];
   }
   const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };
@@ -325,7 +325,7 @@ function sampleOf(series: readonly Series[], stride: number, { log, logX }: View
   return Float64Array.from(values).sort();
 }
 
-/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than what would be chosen anew. */
+/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than a newly chosen range. */
 export function holds(shown: Range, chosen: Range, points: Range, log: boolean): boolean {
   const size = ({ min, max }: Range) => (log ? Math.log(max / min) : max - min);
   return shown.min <= points.min && shown.max >= points.max && size(shown) <= 1.25 * size(chosen);

@@ -25,14 +25,14 @@ const WORDS: Record<Action, { verb: string; question: string; effect: string; ke
     question: "Cancel this experiment for good?",
     keep: "Keep it",
     effect:
-      "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
+      "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be undone.",
   },
   kill: {
     verb: "Kill",
     question: "Kill this experiment at once?",
     keep: "Keep it",
     effect:
-      "Its processes end now, without a last report or checkpoint. Results and checkpoints so far stay. This cannot be taken back.",
+      "Its processes end now, without a last report or checkpoint. Results and checkpoints so far stay. This cannot be undone.",
   },
 };
 

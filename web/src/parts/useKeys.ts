@@ -23,6 +23,8 @@ export function useKeys(keys: Keys): void {
   }, []);
 }
 
+const TEXT = "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable=true]";
+
 function isTyping(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && target.closest("input, textarea, select, [contenteditable=true]") !== null;
+  return target instanceof HTMLElement && target.closest(TEXT) !== null;
 }
