@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,10 @@ import pytest
 import tuner
 from tests import invariants
 from tuner.store import Store
+
+# The matrices of the searches are small: with several threads, OpenBLAS takes ten times as long on a busy machine, as the
+# threads wait for one another. It reads this when numpy is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The time of an example depends on the load of the machine more than on the code.
 hypothesis.settings.register_profile("tuner", deadline=None)
