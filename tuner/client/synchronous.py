@@ -135,12 +135,14 @@ class Client:
         )
         return ExperimentHandle(self, read(schemas.Experiment, data).id)
 
-    def dry_run(self, spec: Mapping[str, Any], *, configurations: int = 5) -> schemas.DryRun:
+    def dry_run(
+        self, spec: Mapping[str, Any], *, configurations: int = 5, seconds_per_iteration: float | None = None
+    ) -> schemas.DryRun:
         """Check a spec and say what would be done. Nothing is created. Errors are those of `create`."""
         data = self.request(
             "POST",
             "/experiments/dry-run",
-            params={"configurations": configurations},
+            params={"configurations": configurations, "seconds_per_iteration": seconds_per_iteration},
             body=dict(spec),
             safe=True,
             timeout_s=max(CREATE_S, self._timeout_s),

@@ -27,7 +27,7 @@ export function pixel(axis: Axis, value: number): number {
 export interface Line {
   number: number;
   points: Float64Array;
-  /** Where a segment begins with another trial's weights. */
+  /** The points at which a segment begins with another trial's weights. */
   exploits: Takeover[];
 }
 
@@ -54,7 +54,7 @@ function gap(series: Series, k: number, axis: XAxis): number {
   return after && joined(series.segments[k]!, after, axis) ? 0 : 1;
 }
 
-/** Where every curve lies; a gap (a NaN) and a step to a segment that does not go on lift the pen. */
+/** The pixels of every curve. The pen is lifted at a gap (a NaN) and before a segment that begins elsewhere. */
 export function layOut(series: readonly Series[], x: Axis, y: Axis, axis: XAxis): Line[] {
   return series.map((one) => layOutOne(one, x, y, axis));
 }
@@ -196,7 +196,7 @@ export interface Point {
   y: number | null;
   /** Of its segment. */
   ordinal: number;
-  /** Whether it is the first one after an exploit. */
+  /** True if it is the first one after an exploit. */
   exploited: boolean;
 }
 

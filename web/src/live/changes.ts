@@ -59,7 +59,7 @@ export interface Rows {
   next_page_token: string | null;
 }
 
-/** Rows that are shown, as they are now. Their order, and which rows belong here, only the service knows. */
+/** Rows that are shown, as they are now. Only the service knows which rows belong here, and in which order. */
 export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[] {
   const fresh = new Map(changes.trials.map((trial) => [trial.number, trial]));
   return pages.map((page) =>
