@@ -161,16 +161,16 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
 def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
     one = link.Link(Settings(home=tmp_path), False, told)
-    one._look(1, "seg")
+    one._ask(1, "look", ["seg"])
     one._host = SimpleNamespace(look=method(lambda segment: segment))
     monkeypatch.setattr(ray, "get", lambda segment, timeout: {"0": {"stack": segment}})
-    one._look(2, "seg")
+    one._ask(2, "look", ["seg"])
 
     def late(segment: str, timeout: float) -> None:
         raise ray.exceptions.GetTimeoutError
 
     monkeypatch.setattr(ray, "get", late)
-    one._look(3, "seg")
+    one._ask(3, "look", ["seg"])
     assert told.lines == [
         {"answer": 1, "error": "the driver is starting"},
         {"answer": 2, "found": {"0": {"stack": "seg"}}},

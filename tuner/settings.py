@@ -65,6 +65,11 @@ class Settings:
         "a worker group that has waited for resources for this many seconds is placed before all later ones",
         default=30.0,
     )
+    preempt_after_s: float = _setting(
+        "TUNER_PREEMPT_AFTER_S",
+        "a trial runs for at least this many seconds before it is paused to make room for another experiment",
+        default=20.0,
+    )
     log_bytes: int = _setting(
         "TUNER_LOG_BYTES",
         "how many bytes of each rank's output in a segment the database keeps, its beginning and its end; 0: none",
@@ -170,6 +175,7 @@ _READERS: Mapping[str, Any] = {
     "outage_s": _seconds_or_none,
     "usage_every_s": _seconds_or_none,
     "reserve_after_s": _seconds_or_none,
+    "preempt_after_s": _seconds_or_none,
     "log_bytes": _bytes,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
 }

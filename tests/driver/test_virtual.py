@@ -357,7 +357,7 @@ def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) 
 
 
 def test_a_generator_that_yields_something_else_is_told_so() -> None:
-    with pytest.raises(TypeError, match=r"has to yield tuner\.Step"):
+    with pytest.raises(TypeError, match=r"must yield tuner\.Step"):
         search(lambda config, checkpoint: iter([{"loss": 1.0}]))
 
 

@@ -28,6 +28,7 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
         {"type": "asha", "grace_period": 1, "reduction_factor": 3},
         {"type": "asha", "grace_period": 2, "reduction_factor": 2, "brackets": 2},
     ],
+    "moasha": [{"type": "moasha", "grace_period": 1, "reduction_factor": 3}],
     "asha_promotion": [{"type": "asha_promotion", "grace_period": 1, "reduction_factor": 3}],
     "hyperband": [{"type": "hyperband", "reduction_factor": 3}],
     "median": [

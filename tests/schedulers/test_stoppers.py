@@ -219,7 +219,7 @@ def test_a_metric_that_comes_later_ends_trials_when_it_comes() -> None:
         (lambda number, metrics: metrics["mm"] > 1, "KeyError: 'mm'; the metrics were 'm'; did you mean 'm'?"),
         (
             [{"training_iteration": 90}, lambda number, metrics: 1 / 0],
-            "ZeroDivisionError: division by zero, the metrics",
+            "ZeroDivisionError: division by zero; the metrics",
         ),
     ],
 )

@@ -103,6 +103,8 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         best=_best(shown.best),
         no_best=shown.no_best,
         counts=shown.counts.model_dump(),
+        gpu_hours=shown.gpu_hours,
+        cpu_hours=shown.cpu_hours,
         reason=shown.reason,
         error=shown.error,
         created_at=_time(shown.created_at),

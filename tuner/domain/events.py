@@ -77,6 +77,7 @@ class SegmentStarted(_SegmentEvent):
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
+    held_s: float = 0.0  # how long its group has had room by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +219,14 @@ class BudgetSpent(_Event):
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHoursSpent(_Event):
+    """The GPU hours of `limits.gpu_hours` are used up."""
+
+    KIND = "gpu_hours_spent"
+    gpu_hours: float
+
+
 Event = (
     DriverStarted
     | Waiting
@@ -235,6 +244,7 @@ Event = (
     | Amended
     | RoomWanted
     | BudgetSpent
+    | GpuHoursSpent
 )
 """Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
 

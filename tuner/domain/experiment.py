@@ -90,6 +90,12 @@ class Limits:
         gt=0,
         allow_inf_nan=False,
     )
+    gpu_hours: float | None = option(
+        None,
+        "GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s",
+        gt=0,
+        allow_inf_nan=False,
+    )
     max_failures: int = option(0, "retries of a trial after errors of its code", ge=0)
     max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
     placement_timeout_s: float = option(

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.driver.core import Core
-from tuner.errors import Mistakes
+from tuner.errors import ErrorCollector
 from tuner.schedulers import from_json as scheduler_from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 from tuner.schedulers.stoppers import Stopper
@@ -52,7 +52,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr holds for the experiment
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     task = SearcherContext(
         space=space,
         objectives=spec.objectives,
@@ -73,8 +73,9 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     whole = isinstance(max_t, int | float) and max_t == int(max_t)
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials, as the experiment's own does
-    if len(spec.objectives) > 1 and scheduler.TYPE != "fifo":
-        mistakes.found.append(("/scheduler", "several objectives work with the fifo scheduler only, for now"))
+    if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
+        message = f"{scheduler.TYPE} looks at one objective only; moasha stops early by several, and fifo stops nothing"
+        mistakes.found.append(("/scheduler", message))
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
         message = (
@@ -94,6 +95,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
 def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> SchedulerContext:
     return SchedulerContext(
         objective=spec.objective,
+        objectives=spec.objectives,
         time_attr=spec.time_attr,
         max_t=spec.max_t,
         num_samples=spec.num_samples,

@@ -159,6 +159,7 @@ class ExperimentLoop:
         """
         self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
         self._track(self._watch_budget())
+        self._track(self._watch_gpu_hours())
         try:
             while items := await self._take():
                 await self._handle(items)
@@ -262,6 +263,7 @@ class ExperimentLoop:
                     | e.Amended()
                     | e.RoomWanted()
                     | e.BudgetSpent()
+                    | e.GpuHoursSpent()
                 ):
                     pass
                 case _:
@@ -406,6 +408,18 @@ class ExperimentLoop:
             elif self.core.experiment.counts_time:
                 spent += now - last
             last = now
+
+    async def _watch_gpu_hours(self) -> None:
+        """Put GpuHoursSpent when the GPU hours are used up, and again if a user raises the limit and that is used up too."""
+        while True:
+            experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
+            now = time.time()
+            if limit is not None and not experiment.capped and experiment.usage.gpu_hours(now) >= limit:
+                if not self.core.ended:
+                    await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
+                continue
+            left = None if limit is None else experiment.usage.left_s(limit, now)
+            await asyncio.sleep(BUDGET_S if left is None else min(max(left, 0.001), BUDGET_S))
 
     def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -269,13 +269,23 @@ class VirtualLoop:
         core, clock = self.core, self.clock
         self.put(e.DriverStarted(time=0.0, epoch=1))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
+        hours = core.spec.limits.gpu_hours
         while clock and not core.ended:
             if budget is not None and clock.next > startup + budget and core.experiment.finishing is None:
                 clock.now = startup + budget  # the budget counts from the start of the first trial
                 self.put(e.BudgetSpent(time=clock.now, seconds=budget))
+            elif hours is not None and (spent := self._spent_at(hours)) is not None and clock.next > spent:
+                clock.now = spent
+                self.put(e.GpuHoursSpent(time=clock.now, gpu_hours=hours))
             else:
                 clock.tick()
         clock.close()
+
+    def _spent_at(self, gpu_hours: float) -> float | None:
+        """Return when these GPU hours are used up; None if they are not, as long as nothing else happens."""
+        experiment = self.core.experiment
+        left = None if experiment.capped else experiment.usage.left_s(gpu_hours, self.clock.now)
+        return None if left is None else self.clock.now + left
 
     def _act(self, action: Action) -> None:
         match action:

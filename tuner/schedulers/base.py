@@ -50,7 +50,13 @@ class SchedulerContext:
     scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
     budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
+    objectives: tuple[Objective, ...] = ()  # all of them; empty if there is only `objective`
     earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
+
+    @property
+    def all_objectives(self) -> tuple[Objective, ...]:
+        """Return all objectives, the first one first."""
+        return self.objectives or (self.objective,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +144,8 @@ class Scheduler(ABC):
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
+    #: True if it looks at all objectives, and not only at the first
+    SEVERAL_OBJECTIVES: ClassVar[bool] = False
 
     state: Any = None
     context: SchedulerContext

@@ -15,7 +15,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
 from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
@@ -54,6 +54,7 @@ def run(
     max_concurrent_trials: int | None = None,
     time_budget_s: float | None = None,
     budget: float | None = None,
+    gpu_hours: float | None = None,
     max_failures: int = 0,
     max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
@@ -86,7 +87,7 @@ def run(
 
     Args:
         trainable: a function that every rank calls as ``trainable(config)``, with torch.distributed set up, and that calls
-            `tuner.report`; or "module:name" of one. Functions travel by value, so those of notebooks and scripts work.
+            `tuner.report`; or "module:name" of one. Functions are pickled by value, so those of notebooks and scripts work.
             Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
             `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,
@@ -113,6 +114,8 @@ def run(
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
             `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
             error: limit those by `num_samples`.
+        gpu_hours: GPU hours that all trials together may use. Then the trials end at their next report, or after
+            `stop_grace_s`. The time from a trial's start to its end counts, for every GPU that its ranks hold.
         max_failures: retries of a trial after errors of its code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for room once it is the trial's turn; longer is a system failure.
@@ -164,7 +167,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
-    mistakes, space = Mistakes(), Space({})
+    mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
         if not len(space):

@@ -31,7 +31,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRecord:
-    """A trainable that travels by value, and what it needs to be unpickled elsewhere."""
+    """A trainable that is pickled by value, and what is needed to unpickle it elsewhere."""
 
     hash: str
     blob: bytes | None = None  # cloudpickle; None if the spec's entrypoint is imported
@@ -66,6 +66,8 @@ class ExperimentRecord:
     best: Mapping[str, Any] | None
     no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
     counts: Mapping[str, int]
+    gpu_hours: Annotated[float, About("GPU hours that its trials have used, as of its newest event")]
+    cpu_hours: Annotated[float, About("CPU hours that its trials have held, as of its newest event")]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[str | None, About("why it failed, in words")]
     created_at: Annotated[float, About("when it was created")]
@@ -92,6 +94,8 @@ class ExperimentRecord:
             best=None,
             no_best=None,
             counts={},
+            gpu_hours=0.0,
+            cpu_hours=0.0,
             reason="",
             error=None,
             started_at=None,

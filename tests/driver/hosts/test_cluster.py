@@ -46,7 +46,7 @@ def run(**options: Any) -> Any:
 @pytest.mark.usefixtures("small")
 def test_what_this_machine_can_never_hold_is_said_before_ray_is_started(options: dict[str, Any], says: str) -> None:
     with pytest.raises(
-        SpecError, match=rf"scaling: {re.escape(says)}.*this machine alone, with 4 CPUs and 1 GPU(\n|$)"
+        SpecError, match=rf"scaling: {re.escape(says)}.*only this machine is used, which has 4 CPUs and 1 GPU(\n|$)"
     ):
         run(**options)
     with Store.open(Settings.from_env().database_url) as store:

@@ -11,7 +11,7 @@ import pytest
 
 import tuner
 from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Posterior, Prior, Rows
-from tuner.schedulers.freeze_thaw.earlier import Earlier, EarlierTrial, Surrogate, portfolio, surrogate
+from tuner.schedulers.freeze_thaw.earlier import Earlier, EarlierTrial, Surrogate, portfolio, relevance, surrogate
 from tuner.schedulers.freeze_thaw.learned import Learned
 from tuner.schedulers.freeze_thaw.unit_cube import Cube
 from tuner.space import Space
@@ -124,6 +124,19 @@ def test_the_model_follows_an_experiment_that_predicts_it_and_ignores_one_that_d
     with_both, alone = expected(Earlier(models, CUBE.group)), expected(None)
     assert with_both[0] - with_both[1] > alone[0] - alone[1], "the related experiment sharpens what is expected"
     assert with_both[0] > with_both[1] + 1
+
+
+def test_an_experiment_counts_as_it_has_predicted_the_results() -> None:
+    g = np.random.default_rng(0)
+    z = g.normal(size=60)
+    level = np.repeat([0.0, 1.0, 2.0], 20)
+    expected = np.stack([z + 5 * level + 0.3 * g.normal(size=60), g.normal(size=60), -z], axis=1)
+    assert relevance(expected[:0], z[:0], level[:0]) == pytest.approx([0.7, 0.7, 0.7])
+    few, many = relevance(expected[:4], z[:4], level[:4]), relevance(expected, z, level)
+    assert many[0] > 0.9
+    assert many[1] < 0.3
+    assert many[2] < 0.05, "one that is wrong about everything is ignored, and not read the other way round"
+    assert few[2] == pytest.approx(0.35)
 
 
 def test_nothing_is_learned_from_nothing() -> None:

@@ -290,8 +290,9 @@ def test_experiments_take_turns_and_a_higher_priority_comes_first(small_ray: Non
 
     served = asyncio.run(asyncio.wait_for(scenario(), 60))
     assert served[:2] == ["urgent", "urgent"]
-    for at in range(2, 32, 3):
-        assert sorted(served[at : at + 3]) == ["a", "b", "c"], served
+    for at in range(5, 38):
+        counts = [served[2:at].count(name) for name in ("a", "b", "c")]
+        assert max(counts) - min(counts) <= 3, served
 
 
 def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_room(

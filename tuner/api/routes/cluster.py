@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import SILENT, answer
+from tuner.api.answers import BAD, SILENT, answer
 from tuner.api.context import Here
 
 router = APIRouter(tags=["cluster"])
@@ -15,7 +15,7 @@ router = APIRouter(tags=["cluster"])
 @router.get(
     "/cluster",
     response_model=schemas.Cluster,
-    responses=SILENT,
+    responses={**SILENT, **BAD},
     summary="Get the nodes of the cluster, the worker groups on them, and what waits for what.",
 )
 def cluster(here: Here) -> Response:

@@ -81,9 +81,14 @@ async def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
+    seconds_per_iteration: Annotated[
+        float | None,
+        Query(gt=0, allow_inf_nan=False, description="how long one unit of time_attr takes, to forecast GPU hours"),
+    ] = None,
 ) -> Response:
     def dry_run() -> Response:
-        return answer(schemas.DryRun.of(usecases.dry_run(_in_project(here, data), here.checker, configurations)))
+        spec = _in_project(here, data)
+        return answer(schemas.DryRun.of(usecases.dry_run(spec, here.checker, configurations, seconds_per_iteration)))
 
     return await here.off_the_pool(dry_run)
 

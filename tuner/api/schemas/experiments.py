@@ -61,6 +61,23 @@ class Objective(Model):
     mode: Literal["min", "max"]
 
 
+def expected_gpu_hours(record: ExperimentRecord) -> float | None:
+    """Return the GPU hours that the experiment will have used at its end, at the pace of its trials so far.
+
+    None before the first trial has ended, and if it is not known how many trials there will be. A trial that runs counts as half
+    an ended one.
+    """
+    if record.state.ended:
+        return record.gpu_hours
+    ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
+    total, limit = record.spec.num_samples, record.spec.limits.gpu_hours
+    if not ended or total is None:
+        return None
+    done = ended + 0.5 * record.counts.get("running", 0)
+    expected = max(record.gpu_hours, record.gpu_hours * total / done)
+    return expected if limit is None else max(record.gpu_hours, min(expected, limit))
+
+
 class Resolved(Model):
     """What the requested scheduler and search mean in this experiment."""
 
@@ -96,13 +113,17 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
-    entrypoint: Annotated[str | None, Field(description="null if the function travels by value")]
+    entrypoint: Annotated[str | None, Field(description="null if the function is pickled by value")]
     abandoned: Annotated[
         bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
     ]
     how_to_go_on: Annotated[str | None, Field(description="if it is abandoned, what to do, in words")]
     metrics: Annotated[list[str], Field(description="names reported so far")]
     counts: Annotated[Counts, Field(description="trials by state")]
+    expected_gpu_hours: Annotated[
+        float | None,
+        Field(description="at its end, if its other trials use as many as those so far; null: too early to tell"),
+    ]
     trials: Annotated[int, Field(description="how many trials there are")]
     best: Annotated[Best | None, Field(description="the best trial so far")]
     labels: Annotated[
@@ -144,6 +165,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
             counts=counts,
+            expected_gpu_hours=expected_gpu_hours(record),
             trials=sum(counts.model_dump().values()),
             best=_best(record),
             labels=labels(json.dumps(dict(spec.space))),
@@ -184,6 +206,13 @@ class DryRun(Model):
     time_attr: str
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
+    gpu_hours_at_most: Annotated[
+        float | None,
+        Field(
+            description="if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or "
+            "num_samples, is not known"
+        ),
+    ]
     configurations: Annotated[
         list[Configuration], Field(description="of the first trials, as long as no result is known")
     ]
@@ -203,6 +232,7 @@ class DryRun(Model):
             time_attr=spec.time_attr,
             scaling=spec.scaling,
             limits=spec.limits,
+            gpu_hours_at_most=found.gpu_hours_at_most,
             configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
         )
 

@@ -96,7 +96,7 @@ class Decider:
             case e.Amended():
                 self._exhausted = False
                 return [d.Note(reason=event.reason or f"a user changed {names(event.changes)}")]
-            case e.BudgetSpent():
+            case e.BudgetSpent() | e.GpuHoursSpent():
                 return stop_all(self.experiment, self.experiment.finishing or "")
             case e.Suggested():
                 return self._after_suggestion(event)

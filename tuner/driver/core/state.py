@@ -24,6 +24,7 @@ from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.progress import Progress
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.standing import Standing
+from tuner.driver.core.usage import Usage
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -69,7 +70,10 @@ class State:
         self.epoch = 0
         self.seq = 0  # event_seq of the newest entry
         self.now = 0.0  # time of the newest event
+        self.before = 0.0  # of the one before it
         self.running_s = 0.0  # seconds that it was running, under any driver, since its first trial started
+        self.usage = Usage(spec.scaling)
+        self.capped = False  # the GPU hours are used up, so nothing may run for longer than it must
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
         self.finishing: str | None = None  # why nothing new is started
@@ -123,7 +127,8 @@ class State:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
-        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error}
+        hours = {"gpu_hours": self.usage.gpu_hours(self.now), "cpu_hours": self.usage.cpu_hours(self.now)}
+        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
 
     # -- what changes it -------------------------------------------------------------------------------------------------
 
@@ -178,7 +183,7 @@ class State:
                 self.running_s += max(0.0, event.time - self.now)
         else:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
-        self.now = max(self.now, event.time)
+        self.before, self.now = self.now, max(self.now, event.time)
 
     def _apply_event(self, event: Event) -> list[Fact]:
         """Apply an event; return what follows from it for the scheduler."""
@@ -207,6 +212,9 @@ class State:
                 self._apply_command(event)
             case e.Amended():
                 self._amend(event.changes)
+            case e.GpuHoursSpent():
+                self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
+                self.capped = True
             case e.RoomWanted():
                 self._want_room(event)
             case e.BudgetSpent():
@@ -253,10 +261,12 @@ class State:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        self.usage.begin(trial.number, event.time - event.held_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
 
     def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
+        self.usage.begin(trial.number, time)
         if not self.segments.enter(trial, segment, time):
             return []
         if trial.state is _S.PENDING:
@@ -272,6 +282,7 @@ class State:
             facts = self._enter(trial, segment, event.time)
         self.warned_ends += bool(event.warning)
         self.segments.close(trial, SegmentState(event.outcome), event.time)
+        self.usage.end(trial.number, event.time)
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
         return facts
@@ -284,6 +295,7 @@ class State:
         for trial in self.trials:
             if trial.holds_resources:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
+                self.usage.end(trial.number, self.before)  # its ranks died with their driver
         for number, info in self.checkpoints.deleting.values():  # the driver before may not have got to them
             self._act(DeleteCheckpoint(number, info))
 
@@ -335,6 +347,7 @@ class State:
         if self.state.ended:
             self.state = change_experiment(self.state, _X.RUNNING)
         self.finishing, self.failing, self.error, self.exhausted = None, False, None, False
+        self.capped = False
 
     def _amend(self, changes: Mapping[str, Any]) -> None:
         """Change the spec, and tell the scheduler and the searcher what they have to know of it."""

@@ -44,7 +44,7 @@ class Running:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Received:
     """The reports of one segment that have arrived so far."""
 
     report_no: int = 0  # the newest one
@@ -84,7 +84,7 @@ class RankInbound:
 
     def __init__(self, core: Core, loop: ExperimentLoop, running: Mapping[str, Running]) -> None:
         self.core, self.loop, self._running = core, loop, running
-        self._heard: dict[SegmentRef, _Heard] = {}
+        self._heard: dict[SegmentRef, _Received] = {}
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
 
@@ -92,10 +92,16 @@ class RankInbound:
         trial, ordinal = self._running[segment_id].ref
         self.loop.put(Waiting(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
-    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
+    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool, held_s: float) -> None:
         trial, ordinal = self._running[segment_id].ref
         event = SegmentStarted(
-            time=time.time(), trial=trial, segment=ordinal, placement=placement, startup_s=startup_s, warm=warm
+            time=time.time(),
+            trial=trial,
+            segment=ordinal,
+            placement=placement,
+            startup_s=startup_s,
+            warm=warm,
+            held_s=held_s,
         )
         self.loop.put(event)
 
@@ -103,7 +109,7 @@ class RankInbound:
         self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
     ) -> Verdict | Resend | None:
         """Commit a batch of reports, and return the verdict if the ranks wait. Return a Resend if reports are missing."""
-        heard = self._heard.setdefault(segment, _Heard())
+        heard = self._heard.setdefault(segment, _Received())
         if heard.misses_before(reports):
             return Resend(after=heard.report_no)
         times = heard.take(reports, time.time())
@@ -189,7 +195,8 @@ class RayGroups:
             running.inbound.ended(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        await self._host.groups.interrupt(self._name(segment), why)
+        hard = why == "stop" and self._core.experiment.capped  # then it may not wait for a last checkpoint either
+        await self._host.groups.interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if info.node in (None, self._host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):

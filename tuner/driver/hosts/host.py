@@ -143,6 +143,7 @@ class Host:
                 logs=self.logs,
                 log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
                 standing=self._standing,
+                preempt_after_s=self.settings.preempt_after_s,
             )
         return self._groups
 

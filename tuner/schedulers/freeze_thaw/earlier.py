@@ -36,6 +36,8 @@ from tuner.schedulers.freeze_thaw.score_warp import Warp
 from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 WEIGHT = 1.0  # the prior variance of all trends along earlier experiments together
+AT_FIRST = 0.7  # how much an earlier experiment counts before there are results
+SURE_AFTER = 4  # with this many results, these count as much as that
 MOST_TRIALS = 80  # of an earlier experiment; the best, and those that got farthest
 MOST_ROWS = 240
 CANDIDATES = 8  # the best trials of each experiment, of which the portfolio is chosen
@@ -108,15 +110,43 @@ class Surrogate:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class Earlier:
-    """The surrogates of all earlier experiments: the trends (m, e) of encoded configurations (m, q)."""
+    """The trends (m, e) along the surrogates of all earlier experiments, of encoded configurations (m, q).
 
-    def __init__(self, surrogates: Sequence[Surrogate], group: Ints) -> None:
-        self._surrogates, self._group = surrogates, group
-        self._scale = math.sqrt(WEIGHT / len(surrogates)) if surrogates else 0.0
+    Attributes:
+        surrogates: one for each experiment.
+        group: the parameter of each column of an encoded configuration (q,).
+        relevance: how much each counts (e,), see `relevance`; None before there are results.
+    """
+
+    surrogates: Sequence[Surrogate]
+    group: Ints
+    relevance: Floats | None = None
+
+    def expected(self, x: Floats) -> Floats:
+        """Return what each surrogate expects (m, e)."""
+        return np.stack([surrogate(x, self.group) for surrogate in self.surrogates], axis=1)
 
     def __call__(self, x: Floats) -> Floats:
-        return self._scale * np.stack([s.skill * s(x, self._group) for s in self._surrogates], axis=1)
+        size = math.sqrt(WEIGHT / len(self.surrogates)) * np.array([surrogate.skill for surrogate in self.surrogates])
+        out: Floats = self.expected(x) * (size if self.relevance is None else size * self.relevance)
+        return out
+
+
+def relevance(expected: Floats, z: Floats, level: Floats) -> Floats:
+    """Return for each earlier experiment how well it has predicted the results so far (e,), from 0 to 1.
+
+    It is the correlation of the results with what was expected of them, drawn towards AT_FIRST while there are few.
+
+    Args:
+        expected: what each experiment expects of the trials (n, e).
+        z: the newest results of the trials (n,).
+        level: their levels (n,).
+    """
+    found = np.array([skill(column, z, level) for column in expected.T])
+    out: Floats = (SURE_AFTER * AT_FIRST + len(z) * found) / (SURE_AFTER + len(z))
+    return out
 
 
 def surrogate(cube: Cube, trials: Sequence[EarlierTrial], max_t: float) -> Surrogate:

@@ -43,7 +43,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
 FIRST_TRIALS = 8  # chosen without the model
-FIRST_BESIDE = 2  # if earlier experiments are known, as many as this beside the configurations that were good there
+FIRST_BESIDE = 4  # if earlier experiments are known, as many as this beside the configurations that were good there
 KEPT_TIMES = 64  # number of measured times in a median
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
@@ -322,7 +322,8 @@ class FreezeThawScheduler(Scheduler):
             why = f"started: chosen without the model, as {self.random_share:.0%} of the new configurations are"
             return self._spread(trials, count, why)
         assert winner.point is not None
-        reason = self._reasons.started(winner)
+        said = self._learned.in_words(self._learned.judged(self._results(trials), self._cube))
+        reason = self._reasons.started(winner) + said
         return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
@@ -363,7 +364,7 @@ class FreezeThawScheduler(Scheduler):
                 thaw=self.thaw,
                 repeats=self._chance_of_repeats(trials),
                 few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
-                earlier=self._learned.earlier,
+                earlier=self._learned.judged(self._results(trials), self._cube),
                 hints=self._learned.hints,
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
@@ -418,7 +419,8 @@ class FreezeThawScheduler(Scheduler):
         slots, trial = np.unique(results.slot[kept], return_inverse=True)
         grid = np.array(self._levels)
         x = self._cube.features(results.points[slots])
-        learned = {} if self._learned.earlier is None else {"earlier": self._learned.earlier(x).tolist()}
+        earlier = self._learned.judged(results, self._cube)
+        learned = {} if earlier is None else {"earlier": earlier(x).tolist()}
         return {
             **learned,
             "x": x.tolist(),

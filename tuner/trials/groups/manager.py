@@ -15,6 +15,7 @@ from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups.interrupts import Interrupts
 from tuner.trials.groups.pool import (
+    PREEMPT_AFTER_S,
     RESERVE_AFTER_S,
     Group,
     HeldGroup,
@@ -68,6 +69,7 @@ class GroupManager:
         logs: is told of the end of each segment.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         standing: returns the priority and the weight of an experiment.
+        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class GroupManager:
         logs: Logs | None = None,
         log_limit: LogLimit | None = None,
         standing: Callable[[str], Standing] = ordinary,
+        preempt_after_s: float = PREEMPT_AFTER_S,
     ) -> None:
         self._logs = logs
         self._pool = Pool(
@@ -93,6 +96,7 @@ class GroupManager:
             reserve_after_s=reserve_after_s,
             log_limit=log_limit,
             standing=standing,
+            preempt_after_s=preempt_after_s,
         )
         self._running: dict[str, SegmentRun] = {}
         self._interrupts = Interrupts()
@@ -262,7 +266,8 @@ class GroupManager:
                 if problem is not None:
                     return failed(problem)
                 running.training = True
-                inbox.started(launch.segment_id, _placement(group), time.monotonic() - begun, warm)
+                now = time.monotonic()
+                inbox.started(launch.segment_id, _placement(group), now - begun, warm, now - group.held_since)
                 if running.interrupt is not None:
                     running.interrupting = asyncio.create_task(self._interrupts.interrupt(running))
                 outcome = await watch.until_ended(trained)

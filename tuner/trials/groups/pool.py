@@ -43,7 +43,7 @@ RESERVE_AFTER_S = 30.0
 """How long a group waits for room before what is free on its nodes is kept for it."""
 SLICE_S = 5.0
 """How long an experiment may use a warm group before other experiments get its room, because new processes take seconds."""
-MIN_RUN_S = 20.0
+PREEMPT_AFTER_S = 20.0
 """How long a group runs at least before it has to make room for another experiment."""
 _ASK_AGAIN_S = 0.25  # how long a warm group is kept within that time for its experiment to ask again
 _LOOK_S = 0.5  # how often waiting groups are looked at, besides whenever a group becomes free
@@ -106,6 +106,7 @@ class Group:
     expiry: asyncio.TimerHandle | None = None  # while it is idle
     experiment: str = ""  # which has it, or had it last
     turn_began: float = 0.0  # when that experiment got it
+    held_since: float = 0.0  # when it got its room, or was given to its present segment
 
     def placed_on(self) -> tuple[str, ...]:
         """Return the node of each rank."""
@@ -166,8 +167,9 @@ class Pool:
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
         standing: Callable[[str], Standing] = ordinary,
+        preempt_after_s: float = PREEMPT_AFTER_S,
     ) -> None:
-        self._standing = standing
+        self._standing, self._preempt_after_s = standing, preempt_after_s
         self._log_limit = log_limit
         self._reserve_after_s = reserve_after_s
         self._driver, self._report_address = driver, report_address
@@ -215,7 +217,7 @@ class Pool:
         """
         key = group_key(launch)
         if launch.scaling.reuse_workers and (kept := self._take_kept(launch.experiment_id, key)) is not None:
-            self._launches[kept] = launch
+            self._launches[kept], kept.held_since = launch, time.monotonic()
             return kept, True
         await self._read_nodes()
         known = key[:3] in self._held  # if so, a missing node may come back
@@ -235,7 +237,9 @@ class Pool:
             self._forming.pop(waiter, None)
             self._shares.release(waiter, time.monotonic())
             if group is not None and group not in self._launches:
+                placed_at = group.held_since
                 self._give(group, waiter)
+                group.held_since = placed_at or group.held_since
             for given in (waiter.turn, waiter.warm):
                 if given.done() and (found := given.result()) not in (None, group):
                     self.release(found, launch.scaling.reuse_workers)
@@ -340,7 +344,7 @@ class Pool:
             group.experiment, group.turn_began = waiter.experiment, now
         self._shares.release(waiter, now)
         self._shares.hold(group, waiter.experiment, waiter.gang, group.placed_on(), now)
-        self._launches[group] = waiter.launch
+        self._launches[group], group.held_since = waiter.launch, now
 
     def _leave_queue(self, waiter: _Waiter) -> None:
         queue = self._queues.get(waiter.experiment)
@@ -423,7 +427,9 @@ class Pool:
         for group, launch in self._launches.items():
             holding = self._shares.holdings.get(group)
             ending = group in self._yielding
-            if holding is None or not (ending or (now - holding.since >= MIN_RUN_S and may_end(launch.segment_id))):
+            if holding is None or not (
+                ending or (now - holding.since >= self._preempt_after_s and may_end(launch.segment_id))
+            ):
                 continue
             standing = self._standing(launch.experiment_id)
             running.append(
@@ -672,6 +678,7 @@ class Pool:
             hellos = asyncio.gather(*(_get(actor.hello.remote(scaling.num_workers > 1)) for actor in group.actors))
             await self._placed(launch, group, hellos, waiting)
             placed.set()
+            group.held_since = time.monotonic()
             try:
                 workers = await hellos
             except ray.exceptions.RayError as error:

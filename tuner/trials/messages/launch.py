@@ -81,8 +81,10 @@ class Inbox(Protocol):
     def waiting(self, segment_id: str, reason: str) -> None:
         """Note that the segment waits for resources, for this reason. Called again when the reason changes."""
 
-    def started(self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool) -> None:
-        """Note that all ranks are about to enter the training function."""
+    def started(
+        self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
+    ) -> None:
+        """Note that all ranks are about to enter the training function. Their group has had room for `held_s`."""
 
 
 class Driver(Protocol):

@@ -11,7 +11,7 @@ import { smoothed } from "./smooth";
 
 export interface CurvesChartProps {
   curves: Curves;
-  /** Of these only the trials with these numbers are drawn; null for all. */
+  /** The numbers of the trials that are drawn; null for all. */
   only: ReadonlySet<number> | null;
   /** From 0 for none to below 1. */
   smoothing: number;
