@@ -32,6 +32,13 @@ def slow(config: dict[str, Any]) -> None:
         tuner.report({"loss": config["x"] / step}, checkpoint=save)
 
 
+def stuck(config: dict[str, Any]) -> None:
+    """Report once, and then train on and on without a report."""
+    tuner.report({"loss": config["x"]})
+    while True:
+        time.sleep(0.1)
+
+
 def steady(config: dict[str, Any]) -> None:
     """Make `steps` reports without checkpoints, a tenth of a second apart.
 

@@ -6,6 +6,7 @@
     ├── StoreError
     │   ├── NotFound              no such experiment, trial or checkpoint
     │   ├── Conflict              the request contradicts the present state
+    │   │   └── Stale             what was to be changed has changed since the caller read it
     │   └── LostLease             another driver has taken this experiment over: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot go on; `.failure` is a `domain.events.Failure`
@@ -94,6 +95,10 @@ class NotFound(StoreError, KeyError):
 
 class Conflict(StoreError):
     """The request contradicts the present state."""
+
+
+class Stale(Conflict):
+    """What was to be changed has changed since the caller read it."""
 
 
 class LostLease(StoreError):

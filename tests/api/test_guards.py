@@ -111,7 +111,7 @@ async def test_head_is_get_without_a_body(client: httpx.AsyncClient, sqlite_stor
     ("method", "path", "allowed"),
     [
         ("DELETE", "/api/v1/experiments", "GET, HEAD, POST"),
-        ("PUT", "/api/v1/experiments/exp_1", "GET, HEAD"),
+        ("PUT", "/api/v1/experiments/exp_1", "DELETE, GET, HEAD, PATCH"),
         ("GET", "/api/v1/experiments/exp_1/cancel", "POST"),
         ("POST", "/healthz", "GET, HEAD"),
         ("POST", "/", "GET, HEAD"),

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from tuner.api.schemas import Problem
-from tuner.errors import SpecError
+from tuner.api.schemas import Experiment, Problem
+from tuner.errors import SpecError, Stale
 from tuner.experiment.spec import escape
 from tuner.names import did_you_mean
+from tuner.store import ExperimentRecord, Store
+
+M = TypeVar("M", bound=BaseModel)
 
 ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_0123456789abcdef0123_0"])]
@@ -27,6 +30,16 @@ SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description"
 BUSY: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "too many entrypoints are being imported, or the database does not answer"}
 }
+STALE: dict[int | str, dict[str, Any]] = {
+    412: {"model": Problem, "description": "If-Match names another state of the experiment"}
+}
+IfMatch = Annotated[
+    str | None,
+    Header(
+        max_length=1000,
+        description="the ETag of the state that is to be changed; reports since then do not matter, changes by others do",
+    ),
+]
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "its state does not allow it"}}
 
 
@@ -46,6 +59,34 @@ def answer(
     body = model.model_dump_json().encode()
     head = {"ETag": tag or etag(body), "Cache-Control": "no-cache", **(headers or {})}
     return Response(body, status, head, "application/json")
+
+
+def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) -> Response:
+    """Return an experiment. Its ETag begins with its revision, which is all that If-Match compares."""
+    model = Experiment.of(record, store.metrics.names(record.id))
+    return answer(model, status, tag=f'"{record.revision}-{etag(model.model_dump_json().encode())[1:]}')
+
+
+def revision_of(if_match: str | None) -> int | None:
+    """Return the revision in an If-Match header; None if any will do. Raise Stale for an ETag that no experiment has."""
+    tags = [tag.strip().removeprefix("W/").strip('"') for tag in (if_match or "*").split(",")]
+    if "*" in tags:
+        return None
+    numbers = [tag.partition("-")[0] for tag in tags]
+    found = [int(number) for number in numbers if number.isascii() and number.isdecimal() and len(number) < 10]
+    if not found:
+        raise Stale(f"If-Match is {if_match}, which is not the ETag of any state of this experiment")
+    return max(found)  # an older one could not match a newer state
+
+
+def checked(model: type[M], data: Any) -> M:
+    """Return the body as this model. Raise SpecError for its mistakes."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(
+            [("".join(f"/{escape(part)}" for part in item["loc"]), str(item["msg"])) for item in error.errors()]
+        ) from error
 
 
 def etag(of: bytes) -> str:
@@ -91,6 +132,11 @@ async def json_body(request: Request) -> Any:
         raise SpecError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except (RecursionError, ValueError) as error:
         raise SpecError(f"not JSON: {error}") from error
+
+
+async def optional_json_body(request: Request) -> Any:
+    """Return the body as JSON, or None if there is none. Raise SpecError as `json_body` does."""
+    return await json_body(request) if await request.body() else None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

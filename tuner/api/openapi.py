@@ -13,13 +13,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import PydanticUserError, TypeAdapter
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
 
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
-from tuner.api.schemas import ReplayRequest
-from tuner.experiment.spec import SpecModel
+from tuner.api.schemas import Continuation, ReplayRequest
+from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials and why each of them was stopped. Times are RFC 3339 in UTC, NaN and infinities are null,
@@ -39,6 +39,15 @@ EXAMPLE = {
     "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}},
     "limits": {"max_concurrent_trials": 2, "time_budget_s": 600},
 }
+
+BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
+    ("post", "/session"): (SignIn, True),
+    ("post", "/tokens"): (NewToken, True),
+    ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
+    ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
+    ("post", "/experiments/{experiment_id}/continue"): (Continuation, False),
+}
+"""The bodies of requests that the routes check themselves, and whether a request needs one."""
 
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
@@ -82,12 +91,14 @@ def _add_spec(document: dict[str, Any]) -> None:
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}}}
     for path in ("/api/v1/experiments", "/api/v1/experiments/dry-run"):
         document["paths"][path]["post"]["requestBody"] = body
-    replay = "/api/v1/experiments/{experiment_id}/replay"
-    for path, model in (("/api/v1/session", SignIn), ("/api/v1/tokens", NewToken), (replay, ReplayRequest)):
-        name = model.__name__
-        document["components"]["schemas"][name] = model.model_json_schema()
+    for (method, path), (model, needed) in BODIES.items():
+        made = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(made.pop("$defs", {}))
+        name = model.__name__.removesuffix("Model")
+        assert name not in schemas, f"two models have the name {name}"
+        schemas[name] = {**made, "title": name}
         content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-        document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
+        document["paths"][f"/api/v1{path}"][method]["requestBody"] = {"required": needed, "content": content}
     document["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},
         "session": {

@@ -15,7 +15,17 @@ from starlette.exceptions import HTTPException
 from tuner import log_format
 from tuner.api.paths import path_of
 from tuner.api.schemas import ErrorItem, Problem
-from tuner.errors import CheckerBusy, Conflict, DriverSilent, NotFound, Retryable, SpecError, StoreError, TunerError
+from tuner.errors import (
+    CheckerBusy,
+    Conflict,
+    DriverSilent,
+    NotFound,
+    Retryable,
+    SpecError,
+    Stale,
+    StoreError,
+    TunerError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +61,8 @@ def _ours(_: Request, error: Exception) -> Response:
             return problem_response(422, str(error), errors)
         case NotFound():
             return problem_response(404, str(error))
+        case Stale():
+            return problem_response(412, str(error))
         case Conflict():
             return problem_response(409, str(error))
         case StoreError() if isinstance(error, Retryable):

@@ -82,6 +82,8 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         scaling=shown.scaling,
         limits=shown.limits,
         project=shown.project,
+        notes=shown.notes,
+        tags=shown.tags,
         resolved=shown.resolved.model_dump(exclude_none=True) if shown.resolved is not None else {},
     )
     return ExperimentRecord(
@@ -104,6 +106,10 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         created_at=_time(shown.created_at),
         started_at=_time_or_none(shown.started_at),
         ended_at=_time_or_none(shown.ended_at),
+        first_spec=spec,
+        changes={},
+        revision=shown.revision,
+        archived_at=_time_or_none(shown.archived_at),
     )
 
 

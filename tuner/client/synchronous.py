@@ -288,6 +288,17 @@ class ExperimentHandle:
         """End the experiment and all its trials."""
         return read(schemas.Experiment, self.act("cancel"))
 
+    def kill(self) -> schemas.Experiment:
+        """End the experiment at once, without waiting for reports or last checkpoints."""
+        return read(schemas.Experiment, self.act("kill"))
+
+    def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
+        """Run an experiment that has ended again, with so many more samples; None if its limits allow more trials."""
+        return read(
+            schemas.Experiment,
+            self.act("continue", None if num_samples is None else {"num_samples": num_samples}),
+        )
+
     def trials(
         self,
         *,

@@ -18,7 +18,7 @@ from tuner.domain.segments import Failure as Failure
 from tuner.domain.segments import FailureKind as FailureKind
 from tuner.domain.segments import Report, SegmentRef
 
-Command = Literal["pause", "resume", "cancel", "stop"]
+Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop"]
 
 
 class _AsJson:
@@ -194,6 +194,15 @@ class Commanded(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Amended(_Event):
+    """A user has changed the spec of the experiment, which `Spec.amended` does."""
+
+    KIND = "amended"
+    changes: Mapping[str, Any]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent(_Event):
     """The running time of `limits.time_budget_s` is used up."""
 
@@ -215,6 +224,7 @@ Event = (
     | Noted
     | ModelFitted
     | Commanded
+    | Amended
     | BudgetSpent
 )
 """Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""

@@ -157,6 +157,8 @@ class Spec:
     project: str = option(
         DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
     )
+    notes: str = ""  # of the user, in Markdown
+    tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by
     version: int = SPEC_VERSION
     # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
@@ -177,6 +179,14 @@ class Spec:
     def objective(self) -> Objective:
         """The first objective: the one that schedulers look at."""
         return self.objectives[0]
+
+    def amended(self, changes: Mapping[str, Any]) -> Spec:
+        """Return the spec with changes. Of a section, the options that `changes` names are replaced."""
+        parts: dict[str, Any] = {
+            name: dataclasses.replace(getattr(self, name), **value) if name in SECTIONS else value
+            for name, value in changes.items()
+        }
+        return dataclasses.replace(self, **parts)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

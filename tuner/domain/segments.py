@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
 Leave = Literal["stop", "pause", "exploit"]
+Interruption = Leave | Literal["kill"]
 """The verdicts that end a segment."""
 
 

@@ -20,7 +20,8 @@ class ExperimentState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return not EXPERIMENT_CHANGES[self]
+        """Return True if nothing runs any more, and nothing will unless a user continues the experiment."""
+        return self in _ENDED
 
 
 class TrialState(StrEnum):
@@ -59,6 +60,7 @@ class SegmentState(StrEnum):
 
 
 _E, _T, _G = ExperimentState, TrialState, SegmentState
+_ENDED = frozenset({_E.CANCELLED, _E.COMPLETED, _E.FAILED})
 OPEN_SEGMENTS = frozenset({_G.LAUNCHING, _G.RUNNING, _G.LEAVING})
 
 EXPERIMENT_CHANGES: Mapping[ExperimentState, frozenset[ExperimentState]] = {
@@ -67,9 +69,10 @@ EXPERIMENT_CHANGES: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.PAUSING: frozenset({_E.PAUSED, _E.RUNNING, _E.CANCELLING, _E.CANCELLED, _E.COMPLETED, _E.FAILED}),
     _E.PAUSED: frozenset({_E.RUNNING, _E.CANCELLING, _E.CANCELLED}),
     _E.CANCELLING: frozenset({_E.CANCELLED, _E.FAILED}),
-    _E.CANCELLED: frozenset(),
-    _E.COMPLETED: frozenset(),
-    _E.FAILED: frozenset(),
+    # A user can continue an experiment that has ended.
+    _E.CANCELLED: frozenset({_E.RUNNING}),
+    _E.COMPLETED: frozenset({_E.RUNNING}),
+    _E.FAILED: frozenset({_E.RUNNING}),
 }
 
 TRIAL_CHANGES: Mapping[TrialState, frozenset[TrialState]] = {

@@ -82,6 +82,7 @@ class ExperimentLoop:
         self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
+        self._amended = asyncio.Event()  # the budget may be another one
         self.deciding = (
             asyncio.Lock()
         )  # held while a thread changes the core, which happens only if the core calls the user's code
@@ -205,6 +206,8 @@ class ExperimentLoop:
                 item.done.set_result(verdict)
         for action in out.actions:
             self._act(action, milestones)
+        if any(isinstance(item.event, e.Amended | e.Commanded) for item in items):
+            self._amended.set()
 
     async def _decide(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that may call the scheduler: in a thread if the scheduler is, or calls, the user's own code."""
@@ -256,6 +259,7 @@ class ExperimentLoop:
                     | e.Noted()
                     | e.ModelFitted()
                     | e.Commanded()
+                    | e.Amended()
                     | e.BudgetSpent()
                 ):
                     pass
@@ -385,18 +389,22 @@ class ExperimentLoop:
         self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
 
     async def _watch_budget(self) -> None:
-        budget = self.core.spec.limits.time_budget_s
-        if budget is None:
-            return
+        """Put BudgetSpent when the time budget is spent, and again if a user raises the budget and that is spent too."""
         spent, last = self.core.experiment.running_s, time.monotonic()
-        while spent < budget:
-            await asyncio.sleep(min(budget - spent, BUDGET_S))
+        while True:
+            budget = self.core.spec.limits.time_budget_s
+            if budget is not None and spent >= budget and not self.core.ended:
+                self.put(e.BudgetSpent(time=time.time(), seconds=budget))
+            self._amended.clear()
+            left = budget - spent if budget is not None and spent < budget else None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._amended.wait(), None if left is None else min(left, BUDGET_S))
             now = time.monotonic()
-            if self.core.experiment.counts_time:
+            if left is None:
+                spent = self.core.experiment.running_s
+            elif self.core.experiment.counts_time:
                 spent += now - last
             last = now
-        if not self.core.ended:
-            self.put(e.BudgetSpent(time=time.time(), seconds=budget))
 
     def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

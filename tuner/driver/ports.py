@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tuner.domain.batch import Batch
 from tuner.domain.events import Event, Reported
-from tuner.domain.segments import CheckpointInfo, Leave, Outcome, SegmentRef, Verdict
+from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, SegmentRef, Verdict
 
 
 class Inbound(Protocol):
@@ -45,8 +45,11 @@ class Groups(Protocol):
         "continue", and after an interrupt, the outcome is "left".
         """
 
-    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
-        """Make the ranks of a segment ask for a verdict soon, or leave. One that has ended already is no error."""
+    async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
+        """Make the ranks of a segment ask for a verdict soon, or leave; "kill" ends them at once.
+
+        A segment that has ended already is no error.
+        """
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         """Delete the content of a checkpoint. One that is gone already is no error."""

@@ -14,7 +14,7 @@ from tuner.domain import events as e
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Event
 from tuner.domain.keys import checkpoint_id, segment_id
-from tuner.domain.segments import CheckpointInfo, Failure, Leave, Outcome, SegmentRef, Verdict
+from tuner.domain.segments import CheckpointInfo, Failure, Interruption, Outcome, SegmentRef, Verdict
 from tuner.domain.trial import Trial
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
@@ -144,7 +144,7 @@ class SimulatedGroups:
         finally:
             self._running.pop(segment, None)
 
-    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+    async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         await self._clock.sleep(0.0)
         if (work := self._running.get(segment)) is not None:
             self._clock.throw(work, _Interrupted())

@@ -30,6 +30,10 @@ from tuner.trials.checkpoints.storage import is_relative
 Errors = list[tuple[str, str]]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
 
+TagKey = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f=]*$")]
+TagValue = Annotated[str, Field(max_length=200, pattern=PRINTABLE)]
+MOST_TAGS = 50
+
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -92,6 +96,13 @@ class _Written(BaseModel):
         examples=[[{"lr": 0.1, "optimizer/momentum": 0.9}]],
     )
     runtime_env: dict[str, Any] = Field(default_factory=dict, description="Ray's runtime environment of the ranks")
+    notes: str = Field(default="", max_length=100_000, description="notes in Markdown")
+    tags: dict[TagKey, TagValue] = Field(
+        default_factory=dict,
+        max_length=MOST_TAGS,
+        description="keys and values to find the experiment by",
+        examples=[{"team": "vision"}],
+    )
 
 
 _DECLARED = _declared(Spec)
@@ -152,6 +163,96 @@ def parse_spec(
     return replace(spec, resolved=resolved)
 
 
+class ExperimentPatchModel(BaseModel):
+    """What may be changed of an experiment, at any time. Fields that are left out stay as they are."""
+
+    model_config = STRICT
+
+    name: Name | None = Field(default=None, description="the new name", examples=["digits, wider"])
+    notes: str | None = Field(default=None, max_length=100_000, description="notes in Markdown")
+    tags: dict[TagKey, TagValue | None] | None = Field(
+        default=None, description="tags to set; null removes one", examples=[{"team": "vision", "old": None}]
+    )
+    num_samples: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="trials to start, those of the past included; null: as many as the time budget allows",
+    )
+    limits: dict[str, Any] | None = Field(
+        default=None,
+        description="limits to replace; the others stay. Ranks that run already keep theirs until they are started again",
+        examples=[{"max_concurrent_trials": 4, "time_budget_s": 7200}],
+    )
+
+
+def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
+    """Return the changes in the form of `Spec.amended`: only what differs from the spec.
+
+    Raises:
+        SpecError: they have mistakes. The error lists all of them.
+    """
+    plain = _plain_json(data)
+    errors: Errors = []
+    found: dict[str, Any] = {}
+    try:
+        model = ExperimentPatchModel.model_validate(plain)
+    except ValidationError as problem:
+        known = list(ExperimentPatchModel.model_fields)
+        for error in problem.errors():
+            unknown = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
+            message = f"cannot be changed; what can is {', '.join(known)}" if unknown else _message(error)
+            errors.append((_pointer(error["loc"]), message))
+        raise SpecError(errors) from problem
+    given = model.model_fields_set
+    for name in ("name", "notes", "tags", "limits"):
+        if name in given and getattr(model, name) is None:
+            errors.append((f"/{name}", "must not be null"))
+    if errors:
+        raise SpecError(errors)
+    if "name" in given:
+        found["name"] = model.name
+    if "notes" in given:
+        found["notes"] = model.notes
+    if "tags" in given:
+        merged = {**spec.tags, **(model.tags or {})}
+        found["tags"] = {key: value for key, value in merged.items() if value is not None}
+        if len(found["tags"]) > MOST_TAGS:
+            errors.append(("/tags", f"an experiment has at most {MOST_TAGS} tags"))
+    if "num_samples" in given:
+        found["num_samples"] = model.num_samples
+    if "limits" in given:
+        found["limits"] = _changed_limits(spec, model.limits or {}, errors)
+    whole = spec.amended(found) if not errors else spec
+    if not errors and "num_samples" in found and whole.num_samples is None and whole.limits.time_budget_s is None:
+        errors.append(("/num_samples", "null needs limits.time_budget_s, as the experiment would never end"))
+    if errors:
+        raise SpecError(errors)
+    return {name: value for name, value in found.items() if value != getattr(spec, name) and value != {}} | (
+        {"tags": {}} if found.get("tags") == {} and spec.tags else {}
+    )
+
+
+def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dict[str, Any]:
+    """Return the limits that differ from those of the spec."""
+    present = dataclasses.asdict(spec.limits)
+    plain = {"limits": {**present, **given}}
+    try:
+        checked = _SECTION["limits"].model_validate({"only": plain["limits"]})
+    except ValidationError as problem:
+        errors.extend((f"/limits{_pointer(error['loc'][1:])}", _limit_message(error)) for error in problem.errors())
+        return {}
+    counted = spec.resolved.get("scheduler", spec.scheduler).get("type") == "freeze_thaw"
+    if given.get("budget") is not None and not counted:
+        errors.append(("/limits/budget", "only the freeze_thaw scheduler counts full trainings"))
+    made = dataclasses.asdict(cast("Any", checked).only)
+    return {name: made[name] for name in given if made[name] != present[name]}
+
+
+def _limit_message(error: Any) -> str:
+    return _message({**error, "loc": ("limits", *error["loc"][1:])})
+
+
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
     """Return the mistakes in the other fields of `data`, if `found` has fields that could not become JSON."""
     wrong = {_field(pointer) for pointer, _ in found}
@@ -195,6 +296,8 @@ def _spec(model: _Written, objectives: tuple[Objective, ...], space: Mapping[str
         stop=model.stop,
         points_to_evaluate=tuple(model.points_to_evaluate),
         runtime_env=model.runtime_env,
+        notes=model.notes,
+        tags=model.tags,
         **{name: getattr(model, name) for name in _DECLARED},
     )
 
@@ -252,7 +355,7 @@ def _message(error: Any) -> str:
         case "list_type":
             return f"expected a list, got {_shown(given)}"
         case "string_pattern_mismatch":
-            return "has control characters"
+            return "has control characters" if context["pattern"] == PRINTABLE else 'has control characters or "="'
         case "string_unicode":
             return "has characters that cannot be stored"
         case "string_too_short":

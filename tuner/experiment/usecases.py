@@ -17,7 +17,7 @@ from platform import python_version
 from typing import Any
 
 from tuner.domain.batch import Batch
-from tuner.domain.experiment import Spec
+from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
@@ -25,9 +25,11 @@ from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
 from tuner.experiment import lineage
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
-from tuner.experiment.spec import escape, parse_spec
+from tuner.experiment.spec import escape, parse_changes, parse_spec
+from tuner.experiment.verbs import check_verb
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
+from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -166,6 +168,97 @@ def differs(runtime_env: Mapping[str, Any]) -> bool:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def amend_experiment(
+    store: Store, experiment: str, data: Mapping[str, Any], *, revision: int | None = None
+) -> ExperimentRecord:
+    """Change the name, the notes, the tags, num_samples or the limits of an experiment, whatever its state.
+
+    What the driver has to know reaches it as an event of the log.
+
+    Args:
+        store: the database.
+        experiment: its public id.
+        data: the changes, see `ExperimentPatchModel`.
+        revision: if given, the change is made only if the experiment is at this revision.
+
+    Raises:
+        NotFound: there is no such experiment.
+        SpecError: the changes have mistakes. The error lists all of them.
+        Stale: it is at another revision.
+    """
+    record = store.experiments.get(experiment)
+    changes = parse_changes(record.spec, data)
+    store.experiments.change(record.id, changes, revision=revision, commands=_amendment(record.spec, changes))
+    return store.experiments.get(experiment)
+
+
+def continue_experiment(
+    store: Store, experiment: str, num_samples: int | None = None, *, adopt: bool = False
+) -> ExperimentRecord:
+    """Let an experiment start more trials: one that has ended runs again.
+
+    Args:
+        store: the database.
+        experiment: its public id.
+        num_samples: how many trials to add to those that were asked for so far; of a grid, how many more times to run it.
+            None adds none, for an experiment that failed or was cancelled before its last trial.
+        adopt: give the experiment to the service if a script created it and it has ended. Otherwise the caller drives it.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: it is being cancelled.
+    """
+    record = store.experiments.get(experiment)
+    check_verb("continue", record)
+    changes: dict[str, Any] = {}
+    if num_samples is not None:
+        changes["num_samples"] = _samples_so_far(record) + num_samples
+    commands = _amendment(record.spec, changes)
+    if record.state.ended:
+        more = f" with {num_samples} more samples" if num_samples is not None else ""
+        commands.append(("continue", f"by a user{more}", {}))
+        if adopt:
+            store.drivers.adopt(record.id)
+    store.experiments.change(record.id, changes, commands=commands)
+    return store.experiments.get(experiment)
+
+
+def _samples_so_far(record: ExperimentRecord) -> int:
+    """Return the num_samples that an experiment has had in effect."""
+    if record.spec.num_samples is not None:
+        return record.spec.num_samples
+    search = record.spec.resolved.get("search") or record.spec.search
+    if search.get("type") == "grid" or Space.from_json(record.spec.space, opaque=True).has_grid:
+        return 1  # it counts how often the grid is run
+    return sum(record.counts.values())
+
+
+def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return the command that tells a driver of the changes, if they concern it."""
+    told = {name: value for name, value in changes.items() if name not in ("name", "notes", "tags")}
+    if not told:
+        return []
+    words = []
+    for name, value in told.items():
+        old = getattr(spec, name)
+        pairs = [(f"{name}.{key}", getattr(old, key), new) for key, new in value.items()] if name in SECTIONS else []
+        words += [f"{what} from {before} to {after}" for what, before, after in pairs or [(name, old, value)]]
+    return [("amend", f"a user changed {', '.join(words)}", told)]
+
+
+def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
+    """Hide an experiment that has ended from lists, or show it again. Everything about it is kept."""
+    record = store.experiments.get(experiment)
+    if archived and not record.state.ended:
+        raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")
+    if archived != (record.archived_at is not None):
+        store.experiments.archive(record.id, archived)
+    return store.experiments.get(experiment)
 
 
 # -- ids and names ------------------------------------------------------------------------------------------------------

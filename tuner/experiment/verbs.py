@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState, TrialState
@@ -30,7 +30,7 @@ class Verb:
     done: states in which there is nothing to do, so that a repeated command is harmless.
     refused: states in which the command is an error.
     undoes: the command that this one takes back while it is pending.
-    adopts: whether it gives an experiment whose script is gone to the service.
+    adopts: whether it gives an experiment that a script created, and that has no driver, to the service.
     """
 
     name: Command
@@ -71,6 +71,21 @@ VERBS: dict[Command, Verb] = {
             done=frozenset({_E.CANCELLED, _E.CANCELLING}),
             refused=frozenset({_E.COMPLETED, _E.FAILED}),
         ),
+        Verb(
+            name="kill",
+            summary="End the experiment at once, without waiting for reports or last checkpoints.",
+            past="killed",
+            done=frozenset({_E.CANCELLED}),
+            refused=frozenset({_E.COMPLETED, _E.FAILED}),
+        ),
+        Verb(
+            name="continue",
+            summary="Run an experiment that has ended again, if its limits allow more trials.",
+            past="continued",
+            done=frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING, _E.PAUSED}),
+            refused=frozenset({_E.CANCELLING}),
+            adopts=True,
+        ),
     )
 }
 """The verbs of experiments, by name."""
@@ -90,7 +105,13 @@ TRIAL_VERBS: dict[Command, Verb] = {
 
 assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the domain needs a verb"
 
+_DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
+"""States in which a script may be about to drive its experiment."""
+
 _REASON = "asked for by a user"
+
+Action = Literal["pause", "resume", "cancel", "kill", "continue", "edit", "archive", "unarchive", "delete"]
+"""What users can do with an experiment: the verbs, and what needs no driver."""
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
@@ -101,15 +122,21 @@ def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
         Conflict: its state does not allow the verb.
     """
     verb, record, now = VERBS[name], store.experiments.get(experiment), time.time()
-    abandoned = verb.adopts and record.abandoned(now)
+    abandoned = verb.adopts and verb.undoes is not None and record.abandoned(now)
     if record.state in verb.done and not abandoned and not _pending(store, record, verb.undoes):
         return record
-    if record.state in verb.refused:
-        raise Conflict(f"{experiment} is {record.state} and cannot be {verb.past}")
-    if verb.adopts and (abandoned or (record.state is _E.PAUSED and (record.lease_until or 0.0) <= now)):
+    check_verb(name, record)
+    if verb.adopts and (abandoned or (record.state not in _DRIVEN and (record.lease_until or 0.0) <= now)):
         store.drivers.adopt(record.id)
     store.commands.add(record.id, verb.name, None, _REASON)
     return store.experiments.get(experiment)
+
+
+def check_verb(name: Command, record: ExperimentRecord) -> None:
+    """Raise Conflict if the state of the experiment does not allow the verb."""
+    verb = VERBS[name]
+    if record.state in verb.refused:
+        raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
@@ -122,11 +149,23 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
     return store.trials.get(trial)
 
 
-def actions(record: ExperimentRecord, now: float) -> list[Command]:
-    """Return the verbs that would change an experiment in its present state, as a menu offers them."""
-    if record.abandoned(now):
-        return [verb.name for verb in VERBS.values() if verb.adopts or not verb.undoes]
-    return [verb.name for verb in VERBS.values() if record.state not in {*verb.done, *verb.refused}]
+def actions(record: ExperimentRecord, now: float) -> list[Action]:
+    """Return what would change an experiment in its present state, as a menu offers it."""
+    found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
+    found.append("edit")
+    if record.archived_at is not None:
+        found.append("unarchive")
+    elif record.state.ended:
+        found.append("archive")
+    if record.state.ended:
+        found.append("delete")
+    return found
+
+
+def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:
+    if record.abandoned(now) and verb.undoes is not None:  # of pause and resume, only resume makes sense
+        return verb.adopts
+    return record.state not in {*verb.done, *verb.refused}
 
 
 def _pending(store: Store, record: ExperimentRecord, command: Command | None) -> bool:

@@ -158,6 +158,10 @@ class Scheduler(ABC):
         """
         self.context = context
 
+    def amend(self, context: SchedulerContext) -> None:
+        """Take in that a user has changed num_samples or the limits. The rest of the context is as in `setup`."""
+        self.context = context
+
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:
         """Return the scheduler's own `max_t`, or the experiment's if that is None.
 

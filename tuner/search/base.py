@@ -74,6 +74,10 @@ class Searcher(ABC):
         """
         self.context = context
 
+    def amend(self, context: SearcherContext) -> None:
+        """Take in that a user has changed num_samples. The rest of the context is as in `setup`."""
+        self.context = context
+
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return ``{"type": ..., option: value, ...}``, from which `tuner.search.from_json` builds an equal searcher."""

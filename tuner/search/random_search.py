@@ -32,6 +32,11 @@ class RandomSearch(Proposer):
             self._grid = GridSearch(choices=False)
             self._grid.setup(context)
 
+    def amend(self, context: SearcherContext) -> None:
+        super().amend(context)
+        if self._grid:
+            self._grid.amend(context)
+
     def total(self) -> int | None:
         return self._grid.total() if self._grid else super().total()
 

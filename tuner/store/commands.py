@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import select
 
 from tuner.store.records import CommandRecord
 from tuner.store.sql.database import Database, at
-from tuner.store.sql.tables import command
+from tuner.store.sql.tables import command, dumps
 from tuner.store.writing.rows import clean
+from tuner.store.writing.writer import Cursor
 
 # The newest command about the same subject counts: a pause after a resume is a new pause.
 _FIND = """
 SELECT id FROM command WHERE experiment_id = ? AND state = 'pending' AND command = ? AND COALESCE(trial_number, -1) = ?
 AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial_number, -1) = ?)"""
 _INSERT = """
-INSERT INTO command (experiment_id, command, trial_number, reason, state, created_at)
-VALUES (?, ?, ?, ?, 'pending', ?) RETURNING id"""
+INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at)
+VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
 
 
 class Commands:
@@ -35,15 +37,30 @@ class Commands:
         with self._database.write() as cursor:
             found = cursor.value(_FIND, (experiment_id, name, about, experiment_id, about))
             if found is None:
-                found = cursor.value(_INSERT, (experiment_id, name, trial_number, clean(reason), at(now)))
+                found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now))
         return int(found)
 
     def pending(self, experiment_ids: Sequence[int]) -> list[CommandRecord]:
         """Return the commands that no driver has carried out yet, in the order in which they were given."""
         if not experiment_ids:
             return []
-        columns = command.c["id", "experiment_id", "command", "reason", "created_at"]
+        columns = command.c["id", "experiment_id", "command", "reason", "payload", "created_at"]
         query = select(*columns, command.c.trial_number.label("trial")).order_by(command.c.id)
         query = query.where(command.c.experiment_id.in_(experiment_ids), command.c.state == "pending")
         with self._database.read() as connection:
-            return [CommandRecord(**row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(query).mappings()
+            return [CommandRecord(**{**row, "payload": row["payload"] or {}}) for row in rows]
+
+
+def insert(
+    cursor: Cursor,
+    experiment_id: int,
+    name: str,
+    trial: int | None,
+    reason: str,
+    payload: Mapping[str, Any],
+    now: float,
+) -> int:
+    """Add a command in the caller's transaction, and return its id."""
+    values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
+    return int(cursor.value(_INSERT, values))

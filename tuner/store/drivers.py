@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import and_, exists, or_, select
+from sqlalchemy import ColumnElement, and_, exists, or_, select
 
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.states import ExperimentState
@@ -17,12 +17,16 @@ from tuner.store.writing import history
 from tuner.store.writing.writer import Writer
 
 _ACTIVE = [ExperimentState.PENDING, ExperimentState.RUNNING, ExperimentState.PAUSING, ExperimentState.CANCELLING]
+_OVER = [state for state in ExperimentState if state.ended]
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
+
+_CONTINUED = """EXISTS (SELECT 1 FROM command c
+  WHERE c.experiment_id = experiment.id AND c.state = 'pending' AND c.command = 'continue')"""
 
 _ADOPT = "UPDATE experiment SET source = 'adopted' WHERE id = ? AND source = 'python'"
 _CLAIM = f"""
 UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = ?, lease_until = ?
-WHERE id = ? AND state NOT IN ({_ENDED}) AND (lease_until IS NULL OR lease_until <= ? OR driver_owner = ?)
+WHERE id = ? AND (state NOT IN ({_ENDED}) OR {_CONTINUED}) AND (lease_until IS NULL OR lease_until <= ? OR driver_owner = ?)
 RETURNING driver_epoch"""
 _RENEW = "UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_epoch = ?"
 _RELEASE = "UPDATE experiment SET lease_until = NULL, driver_owner = NULL WHERE id = ? AND driver_epoch = ?"
@@ -36,22 +40,22 @@ class Drivers:
     def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
         """Return the experiments that need a driver and whose lease has run out, oldest first.
 
-        These are the experiments that are to run, and paused ones that a user wants resumed or cancelled.
+        These are the experiments that are to run, paused ones that a user wants resumed or ended, and ended ones that a user
+        wants continued.
 
         Args:
             now: the time.
             leased_from: if given, return instead the experiments whose lease is alive and belongs to anybody but this owner.
         """
-        wanted = exists().where(
-            command.c.experiment_id == experiment.c.id,
-            command.c.state == "pending",
-            command.c.command.in_(["resume", "cancel"]),
-        )
         if leased_from is None:
             free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
         else:
             free = and_(experiment.c.lease_until > now, experiment.c.driver_owner != leased_from)
-        to_run = or_(experiment.c.state.in_(_ACTIVE), and_(experiment.c.state == ExperimentState.PAUSED, wanted))
+        to_run = or_(
+            experiment.c.state.in_(_ACTIVE),
+            and_(experiment.c.state == ExperimentState.PAUSED, _asked_for("resume", "cancel", "kill")),
+            and_(experiment.c.state.in_(_OVER), _asked_for("continue")),
+        )
         query = select(*COLUMNS).where(free, to_run).order_by(experiment.c.id)
         with self._database.read() as connection:
             return [record(row) for row in connection.execute(query).mappings()]
@@ -124,3 +128,9 @@ class Drivers:
         except BaseException:
             self._writers.pop(experiment_id, None)  # the ids that it remembers may not have been written
             raise
+
+
+def _asked_for(*names: str) -> ColumnElement[bool]:
+    """Return the condition that one of these commands waits for a driver of the experiment."""
+    same = command.c.experiment_id == experiment.c.id
+    return exists().where(same, command.c.state == "pending", command.c.command.in_(names))

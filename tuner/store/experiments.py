@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, select, true
+from sqlalchemy import ColumnElement, Connection, Select, Text, func, select, true, type_coerce
 
-from tuner.domain.experiment import DEFAULT_PROJECT, SPEC_VERSION, Spec
+from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, NotFound, SpecError
+from tuner.errors import Conflict, NotFound, SpecError, Stale
+from tuner.store import removal
 from tuner.store.code import put
+from tuner.store.commands import insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
@@ -23,12 +25,18 @@ from tuner.store.sql.tables import dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
-COLUMNS = [column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key")]
+COLUMNS = [
+    column for column in experiment.c if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags")
+]
 
 _INSERT = """
 INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source, idempotency_key, code_hash, project,
-  driver_epoch, last_event_seq, counts, reason, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+  driver_epoch, last_event_seq, counts, reason, created_at, revision, tags)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING"""
+
+_READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
+_CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
+_ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 _NOT_ASKED = {"code": None, "resolved": None}
 """The parts of a stored spec that are not part of the request."""
@@ -86,7 +94,7 @@ class Experiments:
         if row is None:
             return None
         found = record(row)
-        _compare(found.spec.to_json(), spec.to_json(), idempotency_key)
+        _compare(found.first_spec.to_json(), spec.to_json(), idempotency_key)
         return found
 
     def get(self, public_id: str) -> ExperimentRecord:
@@ -120,10 +128,22 @@ class Experiments:
         state: str | None = None,
         name: str | None = None,
         project: str | None = None,
+        tags: Sequence[str] = (),
+        archived: bool | None = False,
         page_size: int = 50,
         page_token: str | None = None,
     ) -> Page[ExperimentRecord]:
-        """Return a page of experiments, newest first. `name` matches any part of a name."""
+        """Return a page of experiments, newest first.
+
+        Args:
+            state: only those in this state.
+            name: only those with this text in their names.
+            project: only those of this project.
+            tags: only those that have all of these tags, each "key" or "key=value".
+            archived: only those that are archived, or only those that are not; None for both.
+            page_size: how many at most.
+            page_token: `next_token` of the page before.
+        """
         query = self._shown().order_by(experiment.c.id.desc())
         if project is not None:
             query = query.where(experiment.c.project == project)
@@ -131,6 +151,12 @@ class Experiments:
             query = query.where(experiment.c.state == state)
         if name is not None:
             query = query.where(experiment.c.name.icontains(name, autoescape=True))
+        if archived is not None:
+            query = query.where(
+                experiment.c.archived_at.is_not(None) if archived else experiment.c.archived_at.is_(None)
+            )
+        for tag in tags:
+            query = query.where(self._has(tag))
         if page_token is not None:
             query = query.where(experiment.c.id < number(page_token))
         with self._database.read() as connection:
@@ -146,6 +172,66 @@ class Experiments:
                 for of_trial, count in (counts or {}).items():
                     found.trials[project, str(of_trial)] += count
         return found
+
+    def _has(self, tag: str) -> ColumnElement[bool]:
+        """Return the condition that the tags, which are JSON text, have this one."""
+        key, given, value = tag.partition("=")
+        part = f"{dumps(key)}:{dumps(value) if given else ''}"
+        find = func.instr if self._database.backend == "sqlite" else func.strpos
+        return find(type_coerce(experiment.c.tags, Text), part) > 0
+
+    def change(
+        self,
+        experiment_id: int,
+        changes: Mapping[str, Any],
+        *,
+        revision: int | None = None,
+        commands: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
+        now: float | None = None,
+    ) -> None:
+        """Change the spec as `Spec.amended` does, and give its driver commands, all in one transaction.
+
+        Args:
+            experiment_id: the internal id.
+            changes: the options to replace.
+            revision: if given, raise Stale unless it is the present one.
+            commands: (name, reason, payload) of each.
+            now: the time.
+        """
+        with self._database.write() as cursor:
+            rows = cursor.rows(_READ, (experiment_id,))
+            if not rows:
+                raise NotFound(f"no experiment with the internal id {experiment_id}")
+            [(stored, present, spec)] = rows
+            if revision is not None and revision != present:
+                raise _stale(present, revision)
+            if changes:
+                merged = dict(json.loads(stored or "{}"))
+                for name, value in changes.items():
+                    merged[name] = {**merged.get(name, {}), **value} if name in SECTIONS else value
+                whole = {**json.loads(spec), **merged}
+                values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
+                cursor.execute(_CHANGE, values)
+            for name, reason, payload in commands:
+                insert(cursor, experiment_id, name, None, reason, payload, at(now))
+
+    def check_revision(self, record: ExperimentRecord, revision: int | None) -> None:
+        """Raise Stale if a revision is given and the experiment is at another one."""
+        if revision is not None and revision != record.revision:
+            raise _stale(record.revision, revision)
+
+    def seize(self, experiment_id: int, now: float | None = None) -> None:
+        """Take the experiment from its driver before it is removed."""
+        removal.seize(self._database, experiment_id, at(now))
+
+    def remove(self, experiment_id: int) -> None:
+        """Delete the experiment and all its rows. Call `seize` first. Raise NotFound if there is no such experiment."""
+        removal.remove(self._database, experiment_id)
+
+    def archive(self, experiment_id: int, archived: bool, now: float | None = None) -> None:
+        """Hide an experiment from lists, or show it again."""
+        with self._database.write() as cursor:
+            cursor.execute(_ARCHIVE, (at(now) if archived else None, experiment_id))
 
     def progress(self, experiment_id: int) -> Progress:
         """Return how far an experiment is. One cheap query. Raise NotFound if there is none."""
@@ -165,10 +251,16 @@ class Experiments:
         return {row.pop("id"): Progress(**row) for row in rows}
 
 
+def _stale(present: int, given: int) -> Stale:
+    return Stale(f"the experiment was changed meanwhile: it is at revision {present}, not {given}")
+
+
 def record(row: Any) -> ExperimentRecord:
     """Return the experiment in a row of `COLUMNS`."""
     parts = dict(row)
-    parts["spec"] = Spec.from_json(parts["spec"])
+    first = Spec.from_json(parts["spec"])
+    parts["changes"] = parts["changes"] or {}
+    parts["first_spec"], parts["spec"] = first, first.amended(parts["changes"]) if parts["changes"] else first
     parts["counts"] = parts["counts"] or {}
     best = parts["best"] or {}
     parts["no_best"] = best.get("why")
@@ -209,6 +301,7 @@ def _insert(cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | 
         spec.code,
         spec.project,
         now,
+        dumps(spec.tags),
     )
     cursor.execute(_INSERT, values)
     if cursor.rowcount == 1:

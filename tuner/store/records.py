@@ -68,6 +68,10 @@ class ExperimentRecord:
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when it started; null before")]
     ended_at: Annotated[float | None, About("when it reached its final state")]
+    first_spec: Spec  # as it was created; `spec` has what users have changed since
+    changes: Mapping[str, Any]  # between the two, see `Spec.amended`
+    revision: Annotated[int, About("counts the changes by PATCH; its ETag begins with it")]
+    archived_at: Annotated[float | None, About("when it was archived; null: it is not")]
 
     @property
     def name(self) -> str:
@@ -89,6 +93,10 @@ class ExperimentRecord:
             error=None,
             started_at=None,
             ended_at=None,
+            archived_at=None,
+            spec=self.first_spec,
+            changes={},
+            revision=0,
         )
 
     def abandoned(self, now: float) -> bool:
@@ -218,6 +226,7 @@ class CommandRecord:
     trial: int | None
     reason: str
     created_at: float
+    payload: Mapping[str, Any] = field(default_factory=dict)  # what the command needs besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

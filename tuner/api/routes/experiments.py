@@ -14,7 +14,9 @@ from tuner.api.answers import (
     BUSY,
     CONFLICT,
     NOT_FOUND,
+    STALE,
     ExperimentId,
+    IfMatch,
     PageSize,
     PageToken,
     answer,
@@ -22,6 +24,8 @@ from tuner.api.answers import (
     json_body,
     knows,
     plain_text,
+    revision_of,
+    shown_experiment,
 )
 from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
@@ -31,6 +35,7 @@ from tuner.domain.trial import Cause
 from tuner.errors import SpecError
 from tuner.experiment import replay as replays
 from tuner.experiment import usecases
+from tuner.experiment.removal import delete_experiment
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["experiments"])
@@ -90,12 +95,27 @@ def list_experiments(
     here: Here,
     state: Annotated[ExperimentState | None, Query(description="only experiments in this state")] = None,
     name: Annotated[str | None, Query(max_length=200, description="any part of the name")] = None,
+    tag: Annotated[
+        list[str] | None,
+        Query(
+            max_length=20, description="key or key=value; if repeated, all must be there", examples=[["team=vision"]]
+        ),
+    ] = None,
+    archived: Annotated[
+        Literal["no", "yes", "all"], Query(description="no: leave archived ones out; yes: only those; all: both")
+    ] = "no",
     project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> Response:
     page = here.store.experiments.page(
-        state=state, name=_optional(name), project=_optional(project), page_size=page_size, page_token=page_token
+        state=state,
+        name=_optional(name),
+        project=_optional(project),
+        tags=[plain_text(one) for one in tag or ()],
+        archived=None if archived == "all" else archived == "yes",
+        page_size=page_size,
+        page_token=page_token,
     )
     metrics = here.store.metrics.names_of([record.id for record in page.items])
     items = [schemas.Experiment.of(record, metrics[record.id]) for record in page.items]
@@ -106,7 +126,68 @@ def list_experiments(
     "/experiments/{experiment_id}", response_model=schemas.Experiment, responses=NOT_FOUND, summary="Get an experiment."
 )
 def get(here: Here, experiment_id: ExperimentId) -> Response:
-    return answer(_shown(here.store, _find(here.store, experiment_id)))
+    return shown_experiment(here.store, _find(here.store, experiment_id))
+
+
+@router.patch(
+    "/experiments/{experiment_id}",
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **STALE, **BAD},
+    summary="Change the name, notes, tags, num_samples or limits of an experiment, also while it runs.",
+)
+def change(
+    here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None
+) -> Response:
+    record = usecases.amend_experiment(here.store, plain_text(experiment_id), data, revision=revision_of(if_match))
+    here.poke()
+    return shown_experiment(here.store, record)
+
+
+@router.delete(
+    "/experiments/{experiment_id}",
+    status_code=204,
+    responses={**NOT_FOUND, **CONFLICT, **STALE, **BAD},
+    summary="Delete an experiment with its trials, checkpoints and logs.",
+)
+async def delete(
+    here: Here,
+    experiment_id: ExperimentId,
+    force: Annotated[bool, Query(description="kill it first if it has not ended")] = False,
+    if_match: IfMatch = None,
+) -> Response:
+    def delete() -> Response:
+        delete_experiment(
+            here.store,
+            plain_text(experiment_id),
+            storage=here.settings.storage,
+            logs=here.settings.home / "logs",
+            force=force,
+            revision=revision_of(if_match),
+            poke=here.poke,
+        )
+        return Response(status_code=204)
+
+    return await here.off_the_pool(delete)
+
+
+@router.post(
+    "/experiments/{experiment_id}/archive",
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **CONFLICT},
+    summary="Hide an experiment that has ended from lists. Everything about it is kept.",
+)
+def archive(here: Here, experiment_id: ExperimentId) -> Response:
+    return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), True))
+
+
+@router.post(
+    "/experiments/{experiment_id}/unarchive",
+    response_model=schemas.Experiment,
+    responses=NOT_FOUND,
+    summary="Show an archived experiment in lists again.",
+)
+def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
+    return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), False))
 
 
 @router.get(
@@ -349,7 +430,3 @@ def _find(store: Store, experiment_id: str) -> ExperimentRecord:
 
 def _optional(value: str | None) -> str | None:
     return None if value is None else plain_text(value)
-
-
-def _shown(store: Store, record: ExperimentRecord) -> schemas.Experiment:
-    return schemas.Experiment.of(record, store.metrics.names(record.id))

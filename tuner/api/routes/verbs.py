@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import CONFLICT, NOT_FOUND, ExperimentId, TrialId, answer, plain_text
+from tuner.api.answers import (
+    BAD,
+    CONFLICT,
+    NOT_FOUND,
+    ExperimentId,
+    TrialId,
+    answer,
+    checked,
+    optional_json_body,
+    plain_text,
+    shown_experiment,
+)
 from tuner.api.context import Here
+from tuner.experiment import usecases
 from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
 
 router = APIRouter()
@@ -19,7 +32,7 @@ def _of_experiment(verb: Verb) -> Callable[..., Response]:
     def route(here: Here, experiment_id: ExperimentId) -> Response:
         record = act(here.store, verb.name, plain_text(experiment_id))
         here.poke()
-        return answer(schemas.Experiment.of(record, here.store.metrics.names(record.id)), 202)
+        return shown_experiment(here.store, record, 202)
 
     return route
 
@@ -33,16 +46,24 @@ def _of_trial(verb: Verb) -> Callable[..., Response]:
     return route
 
 
+def continue_(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+    given = checked(schemas.Continuation, {} if data is None else data)
+    name = plain_text(experiment_id)
+    record = usecases.continue_experiment(here.store, name, given.num_samples, adopt=True)
+    here.poke()
+    return shown_experiment(here.store, record, 202)
+
+
 for _verb in VERBS.values():
     router.post(
         f"/experiments/{{experiment_id}}/{_verb.name}",
         name=_verb.name,
         status_code=202,
         response_model=schemas.Experiment,
-        responses={**NOT_FOUND, **CONFLICT},
+        responses={**NOT_FOUND, **CONFLICT, **(BAD if _verb.name == "continue" else {})},
         summary=_verb.summary,
         tags=["experiments"],
-    )(_of_experiment(_verb))
+    )(continue_ if _verb.name == "continue" else _of_experiment(_verb))
 
 for _verb in TRIAL_VERBS.values():
     router.post(

@@ -20,6 +20,7 @@ from tuner.api.schemas.decisions import Decision, DecisionKind, DecisionPage
 from tuner.api.schemas.experiments import (
     Best,
     Configuration,
+    Continuation,
     Counts,
     DryRun,
     Experiment,
@@ -68,6 +69,7 @@ __all__ = [
     "Changes",
     "Checkpoint",
     "Configuration",
+    "Continuation",
     "Counts",
     "CurveSegment",
     "Curves",

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Json, Model, Number, PageOf, shown, values
-from tuner.domain.events import Command
+from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, values
 from tuner.domain.experiment import Limits, Scaling
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.experiment.preview import Importance, Preview
 from tuner.experiment.usecases import how_to_go_on
-from tuner.experiment.verbs import actions
+from tuner.experiment.verbs import Action, actions
 from tuner.space import Space
 from tuner.store import (
     ExperimentRecord,
@@ -74,6 +73,8 @@ class Resolved(Model):
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     # `ExperimentRecord` declares the other fields; those here come from the spec or are computed.
     name: str
+    notes: Annotated[str, Field(description="notes of users, in Markdown")]
+    tags: Annotated[dict[str, str], Field(description="keys and values that users gave it")]
     metric: Annotated[str, Field(description="the first objective, the one that schedulers look at")]
     mode: Literal["min", "max"]
     objectives: Annotated[
@@ -104,7 +105,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         dict[str, list[Any]],
         Field(description="what the values of a parameter stand for, if they are indices of choices"),
     ]
-    actions: Annotated[list[Command], Field(description="the verbs that its state allows now")]
+    actions: Annotated[list[Action], Field(description="what its state allows now: verbs, edit (PATCH), delete, ...")]
 
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
@@ -115,6 +116,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         return cls(
             **values(record),
             name=spec.name,
+            notes=spec.notes,
+            tags=dict(spec.tags),
             metric=spec.objective.metric,
             mode=spec.objective.mode,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
@@ -140,6 +143,20 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             labels=labels(json.dumps(dict(spec.space))),
             actions=actions(record, now),
         )
+
+
+class Continuation(Body):
+    """What continuing an experiment takes."""
+
+    num_samples: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="trials to add; of a grid, how many more times to run it; null: none, the limits allow more",
+            examples=[20],
+        ),
+    ] = None
 
 
 class Configuration(Model):

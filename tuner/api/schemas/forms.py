@@ -93,6 +93,12 @@ class Model(BaseModel):
     )
 
 
+class Body(BaseModel):
+    """Base of what requests carry: unknown fields are mistakes, and no type is taken for another."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
 def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
     """Return a model with the fields of a record that have an `About`, under the names and in the forms of the API."""
     fields: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.domain.events import Suggested
-from tuner.domain.segments import CheckpointInfo, Leave, SegmentRef
+from tuner.domain.segments import CheckpointInfo, Interruption, SegmentRef
 from tuner.search.base import Suggestion
 
 
@@ -21,10 +21,10 @@ class RunSegment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Have the ranks of this segment agree on a report at which they ask for the verdict."""
+    """Have the ranks of this segment agree on a report at which they ask for the verdict, or kill them."""
 
     segment: SegmentRef
-    why: Leave
+    why: Interruption
 
 
 @dataclass(frozen=True, slots=True)

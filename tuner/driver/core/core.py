@@ -43,7 +43,7 @@ class Core:
         notes: Sequence[str] = (),
     ) -> None:
         self.scheduler, self.searcher, self.stopper, self.notes = scheduler, searcher, stopper, notes
-        self.experiment = State(spec, scheduler, stopper, searcher.metric_constraints())
+        self.experiment = State(spec, scheduler, searcher, stopper)
         self.decider = Decider(self.experiment, searcher, notes)
         self._effects = Effects()
 

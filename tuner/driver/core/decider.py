@@ -87,7 +87,12 @@ class Decider:
                 notes = [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
+                if event.command == "continue":
+                    self._exhausted = False
                 return after_command(self.experiment, event)
+            case e.Amended():
+                self._exhausted = False
+                return [d.Note(reason=event.reason or f"a user changed {names(event.changes)}")]
             case e.BudgetSpent():
                 return stop_all(self.experiment, self.experiment.finishing or "")
             case e.Suggested():

@@ -6,9 +6,9 @@ Live, `Core` applies what it has just logged; after a restart it applies what wa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -35,7 +35,7 @@ from tuner.schedulers.base import (
     TrialStarted,
 )
 from tuner.schedulers.stoppers import Stopper
-from tuner.search.constraints import Constraint
+from tuner.search.base import Searcher
 
 _S, _X = TrialState, ExperimentState
 
@@ -62,10 +62,8 @@ class State:
     scheduler and of the stopper belongs to it: `apply` tells both what happened.
     """
 
-    def __init__(
-        self, spec: Spec, scheduler: Scheduler, stopper: Stopper | None = None, constraints: Sequence[Constraint] = ()
-    ) -> None:
-        self.spec, self.scheduler, self.stopper = spec, scheduler, stopper
+    def __init__(self, spec: Spec, scheduler: Scheduler, searcher: Searcher, stopper: Stopper | None = None) -> None:
+        self.spec, self.scheduler, self.searcher, self.stopper = spec, scheduler, searcher, stopper
         self.state = _X.PENDING
         self.trials = Population()
         self.epoch = 0
@@ -77,7 +75,7 @@ class State:
         self.finishing: str | None = None  # why nothing new is started
         self.failing = False  # `finishing` is a failure of the whole experiment
         self.exhausted = False  # the searcher has nothing more to propose
-        self.standing = Standing(spec, constraints)
+        self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.progress = Progress(spec, self.standing, self.checkpoints)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
@@ -204,6 +202,8 @@ class State:
                 self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
             case e.Commanded():
                 self._apply_command(event)
+            case e.Amended():
+                self._amend(event.changes)
             case e.BudgetSpent():
                 self.finishing = f"the time budget of {event.seconds:g} s is spent"
             case e.Suggested():
@@ -302,10 +302,49 @@ class State:
                     pending = self.state is _X.PENDING
                     self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
                     self.finishing = event.reason or "cancelled by a user"
+            case "kill":
+                self._apply_kill(event)
+            case "continue":
+                self._apply_continue()
             case "stop":
                 pass  # only single trials are stopped
             case _:
                 assert_never(event.command)
+
+    def _apply_kill(self, event: e.Commanded) -> None:
+        """Begin the end of the experiment, and end the worker groups at once."""
+        if self.state.ended:
+            return
+        if self.state is not _X.CANCELLING:
+            pending = self.state is _X.PENDING
+            self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
+        self.finishing = event.reason or "killed by a user"
+        for trial in self.trials:
+            if trial.holds_resources:
+                self._act(Interrupt(trial.ref, "kill"))
+
+    def _apply_continue(self) -> None:
+        """Let new trials start again. An experiment that has ended runs again."""
+        if self.state is _X.CANCELLING:
+            return
+        if self.state.ended:
+            self.state = change_experiment(self.state, _X.RUNNING)
+        self.finishing, self.failing, self.error, self.exhausted = None, False, None, False
+
+    def _amend(self, changes: Mapping[str, Any]) -> None:
+        """Change the spec, and tell the scheduler and the searcher what they have to know of it."""
+        self.spec = self.spec.amended(changes)
+        self.searcher.amend(replace(self.searcher.context, num_samples=self.spec.num_samples))
+        self.exhausted = False
+        limits, samples = self.spec.limits, self.spec.num_samples
+        context = replace(
+            self.scheduler.context,
+            num_samples=samples if self.scheduler.PROPOSES else self.searcher.total(),
+            slots=limits.max_concurrent_trials,
+            time_budget_s=limits.time_budget_s,
+            budget=limits.budget,
+        )
+        self.scheduler.amend(context)
 
     def _pause_all(self) -> None:
         begins = self.state is _X.RUNNING

@@ -13,7 +13,7 @@ import ray
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointSaved, Commanded, Drawn, Noted, Reported, SegmentStarted, Waiting
 from tuner.domain.keys import segment_id, trial_id
-from tuner.domain.segments import CheckpointInfo, Leave, Outcome, Report, SegmentRef, Verdict
+from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Report, SegmentRef, Verdict
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.hosts.judge import Judge
@@ -188,7 +188,7 @@ class RayGroups:
             self._host.segments.pop(launch.segment_id, None)
             running.inbound.ended(segment)
 
-    async def interrupt(self, segment: SegmentRef, why: Leave) -> None:
+    async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         await self._host.groups.interrupt(self._name(segment), why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
@@ -224,7 +224,7 @@ class RayGroups:
             space=spec.space,
             space_blob=self._space.blob(),
             scaling=spec.scaling,
-            limits=spec.limits,
+            limits=self._core.spec.limits,
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
             durable=settings.durability == "FULL",
@@ -242,7 +242,7 @@ class Driven:
 
     def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
-        spec = record.spec
+        spec = record.first_spec  # the log has what was changed since
         code = host.store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
         with functions_by_name():  # the judge's process runs what the user wrote

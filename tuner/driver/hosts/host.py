@@ -15,14 +15,14 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__, log_format
 from tuner.domain.batch import Batch
-from tuner.domain.events import Commanded, Event
+from tuner.domain.events import Amended, Command, Commanded, Event
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
@@ -37,7 +37,7 @@ from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import ExperimentRecord
+from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
@@ -196,17 +196,18 @@ class Host:
         while True:
             record = await asyncio.to_thread(self.store.experiments.get, public_id)
             if record.id not in self.tasks:
-                if record.state.ended:
+                if record.state.ended and not await self._is_to_go_on(record.id, record.state):
                     return str(record.state)
                 self._begin(record)
             state = await asyncio.shield(self.tasks[record.id])
-            if state is not ExperimentState.PAUSED or not await self._is_to_go_on(record.id):
+            if not await self._is_to_go_on(record.id, state):
                 return str(state)
 
-    async def _is_to_go_on(self, experiment: int) -> bool:
-        """Return whether a resume was asked for after the loop of a paused experiment took its last command."""
+    async def _is_to_go_on(self, experiment: int, state: ExperimentState) -> bool:
+        """Return whether an experiment that is paused or has ended is to run again: no loop has taken the command yet."""
+        wanted = "continue" if state.ended else "resume"
         commands = await asyncio.to_thread(self.store.commands.pending, [experiment])
-        return any(command.command == "resume" and command.trial is None for command in commands)
+        return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
         """Return lines for the log of the service: what this host has taken up since the last call, and what it has not."""
@@ -496,7 +497,7 @@ class Host:
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
         theirs = [record.id for record in found if record.source == "python"]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
-        cancelled = {c.experiment_id for c in commands if c.command == "cancel" and c.trial is None}
+        cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
         for record in found:
             if record.id in self.tasks:
                 continue
@@ -527,8 +528,11 @@ class Host:
         self._begin(record)
 
 
-def _commanded(command: Any) -> Event:
-    return Commanded(time=time.time(), command=command.command, trial=command.trial, reason=command.reason)
+def _commanded(command: CommandRecord) -> Event:
+    if command.command == "amend":
+        return Amended(time=time.time(), changes=command.payload, reason=command.reason)
+    name = cast("Command", command.command)
+    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:

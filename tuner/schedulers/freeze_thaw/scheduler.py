@@ -137,6 +137,10 @@ class FreezeThawScheduler(Scheduler):
         self._budget = Budget(self.budget, self.finish_best, self._end, context)
         self._reasons = Reasons(context.objective, context.time_attr)
 
+    def amend(self, context: SchedulerContext) -> None:
+        super().amend(context)
+        self._budget = Budget(self.budget, self.finish_best, self._end, context)
+
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self)}
 

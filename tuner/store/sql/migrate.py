@@ -6,6 +6,7 @@ Alembic's scripts are in `migrations/`, and in the wheel as `tuner/_migrations`.
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 from sqlalchemy import Engine, inspect, text
@@ -26,8 +27,14 @@ def scripts() -> Path:
 
 @functools.cache
 def head() -> str:
-    """Return the newest revision: the number that the last file in `migrations/versions` begins with."""
-    return max(path.name[:4] for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
+    """Return the newest revision: the one in `migrations/versions` that no other one builds on."""
+    texts = [path.read_text() for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
+    found: list[set[str]] = [
+        {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
+        for field in ("revision", "down_revision")
+    ]
+    [newest] = found[0] - found[1]
+    return newest
 
 
 def revision(engine: Engine) -> str | None:

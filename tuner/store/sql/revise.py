@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 
 from tuner.store.sql.connect import connect
-from tuner.store.sql.migrate import head, migrate, scripts
+from tuner.store.sql.migrate import migrate, scripts
 
 
 def main(message: str) -> None:
@@ -20,8 +20,13 @@ def main(message: str) -> None:
         migrate(engine)
         with engine.connect() as connection:
             config.attributes["connection"] = connection
-            command.revision(config, message, autogenerate=True, rev_id=f"{int(head()) + 1:04d}")
+            command.revision(config, message, autogenerate=True, rev_id=f"{_last() + 1:04d}")
         engine.dispose()
+
+
+def _last() -> int:
+    """Return the largest number of a revision. The newest revision may have a smaller one."""
+    return max(int(path.name[:4]) for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py"))
 
 
 if __name__ == "__main__":

@@ -177,6 +177,10 @@ experiment = Table(
     Column("ended_at", Real),
     Column("project", String(100), nullable=False, server_default="default"),
     Index(None, "project", "id"),
+    Column("archived_at", Real),
+    Column("changes", JsonText),  # what users have changed of `spec` since; see Spec.amended
+    Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
+    Column("tags", JsonText),  # of the spec as changed, to filter by
 )
 
 trial = Table(
@@ -314,6 +318,7 @@ command = Table(
     Column("command", String(16), nullable=False),
     Column("trial_number", Integer),
     Column("reason", Text, nullable=False),
+    Column("payload", JsonText),  # what the command needs besides
     Column("state", String(16), nullable=False),  # pending | done
     Column("created_at", Real, nullable=False),
     Column("done_at", Real),

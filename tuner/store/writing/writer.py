@@ -27,8 +27,8 @@ FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
 _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
-  reason = COALESCE(?, reason), error = COALESCE(?, error), state = COALESCE(?, state),
-  started_at = COALESCE(started_at, ?), ended_at = COALESCE(?, ended_at)
+  reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
+  started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, ended_at) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -224,6 +224,7 @@ class Writer:
         else:
             summary, state = batch.summary, batch.state
             best, counts = summary.get("best"), summary.get("counts")
+            runs = int(state is not None and not state.ended)  # a user may have continued it after its end
             cursor.execute(
                 _EXPERIMENT,
                 (
@@ -231,9 +232,11 @@ class Writer:
                     None if best is None else dumps(best),
                     None if counts is None else dumps(counts),
                     clean(summary.get("reason")),
+                    runs,
                     clean(summary.get("error")),
                     None if state is None else state.value,
                     time if state is not None and state.value == "running" else None,
+                    runs,
                     time if state is not None and state.ended else None,
                     self.experiment,
                     self.epoch,

@@ -109,12 +109,12 @@ class GroupManager:
         A segment whose ranks have not been placed yet ends at once. For "stop" and "cancel", the group is killed if
         it is still there after `limits.stop_grace_s`, counted from now even if its ranks are still getting ready.
         Other actions wait for the next report, as the training up to it would be lost otherwise. A "stop" waits
-        longer while a last checkpoint is being saved.
+        longer while a last checkpoint is being saved. A "kill" ends the group at once.
         """
         running = self._running.get(segment_id)
         if running is None:
             return
-        if running.group is None:
+        if running.group is None or action == "kill":
             running.end("left", action)
             return
         if action in _URGENT and running.grace is None:

@@ -95,7 +95,7 @@ export interface CurvesQuery {
 }
 
 /** What an experiment can be asked for. The service says which of these its state allows. */
-export type Action = Exclude<Experiment["actions"][number], "stop">;
+export type Action = Extract<Experiment["actions"][number], "pause" | "resume" | "cancel" | "kill">;
 
 const PAGE = 1000;
 

@@ -90,6 +90,42 @@ export interface paths {
         get: operations["experiments_get"];
         put?: never;
         post?: never;
+        /** Delete an experiment with its trials, checkpoints and logs. */
+        delete: operations["experiments_delete"];
+        options?: never;
+        head?: never;
+        /** Change the name, notes, tags, num_samples or limits of an experiment, also while it runs. */
+        patch: operations["experiments_change"];
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Hide an experiment that has ended from lists. Everything about it is kept. */
+        post: operations["experiments_archive"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/unarchive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Show an archived experiment in lists again. */
+        post: operations["experiments_unarchive"];
         delete?: never;
         options?: never;
         head?: never;
@@ -158,6 +194,23 @@ export interface paths {
         get: operations["experiments_importance"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Replay the recorded trials under another scheduler or searcher. Nothing is trained or changed. */
+        post: operations["experiments_replay"];
         delete?: never;
         options?: never;
         head?: never;
@@ -402,6 +455,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/kill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the experiment at once, without waiting for reports or last checkpoints. */
+        post: operations["experiments_kill"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/continue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Run an experiment that has ended again, if its limits allow more trials. */
+        post: operations["experiments_continue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/stop": {
         parameters: {
             query?: never;
@@ -431,7 +518,7 @@ export interface paths {
         put?: never;
         /** Sign in with a token: sets a cookie that scripts cannot read */
         post: operations["access_sign_in"];
-        /** Sign out: removes the cookie */
+        /** Sign out: ends the session and removes the cookie */
         delete: operations["access_sign_out"];
         options?: never;
         head?: never;
@@ -1000,6 +1087,11 @@ export interface components {
              */
             source: string;
             /**
+             * Project
+             * @description the project it belongs to
+             */
+            project: string;
+            /**
              * Last Event Seq
              * @description the place in the log up to which this is true
              */
@@ -1036,10 +1128,32 @@ export interface components {
              */
             ended_at: string | null;
             /**
+             * Revision
+             * @description counts the changes by PATCH; its ETag begins with it
+             */
+            revision: number;
+            /**
+             * Archived At
+             * @description when it was archived; null: it is not
+             */
+            archived_at: string | null;
+            /**
              * Name
              * @description the name of the experiment
              */
             name: string;
+            /**
+             * Notes
+             * @description notes of users, in Markdown
+             */
+            notes: string;
+            /**
+             * Tags
+             * @description keys and values that users gave it
+             */
+            tags: {
+                [key: string]: string;
+            };
             /**
              * Metric
              * @description the first objective, the one that schedulers look at
@@ -1153,9 +1267,9 @@ export interface components {
             };
             /**
              * Actions
-             * @description the verbs that its state allows now
+             * @description what its state allows now: verbs, edit (PATCH), delete, ...
              */
-            actions: ("pause" | "resume" | "cancel" | "stop")[];
+            actions: ("pause" | "resume" | "cancel" | "kill" | "continue" | "edit" | "archive" | "unarchive" | "delete")[];
         };
         /** ExperimentPage */
         ExperimentPage: {
@@ -1701,6 +1815,112 @@ export interface components {
             errors: components["schemas"]["ErrorItem"][];
         };
         /**
+         * Replay
+         * @description What would have happened, beside what did. Nothing in it is estimated: what was not recorded is censored.
+         */
+        Replay: {
+            /**
+             * Summary
+             * @description the outcome in one sentence
+             */
+            summary: string;
+            /**
+             * Method
+             * @description what was replayed, in a few words: "asha(reduction_factor=3)"
+             */
+            method: string;
+            /**
+             * Scheduler
+             * @description with all options
+             */
+            scheduler: {
+                [key: string]: unknown;
+            };
+            /**
+             * Search
+             * @description null: the recorded order, or the scheduler proposes configurations itself
+             */
+            search: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Saved
+             * @description share of the reports that would not have been made; an upper bound if trials are censored
+             */
+            saved: number;
+            /**
+             * Censored
+             * @description trials that would have gone on beyond what was recorded of them
+             */
+            censored: number;
+            /** @description what the experiment cost and found */
+            recorded: components["schemas"]["ReplayTotals"];
+            /** @description what it would have; the cost is a lower bound if trials are censored */
+            replayed: components["schemas"]["ReplayTotals"];
+            /**
+             * Notes
+             * @description how to read it, in sentences
+             */
+            notes: string[];
+            /**
+             * Trials
+             * @description the recorded trials, by number
+             */
+            trials: components["schemas"]["ReplayedTrial"][];
+        };
+        /** ReplayTotals */
+        ReplayTotals: {
+            /**
+             * Trials
+             * @description trials that were started
+             */
+            trials: number;
+            /**
+             * Reports
+             * @description reports of all trials together
+             */
+            reports: number;
+            /**
+             * Training S
+             * @description seconds of training of all trials together, without starts
+             */
+            training_s: number;
+            /**
+             * Duration S
+             * @description seconds from the first start to the end
+             */
+            duration_s: number;
+            /**
+             * Best Trial
+             * @description number of the best trial
+             */
+            best_trial: number | null;
+            /**
+             * Best Value
+             * @description the best value of the first objective, within the constraints
+             */
+            best_value: number | null;
+        };
+        /** ReplayedTrial */
+        ReplayedTrial: {
+            /**
+             * Number
+             * @description counts the trials of the experiment from 0
+             */
+            number: number;
+            /**
+             * Params
+             * @description the configuration, flat: "optimizer/lr" -> value
+             */
+            params: {
+                [key: string]: unknown;
+            };
+            /** @description what happened */
+            recorded: components["schemas"]["TrialOutcome"];
+            /** @description what would have happened; null: it would not have been started */
+            replayed: components["schemas"]["TrialOutcome"] | null;
+        };
+        /**
          * Resolved
          * @description What the requested scheduler and search mean in this experiment.
          */
@@ -2022,9 +2242,14 @@ export interface components {
             role: ("viewer" | "editor" | "admin") | null;
             /**
              * Expires At
-             * @description when the token expires; null: never
+             * @description when the token or the session expires; null: never
              */
             expires_at: string | null;
+            /**
+             * Project
+             * @description the only project that the caller sees; null: all
+             */
+            project: string | null;
         };
         /** Share */
         Share: {
@@ -2060,6 +2285,11 @@ export interface components {
              * @enum {string}
              */
             role: "viewer" | "editor" | "admin";
+            /**
+             * Project
+             * @description the only project that it sees; null: all
+             */
+            project: string | null;
             /**
              * Created At
              * @description when it was created
@@ -2333,6 +2563,29 @@ export interface components {
              * @description in the order in which they ran
              */
             segments: components["schemas"]["Segment"][];
+        };
+        /** TrialOutcome */
+        TrialOutcome: {
+            /**
+             * State
+             * @description censored: it would have gone on beyond what was recorded of it, with unknown cost and result
+             */
+            state: components["schemas"]["TrialState"] | "censored";
+            /**
+             * Iterations
+             * @description reports, each counted once
+             */
+            iterations: number;
+            /**
+             * Value
+             * @description the value of the first objective that counts; null if none is within the constraints
+             */
+            value: number | null;
+            /**
+             * Reason
+             * @description the reason, in words
+             */
+            reason: string;
         };
         /** TrialPage */
         TrialPage: {
@@ -2669,6 +2922,22 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
+             * Notes
+             * @description notes in Markdown
+             * @default
+             */
+            notes: string;
+            /**
+             * Tags
+             * @description keys and values to find the experiment by
+             * @example {
+             *       "team": "vision"
+             *     }
+             */
+            tags?: {
+                [key: string]: string;
+            };
+            /**
              * Num Samples
              * @description trials to start; null: as many as the time budget allows
              * @default null
@@ -2702,6 +2971,12 @@ export interface components {
              * @enum {string}
              */
             scope: "all" | "last";
+            /**
+             * Project
+             * @description the project it belongs to; tokens may be limited to one project
+             * @default default
+             */
+            project: string;
         };
         /** Scheduler */
         Scheduler: {
@@ -3032,11 +3307,107 @@ export interface components {
              */
             role: "viewer" | "editor" | "admin";
             /**
+             * Project
+             * @description the only project that it sees; null: all, or the one of the caller
+             * @default null
+             */
+            project: string | null;
+            /**
              * Expires Days
              * @description null: it never expires
              * @default null
              */
             expires_days: number | null;
+        };
+        /**
+         * ExperimentPatch
+         * @description What may be changed of an experiment, at any time. Fields that are left out stay as they are.
+         */
+        ExperimentPatch: {
+            /**
+             * Name
+             * @description the new name
+             * @default null
+             * @example digits, wider
+             */
+            name: string | null;
+            /**
+             * Notes
+             * @description notes in Markdown
+             * @default null
+             */
+            notes: string | null;
+            /**
+             * Tags
+             * @description tags to set; null removes one
+             * @default null
+             * @example {
+             *       "old": null,
+             *       "team": "vision"
+             *     }
+             */
+            tags: {
+                [key: string]: string | null;
+            } | null;
+            /**
+             * Num Samples
+             * @description trials to start, those of the past included; null: as many as the time budget allows
+             * @default null
+             */
+            num_samples: number | null;
+            /**
+             * Limits
+             * @description limits to replace; the others stay. Ranks that run already keep theirs until they are started again
+             * @default null
+             * @example {
+             *       "max_concurrent_trials": 4,
+             *       "time_budget_s": 7200
+             *     }
+             */
+            limits: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
+         * ReplayRequest
+         * @description What to replay the experiment with.
+         */
+        ReplayRequest: {
+            /**
+             * Scheduler
+             * @description a type or its JSON form, as in a spec; null: the experiment's own
+             * @default null
+             */
+            scheduler: string | {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Search
+             * @description a type or its JSON form; null: configurations come in the order of the experiment
+             * @default null
+             */
+            search: string | {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Max Concurrent Trials
+             * @description trials that train at once; null: as many as did
+             * @default null
+             */
+            max_concurrent_trials: number | null;
+        };
+        /**
+         * Continuation
+         * @description What continuing an experiment takes.
+         */
+        Continuation: {
+            /**
+             * Num Samples
+             * @description trials to add; of a grid, how many more times to run it; null: none, the limits allow more
+             * @default null
+             * @example 20
+             */
+            num_samples: number | null;
         };
     };
     responses: never;
@@ -3135,6 +3506,12 @@ export interface operations {
                 state?: components["schemas"]["ExperimentState"] | null;
                 /** @description any part of the name */
                 name?: string | null;
+                /** @description key or key=value; if repeated, all must be there */
+                tag?: string[] | null;
+                /** @description no: leave archived ones out; yes: only those; all: both */
+                archived?: "no" | "yes" | "all";
+                /** @description only experiments of this project */
+                project?: string | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the page before */
@@ -3419,6 +3796,397 @@ export interface operations {
             };
             /** @description it does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_delete: {
+        parameters: {
+            query?: {
+                /** @description kill it first if it has not ended */
+                force?: boolean;
+            };
+            header?: {
+                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                "if-match"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description If-Match names another state of the experiment */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_change: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the ETag of the state that is to be changed; reports since then do not matter, changes by others do */
+                "if-match"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExperimentPatch"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description If-Match names another state of the experiment */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_archive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_unarchive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -3734,6 +4502,96 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_replay: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplayRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Replay"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4802,6 +5660,200 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_kill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_continue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Continuation"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;

@@ -27,7 +27,16 @@ const WORDS: Record<Action, { verb: string; question: string; effect: string; ke
     effect:
       "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
   },
+  kill: {
+    verb: "Kill",
+    question: "Kill this experiment at once?",
+    keep: "Keep it",
+    effect:
+      "Its processes end now, without a last report or checkpoint. Results and checkpoints so far stay. This cannot be taken back.",
+  },
 };
+
+const FINAL: ReadonlySet<Action> = new Set(["cancel", "kill"]);
 
 /** Whether it is about an experiment; trials are stopped one by one. */
 function isShown(action: Experiment["actions"][number]): action is Action {
@@ -106,14 +115,14 @@ export function Actions({ experiment }: { experiment: Pick<Experiment, "id" | "n
           key={action}
           size="compact-sm"
           variant="default"
-          {...(action === "cancel" ? { c: "red" } : {})}
+          {...(FINAL.has(action) ? { c: "red" } : {})}
           onClick={() => setAsked(action)}
         >
           {WORDS[action].verb}
         </Button>
       ))}
       <Confirm
-        asked={asked && { ...WORDS[asked], subject: experiment.name, final: asked === "cancel" }}
+        asked={asked && { ...WORDS[asked], subject: experiment.name, final: FINAL.has(asked) }}
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}

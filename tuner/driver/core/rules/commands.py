@@ -23,9 +23,13 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
     match event.command:
         case "cancel":
             return [d.Cancel(trial=t.number, reason=f"cancelled {by}") for t in experiment.trials if not t.state.ended]
+        case "kill":
+            return [d.Cancel(trial=t.number, reason=f"killed {by}") for t in experiment.trials if not t.state.ended]
         case "resume":
             held = [t for t in experiment.trials if t.held and t.number not in experiment.exploits]
             return [_release(trial, by) for trial in held]
+        case "continue":
+            return [d.Note(reason=f"continued {by}")]
         case "pause" | "stop":  # running trials pause at their next report; only single trials are stopped
             return []
         case _:
@@ -64,11 +68,13 @@ def _about_trial(trial: Trial, command: e.Command, by: str) -> list[Decision]:
     match command:
         case "stop":
             return [d.Stop(trial=trial.number, reason=f"stopped {by} at iteration {trial.iteration}")]
-        case "cancel":
+        case "cancel" | "kill":
             return [d.Cancel(trial=trial.number, reason=f"cancelled {by}")]
         case "resume":
             waits = trial.state is TrialState.PAUSED and trial.next is None
             return [d.Resume(trial=trial.number, reason=f"resumed {by}")] if waits else []
+        case "continue":
+            return []
         case "pause":  # a running trial pauses at its next report
             paused = trial.state is TrialState.PAUSED
             return [d.Pause(trial=trial.number, reason=f"held {by}", held=True)] if paused else []

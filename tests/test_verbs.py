@@ -1,0 +1,71 @@
+"""Verbs of experiments through a running service, on real Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serving import SLOW, SPEC, Service, until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+STUCK = {**SLOW, "name": "stuck", "entrypoint": "tests.jobs:stuck", "limits": {"stop_grace_s": 3600}}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    service = Service(home, f"sqlite:///{home / 'tuner.db'}")
+    try:
+        service.start()
+        yield service
+    finally:
+        service.clean_up()
+
+
+def running(service: Service, experiment: str, count: int) -> Any:
+    return until("trials to run", lambda: service.get(f"/experiments/{experiment}")["counts"]["running"] == count)
+
+
+def test_kill_waits_for_no_report(service: Service) -> None:
+    made = service.post(STUCK)
+    running(service, made["id"], 2)
+    assert service.client.post(f"/api/v1/experiments/{made['id']}/cancel").status_code == 202
+    until("the cancel", lambda: service.get(f"/experiments/{made['id']}")["state"] == "cancelling")
+    assert service.client.post(f"/api/v1/experiments/{made['id']}/kill").status_code == 202
+    ended = service.ended(made["id"])
+    assert (ended["state"], ended["counts"]["cancelled"]) == ("cancelled", 2)
+
+
+def test_limits_change_while_it_runs_and_it_continues_after_its_end(service: Service) -> None:
+    spec = {**SPEC, "num_samples": 2, "scheduler": {"type": "fifo"}, "max_t": 3, "limits": {"max_concurrent_trials": 1}}
+    made = service.post(spec)
+    url = f"/api/v1/experiments/{made['id']}"
+    changed = service.client.patch(url, json={"num_samples": 3, "limits": {"max_concurrent_trials": 2}})
+    assert changed.status_code == 200, changed.text
+    ended = service.ended(made["id"])
+    assert (ended["state"], ended["counts"]["completed"]) == ("completed", 3)
+    reasons = [one["reason"] for one in service.get(f"/experiments/{made['id']}/decisions?kind=note")["items"]]
+    assert "a user changed num_samples from 2 to 3, limits.max_concurrent_trials from 1 to 2" in reasons
+    assert service.client.post(f"{url}/continue", json={"num_samples": 1}).status_code == 202
+    again = until("the fourth trial", lambda: (e := service.get(f"/experiments/{made['id']}"))["trials"] == 4 and e)
+    assert again["ended_at"] is None or again["state"] == "completed"
+    final = service.ended(made["id"])
+    assert (final["state"], final["counts"]["completed"], final["error"]) == ("completed", 4, None)
+
+
+def test_force_deletes_what_runs_with_its_files(service: Service) -> None:
+    made = service.post(SLOW)
+    until(
+        "a checkpoint",
+        lambda: any(t["checkpoint"] for t in service.get(f"/experiments/{made['id']}/trials")["items"]),
+    )
+    url = f"/api/v1/experiments/{made['id']}"
+    assert list(service.home.glob(f"**/{made['id']}"))
+    assert service.client.delete(url).status_code == 409
+    assert service.client.delete(url, params={"force": True}).status_code == 204
+    assert service.client.get(url).status_code == 404
+    assert not list(service.home.glob(f"**/{made['id']}"))
+    assert service.client.get("/readyz").status_code == 200

@@ -1,0 +1,72 @@
+"""Delete an experiment with everything that belongs to it: rows, checkpoints, logs."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.errors import CheckpointError, Conflict, NotFound
+from tuner.experiment.verbs import act
+from tuner.store import ExperimentRecord, Store
+from tuner.trials.checkpoints.storage import join, place
+
+KILL_S = 30.0
+"""How long a deletion waits for a driver to end its ranks and to let go of the experiment."""
+
+LOOK_S = 0.1
+
+
+def delete_experiment(
+    store: Store,
+    experiment: str,
+    *,
+    storage: str,
+    logs: Path,
+    force: bool = False,
+    revision: int | None = None,
+    poke: Callable[[], None] = lambda: None,
+    wait_s: float = KILL_S,
+) -> None:
+    """Delete an experiment, its checkpoints and its logs.
+
+    Checkpoints and logs on the disks of other nodes stay, as this process cannot reach them.
+
+    Args:
+        store: the database.
+        experiment: its public id.
+        storage: where checkpoints lie unless the spec says otherwise.
+        logs: the folder with the logs of all experiments.
+        force: kill the experiment first if it has not ended.
+        revision: if given, the experiment must be at this revision.
+        poke: wakes the driver after a command.
+        wait_s: how long a driver may take to let go of it.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: it has not ended, or its driver does not let go of it.
+    """
+    record = store.experiments.get(experiment)
+    store.experiments.check_revision(record, revision)
+    if not record.state.ended and not force:
+        raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or delete it with force=true")
+    if not record.state.ended and _is_driven(record):
+        act(store, "kill", experiment)
+        poke()
+    until = time.monotonic() + wait_s
+    while _is_driven(record := store.experiments.get(experiment)):
+        if time.monotonic() >= until:
+            raise Conflict(f"the driver of {experiment} has not let go of it yet; try again")
+        time.sleep(LOOK_S)
+    store.experiments.seize(record.id)
+    with contextlib.suppress(CheckpointError):  # a path with a variable that is set only on the nodes
+        place(join(record.spec.checkpoint.storage or storage, experiment)).remove()
+    shutil.rmtree(logs / experiment, ignore_errors=True)
+    with contextlib.suppress(NotFound):  # another call was faster
+        store.experiments.remove(record.id)
+
+
+def _is_driven(record: ExperimentRecord) -> bool:
+    return record.driver_owner is not None and (record.lease_until or 0.0) > time.time()

@@ -1,0 +1,68 @@
+"""Delete an experiment from all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.domain.states import ExperimentState
+from tuner.errors import NotFound
+from tuner.store.sql.database import Database
+from tuner.store.writing.writer import Cursor
+
+AT_ONCE = 200
+"""Segments whose rows go in one transaction, so that no other writer waits long."""
+
+OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
+OF_KEYS = ("best_point",)
+OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial")
+"""The tables with rows of an experiment, by what their rows belong to. A test compares them with the schema."""
+
+LEASE_S = 600.0
+"""How long a deletion may take before a service may think that the experiment has no driver."""
+
+_ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
+_SEIZE = f"""
+UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = 'deletion', lease_until = ?,
+  state = CASE WHEN state IN ({_ENDED}) THEN state ELSE '{ExperimentState.CANCELLED}' END
+WHERE id = ?"""
+_SEGMENTS = """
+SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+_CODE = """
+DELETE FROM code WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM experiment e WHERE e.code_hash = code.hash)"""
+
+
+def seize(database: Database, experiment_id: int, now: float) -> None:
+    """Take the experiment from its driver, if it has one, and keep others away. Its driver fails at its next commit."""
+    with database.write() as cursor:
+        cursor.execute(_SEIZE, (now + LEASE_S, experiment_id))
+
+
+def remove(database: Database, experiment_id: int) -> None:
+    """Delete the experiment and everything of it, in several transactions. It can be called again after it was cut off.
+
+    Raise NotFound if there is no such experiment.
+    """
+    while True:
+        with database.write() as cursor:
+            segments = [row[0] for row in cursor.rows(_SEGMENTS, (experiment_id, AT_ONCE))]
+            if not segments:
+                break
+            for table in OF_SEGMENTS:
+                _delete(cursor, table, "segment_id", segments)
+            _delete(cursor, "segment", "id", segments)
+    with database.write() as cursor:
+        rows = cursor.rows("SELECT code_hash FROM experiment WHERE id = ?", (experiment_id,))
+        if not rows:
+            raise NotFound(f"no experiment with the internal id {experiment_id}")
+        keys = [row[0] for row in cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ?", (experiment_id,))]
+        for table in OF_KEYS:
+            _delete(cursor, table, "key_id", keys)
+        for table in OF_EXPERIMENTS:
+            _delete(cursor, table, "experiment_id", [experiment_id])
+        _delete(cursor, "experiment", "id", [experiment_id])
+        if rows[0][0] is not None:
+            cursor.execute(_CODE, (rows[0][0],))
+
+
+def _delete(cursor: Cursor, table: str, column: str, ids: Sequence[int]) -> None:
+    cursor.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(one,) for one in ids])
