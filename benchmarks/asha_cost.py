@@ -1,10 +1,10 @@
-"""What one report costs the driver's core under ASHA, and how that grows with the number of trials.
+"""Measure what one report costs the driver's core under ASHA, and how that grows with the number of trials.
 
     python benchmarks/asha_cost.py [--trials 100000]
 
 Runs one search with random configurations through the real core, event by event, without storing anything, and times
 `Core.handle` of every report: folding it, ranking it at its rung, the decision, the log entries. Prints one line of JSON;
-times are CPU time in microseconds, each the median over blocks of a hundred reports around the moment when so many trials
+times are CPU time in microseconds, each the median over blocks of a hundred reports around the moment when that many trials
 existed.
 """
 
@@ -53,12 +53,12 @@ def main() -> None:
 
 
 def near(blocks: list[tuple[int, float]], trials: int) -> float:
-    """Median over the blocks that ended with so many trials, give or take a tenth."""
+    """Return the median over the blocks that ended with about this many trials, within a tenth."""
     return statistics.median(us for count, us in blocks if 0.9 * trials <= count <= 1.1 * trials)
 
 
 def measure(trials: int) -> list[tuple[int, float]]:
-    """(trials that exist, microseconds per report) for each block of reports."""
+    """Return (trials that exist, microseconds per report) for each block of reports."""
     space = Space({"lr": loguniform(1e-5, 1e-1), "momentum": uniform(0.0, 0.99)})
     spec = Spec(
         name="cost",

@@ -1,6 +1,6 @@
-"""The searches that `benchmarks/quality.py` compares, each played in virtual time: our own, and what most people run today.
+"""The searches that `benchmarks/quality.py` compares in virtual time: our own, and those that most people use today.
 
-A method is `(problem, seed, setting) -> history`, a history being the (virtual seconds, value) of every report.
+A method is `(problem, seed, setting) -> history`. A history has (virtual seconds, value) for every report.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 import tuner
 from benchmarks.learning_curves import Problem, imported
+from tuner.driver.virtual import Simulation
 
 ETA = 3
 History = list[tuple[float, float]]
@@ -49,6 +50,12 @@ class Setting:
 
 
 def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> History:
+    result = simulation(problem, seed, setting, **options)
+    return [(t, metrics["value"]) for t, _, _, metrics in result.history]
+
+
+def simulation(problem: Problem, seed: int, setting: Setting, **options: Any) -> Simulation:
+    """Run one of our searches in virtual time."""
     known: dict[str, tuple[Any, Any]] = {}
 
     def evaluate(config: dict[str, Any], done: int | None) -> Iterator[tuner.Step]:
@@ -60,7 +67,7 @@ def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> 
         for r in range(done or 0, len(values)):
             yield tuner.Step(metrics={"value": float(values[r])}, seconds=float(steps[r]), checkpoint=r + 1)
 
-    result = tuner.simulate(
+    return tuner.simulate(
         evaluate,
         problem.space,
         metric="value",
@@ -72,12 +79,11 @@ def simulated(problem: Problem, seed: int, setting: Setting, **options: Any) -> 
         seed=seed,
         **options,
     )
-    return [(t, metrics["value"]) for t, _, _, metrics in result.history]
 
 
 @contextmanager
 def changed(changes: str) -> Iterator[None]:
-    """Change constants of freeze-thaw for a while: "novelty.CROWDED=0.1;scheduler.PRIOR.lengthscale=(1.0, 0.7)"."""
+    """Change constants of freeze-thaw within a `with` block: "novelty.CROWDED=0.1;scheduler.PRIOR.lengthscale=(1.0, 0.7)"."""
     undo = []
     try:
         for change in filter(None, changes.split(";")):
@@ -98,11 +104,11 @@ def changed(changes: str) -> Iterator[None]:
 
 class Contender(Protocol):
     def start(self) -> tuple[dict[str, Any], int, Report]:
-        """Return what a free worker trains next: a configuration, the reports it has made, and who hears of the next."""
+        """Return what a free worker trains next: a configuration, the reports it has made, the receiver of the next."""
 
 
 class Random:
-    """Random configurations, all trained to the end."""
+    """Trains random configurations to the end."""
 
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         self.problem, self.rng = problem, np.random.default_rng([seed, 1])
@@ -116,7 +122,7 @@ class Random:
 
 
 class RayASHA(Random):
-    """Ray's AsyncHyperBandScheduler over the same random configurations."""
+    """Runs Ray's AsyncHyperBandScheduler over the same random configurations."""
 
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         super().__init__(problem, seed, setting)
@@ -140,7 +146,7 @@ class RayASHA(Random):
 
 
 class Optuna:
-    """Its TPESampler, with its HyperbandPruner or without early stopping."""
+    """Runs Optuna's TPESampler, with its HyperbandPruner or without early stopping."""
 
     def __init__(self, problem: Problem, seed: int, setting: Setting, prunes: bool) -> None:
         import optuna
@@ -186,7 +192,7 @@ class Optuna:
 
 
 class Prototype:
-    """The first freeze-thaw search, `freeze_thaw_prototype.py` in the folder of the curves. It knows the unit cube only."""
+    """The first freeze-thaw search, `freeze_thaw_prototype.py` in the folder of the curves. It searches only the unit cube."""
 
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         import sys
@@ -225,7 +231,7 @@ class _PrototypeBase:
 
 
 def played(problem: Problem, contender: Contender, setting: Setting) -> History:
-    """Let workers train what a contender starts until it says stop, or until the time is over."""
+    """Let workers train what a contender starts until it ends, or until the time is over."""
     end, order, history = setting.seconds(problem), itertools.count(), []
     heap: list[tuple[float, int, int, Any]] = []
 

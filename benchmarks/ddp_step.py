@@ -1,9 +1,10 @@
-"""A DDP training step inside a trial against the same step under torchrun, two ranks, CPU. One JSON line.
+"""Compare a DDP training step inside a trial with the same step under torchrun: two ranks, CPU. Prints one JSON line.
 
     python -m benchmarks.ddp_step [--rounds 5] [--steps 300]
 
-Twice inside a trial: with a report every 20 steps, and with one at every step, which is more than anybody does. In turns, so
-that a machine whose speed drifts is fair to all; a ratio is the median over the rounds of the ratios of the medians.
+Inside a trial it is measured twice: with a report every 20 steps, and with one at every step, which nobody
+does in practice. All take turns, so that a machine whose speed drifts is fair to all. A ratio is the median over the rounds of
+the ratios of the medians.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WARM = 30
 
 
 def step_times(steps: int, every: int) -> list[float]:
-    """Seconds of each step of a small network under DDP, a report every so many; the process group is there already."""
+    """Return the seconds of each step of a small network under DDP, with a report every few steps. A process group exists."""
     import torch
 
     torch.set_num_threads(1)
@@ -52,7 +53,7 @@ def step_times(steps: int, every: int) -> list[float]:
 
 
 def tell(loss: float) -> None:
-    """Report it; under torchrun there is nobody to report to."""
+    """Report the times, but not under torchrun, where nobody receives reports."""
     from tuner.trials.training import session
 
     if session.current() is not None:

@@ -1,13 +1,14 @@
-"""What the driver costs at 100 reports a second, and how many processes a trial brings beside its ranks. One JSON line.
+"""Measure the driver's cost at 100 reports a second, and count a trial's processes besides its ranks.
+
+Prints one JSON line.
 
     python -m benchmarks.driver_load [--trials 8] [--rate 100] [--seconds 20] [--no-peer]
 
-One-rank trials report five metrics each at an even pace, all of them together `--rate` times a second: once so that the
-scheduler decides at each report (a milestone: the rank waits for its verdict), once so that it never does. `cpu_percent` is the
-CPU time of the driver host's process over the time in which all trials report; 100 is one core. Everything is committed to SQLite
-meanwhile. The peer is the process in which Ray Tune's loop runs, at the same rate, with its default loggers. `helpers` are
-processes of the Ray job that are neither the driver, nor ranks, nor idle workers of Ray, per trial; the peer's are those of a Ray
-Train trial.
+One-rank trials report five metrics each at an even pace, all of them together `--rate` times a second: once with a scheduler
+that decides at each report (a milestone: the rank waits for its verdict), once with one that does not. `cpu_percent` is the CPU
+time of the driver host's process over the time in which all trials report; 100 is one core. Everything is committed to SQLite.
+The peer is the process in which Ray Tune's loop runs, at the same rate, with its default loggers. `helpers` are processes of the
+Ray job that are neither the driver, nor ranks, nor idle workers of Ray, per trial; the peer's are those of a Ray Train trial.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Watch(threading.Thread):
 
     @staticmethod
     def _reporting(db: sqlite3.Connection, experiment: int) -> tuple[int, int]:
-        """(trials that have reported, reports)."""
+        """Return (number of trials that have reported, number of reports)."""
         query = "select count(distinct trial_number), count(*) from event where experiment_id = ? and kind = 'reported'"
         trials, reports = db.execute(query, (experiment,)).fetchone()
         return trials, reports
@@ -81,7 +82,7 @@ class Watch(threading.Thread):
 def ours(trials: int, rate: float, seconds: float, milestones: bool) -> dict[str, float]:
     import tuner
 
-    # With so many samples required the scheduler is asked at each report, and stops nothing.
+    # It requires so many samples that it is asked at each report and never stops a trial.
     scheduler = {"type": "median", "grace_period": 1, "min_samples_required": 1000} if milestones else "fifo"
     with tempfile.TemporaryDirectory() as home:
         os.environ["TUNER_HOME"] = home

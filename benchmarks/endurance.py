@@ -1,12 +1,12 @@
-"""Whether a service grows: short two-rank trials in one `tuner serve`, and what every process holds meanwhile. One JSON line.
+"""Measure the memory growth of a service that runs short two-rank trials. Prints one JSON line.
 
     python -m benchmarks.endurance [--trials 2000] [--experiments 10] [--from 200]
 
-A home, a Ray and a service of their own; the experiments follow one another, and their trials share one warm group. Memory that a
-process alone has written (private dirty pages), descriptors, threads and processes are counted after every so many trials, by
-kind of process; the slope is that of a straight line through the counts from the 200th trial on, per 1,000 trials.
-`database_mib_per_1000` is the growth of the SQLite file; `torch_alone` is how much two plain processes grow that set gloo groups
-up and tear them down.
+It starts a home, a Ray and a service. The experiments run one after another, and their trials share one warm group. Every few
+trials it counts the memory that only one process has written (private dirty pages), descriptors, threads and processes, by kind
+of process. The slope is that of a straight line through the counts from the 200th trial on, per 1,000 trials.
+`database_mib_per_1000` is the growth of the SQLite file; `torch_alone` is the growth of two plain processes that only
+create and destroy gloo groups.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Count:
 
 @dataclass(slots=True)
 class Service:
-    """`tuner serve` in a process of its own."""
+    """`tuner serve` in a separate process."""
 
     home: str
     api: int = 0
@@ -99,7 +99,7 @@ class Service:
             )
 
     def count(self) -> dict[str, Count]:
-        """Everything that was started with this home, by kind."""
+        """Return the processes that were started with this home, by kind."""
         found: dict[str, Count] = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -130,7 +130,7 @@ class Service:
 
 
 def experiment(client: httpx.Client, trials: int) -> str:
-    """Post an experiment with so many trials; its id."""
+    """Post an experiment with this many trials and return its id."""
     answer = client.post(
         "/experiments",
         json={
@@ -159,12 +159,12 @@ def look(client: httpx.Client, found: str) -> dict[str, Any]:
 
 
 def slope(at: list[float], values: list[float]) -> float:
-    """Per 1,000 trials."""
+    """Return the growth per 1,000 trials."""
     return statistics.linear_regression(at, values).slope * 1000 if len(at) > 1 else 0.0
 
 
 def rows(counts: list[tuple[int, dict[str, Count]]]) -> dict[str, dict[str, float]]:
-    """kind -> how it began, how it ended, and how it grew per 1,000 trials."""
+    """Return kind -> its first and last counts, and its growth per 1,000 trials."""
     found = {}
     for kind in sorted({kind for _, count in counts for kind in count}):
         at = [float(trials) for trials, count in counts if kind in count]

@@ -1,4 +1,4 @@
-"""How long a new driver takes to read and fold a long log: 100 trials under ASHA, 10^6 reports with two metrics, in SQLite.
+"""Measure how long a driver takes to read and fold a long log: 100 trials under ASHA, 10^6 reports with two metrics, in SQLite.
 
 This is what a restart costs, and why there are no snapshots of the folded state.
 """
@@ -41,7 +41,7 @@ def new_core(spec: Spec) -> Core:
 
 
 def write(store: Store, spec: Spec, reports: int) -> int:
-    """Store an experiment whose trials run and have reported so often in all; its id."""
+    """Store an experiment whose trials run and have made this many reports in all. Return its id."""
     made = store.experiments.create(spec, now=0.0)
     epoch = store.drivers.claim(made.id, "benchmark", 1e9, 0.0)
     core = new_core(spec)

@@ -1,9 +1,9 @@
-"""What one decision of the freeze-thaw scheduler costs, refits apart. Prints one JSON line.
+"""Measure what one decision of the freeze-thaw scheduler costs, without refits. Prints one JSON line.
 
     python benchmarks/freeze_thaw_decisions.py [--trials 500] [--parameters 8] [--decisions 100]
 
-A decision is a report at a level with all that follows: who is to train next and, if it is another trial, who gets the free
-worker. Milliseconds of CPU time, so that other processes on the machine do not count.
+A decision is a report at a level with all that follows: the choice of the trial that trains next and, if it is another one, of
+the trial that gets the free worker. Milliseconds of CPU time, so that other processes on the machine do not count.
 """
 
 from __future__ import annotations

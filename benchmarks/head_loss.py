@@ -1,4 +1,6 @@
-"""Ray's raylet, Ray's GCS and the driver host are killed under a running service: when do experiments go on? One JSON line each.
+"""Kill Ray's raylet, its GCS or the driver host under a running service, and measure when experiments continue.
+
+Prints one JSON line for each.
 
     python -m benchmarks.head_loss [--victims host raylet gcs_server]
 

@@ -1,6 +1,6 @@
-"""Problems to judge searches on: recorded learning curves, played back in virtual time.
+"""Problems for comparing searches: recorded learning curves, replayed in virtual time.
 
-`shared(folder)` reads the LCBench and TaskSet problems that are developed on; they are no part of this repository.
+`shared(folder)` reads the LCBench and TaskSet problems on which the search was developed. They are not part of this repository.
 `recorded()` reads the families of `benchmarks/curves`, which `benchmarks/record_curves.py` made from real trainings.
 """
 
@@ -27,16 +27,16 @@ Curve = Callable[[Mapping[str, Any]], tuple[Floats, Floats]]
 
 RECORDED = Path(__file__).parent / "curves"
 SHARED = Path(os.environ.get("CURVES", Path(__file__).resolve().parents[2] / "shared" / "curves"))
-OTHER_CATEGORY = 10.0  # how far apart two categories are, where a number's range is 1
+OTHER_CATEGORY = 10.0  # the distance of two categories, if the range of a number is 1
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something to tune. Its family is the part of its name before the slash.
+    """A problem to tune. Its family is the part of its name before the slash.
 
     curve: of a configuration, its values and the seconds since its start (max_t,), by report. full_seconds: what a full training
     takes on average. best, median: the best value known, and that of the median random configuration after a full training.
-    cube: the parameters as (kind, low, high, log), where all are numbers.
+    cube: the parameters as (kind, low, high, log), if all are numbers.
     """
 
     name: str
@@ -150,7 +150,7 @@ def save(
 ) -> Path:
     """Write a problem: points (n, p) of the unit cube, values (n, max_t) by report, and seconds (n,) of a full training.
 
-    A value that is no number becomes the worst that any configuration had at its first report: the loss of no training at all.
+    NaN becomes the worst value that any configuration had at its first report, as if it had not been trained at all.
     """
     worst = (np.nanmin if mode == "max" else np.nanmax)(np.where(np.isfinite(values[:, 0]), values[:, 0], np.nan))
     finite = np.where(np.isfinite(values), values, worst)

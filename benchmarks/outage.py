@@ -1,4 +1,6 @@
-"""The database goes away in the middle of a search: does training go on, is anything lost, what does the API say? One JSON line.
+"""Stop the database in the middle of a search: does training continue, is anything lost, what does the API answer?
+
+Prints one JSON line.
 
     python -m benchmarks.outage [--seconds 90]
 

@@ -1,12 +1,14 @@
 """Measure what the page asks of the API when experiments are large. One JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
+        [--only curves|trials|stream|page]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
-a process of its own, and measures over HTTP: the curves of all trials (whole and a part of them), a page of the many trials by
+a separate process, and measures over HTTP: the curves of all trials (whole and a part of them), a page of the many trials by
 several columns, the importance of their parameters, a GET on a kept-alive connection, and how long it takes from the commit
-of a report until so many clients of the event stream have seen it. `memory_mb` is by how much the API's process grew meanwhile;
-`cpu` is in cores.
+of a report until all --clients of the event stream have seen it. `memory_mb` is the growth of the API's process;
+`cpu` is in cores. The part `page` opens the pages in Chromium: when table and curves are there, what the renderer takes of
+memory, and how long frames are while 100 reports a second come in.
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ def serve(url: str, home: str, listening: socket.socket) -> None:
 
 
 class Service:
-    """The API in a process of its own."""
+    """The API in a separate process."""
 
     def __init__(self, url: str, home: str) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
@@ -155,7 +157,7 @@ class Service:
 
 
 def timed(service: Service, call: Callable[[], httpx.Response], repeats: int) -> dict[str, float]:
-    """Milliseconds of the first call and of the others, and of the service's CPU time for one."""
+    """Return the milliseconds of the first call and of the others, and the service's CPU time for one."""
     took, size, cpu = [], 0, service.cpu_s()
     for _ in range(repeats + 1):
         begin = time.perf_counter()
@@ -259,6 +261,114 @@ def stream(service: Service, store: Store, form: str, clients: int, seconds: flo
     )  # fmt: skip
 
 
+def renderer_mb(browser: psutil.Process) -> float:
+    """Return the memory of the largest renderer."""
+    sizes = []
+    for process in browser.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(part.startswith("--type=renderer") for part in process.cmdline()):
+                sizes.append(process.memory_full_info().uss / 2**20)
+    return max(sizes, default=0.0)
+
+
+INK = """() => { const canvas = document.querySelector('.u-over canvas'); if (!canvas || !canvas.width) return false;
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height); let n = 0;
+  for (let i = 3; i < data.length; i += 4) if (data[i] > 0) n++; return n > 500; }"""
+ROWS = "() => document.querySelectorAll('tbody tr[aria-rowindex]').length > 5"
+FRAMES = """ms => new Promise(done => { const times = []; const begin = performance.now(); let last = begin;
+  const frame = now => { times.push(now - last); last = now;
+    if (now - begin < ms) requestAnimationFrame(frame); else done(times.slice(1)); };
+  requestAnimationFrame(frame); })"""
+
+
+def live_trials(store: Store, trials: int, reports: int) -> tuple[Writer, list[Trial]]:
+    """Return a writer with so many running trials, each with so many reports."""
+    writer = Writer(store, f"live page {time.time()}")
+    running = [writer.start(number) for number in range(trials)]
+    log: list[Any] = []
+    for trial in running:
+        log.append(Start(reason="a worker group is free", number=trial.number, params=trial.params))
+        log.append(SegmentStarted(time=time.time(), trial=trial.number, segment=1))
+    writer.commit(log, running, running=trials)
+    for first in range(0, trials, 20):
+        part = running[first : first + 20]
+        writer.commit([report for trial in part for report in writer.reports(trial, reports)], part)
+    return writer, running
+
+
+def page(service: Service, store: Store, home: str, options: argparse.Namespace) -> None:
+    import shutil
+
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    before = {process.pid for process in psutil.process_iter()}
+    with sync_playwright() as playwright:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        own = next(
+            process for process in psutil.process_iter(["cmdline"])
+            if process.pid not in before and "--headless" in (process.info["cmdline"] or [])
+            and not any(part.startswith("--type=") for part in process.info["cmdline"])
+        )  # fmt: skip
+
+        def opened(what: str, record: ExperimentRecord, ready: dict[str, str], **size: int) -> None:
+            view = browser.new_page(viewport={"width": 1280, "height": 900})
+            begin, memory, took = time.perf_counter(), service.memory_mb(), {}
+            view.goto(f"{service.url}/experiments/{record.public_id}", wait_until="commit")
+            for name, condition in ready.items():
+                view.wait_for_function(condition, timeout=120_000, polling="raf")
+                took[name] = time.perf_counter() - begin
+            view.wait_for_load_state("networkidle")
+            show(what, **size, **took, renderer_mb=renderer_mb(own), memory_mb=service.memory_mb() - memory)
+            view.close()
+
+        warm = browser.new_page()
+        warm.goto(service.url)
+        warm.wait_for_load_state("networkidle")
+        warm.close()
+        many = make(store, f"{options.many} trials", options.many, 1)
+        for _ in range(3):
+            opened("page of many trials", many, {"table_s": ROWS, "curves_s": INK}, trials=options.many)
+        for reports in (options.reports // 50, options.reports):
+            record = make(store, f"{options.trials} trials of {reports}", options.trials, reports)
+            for _ in range(3):
+                ready = {"curves_s": INK, "table_s": ROWS}
+                opened("page of curves", record, ready, trials=options.trials, reports=reports)
+        frames(service, store, browser, options)
+        browser.close()
+
+
+def frames(service: Service, store: Store, browser: Any, options: argparse.Namespace) -> None:
+    """100 reports a second, in ten commits, by one thread."""
+    writer, running = live_trials(store, options.trials, 200)
+    view = browser.new_page(viewport={"width": 1280, "height": 900})
+    view.goto(f"{service.url}/experiments/{writer.record.public_id}")
+    view.wait_for_function(INK, timeout=120_000)
+    done = threading.Event()
+
+    def report() -> None:
+        begin, n = time.perf_counter(), 0
+        while not done.is_set():
+            time.sleep(max(0.0, begin + n / 10 - time.perf_counter()))
+            chosen = [running[(10 * n + i) % len(running)] for i in range(10)]
+            writer.commit([one for trial in chosen for one in writer.reports(trial, 1)], chosen)
+            n += 1
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    view.wait_for_timeout(3000)
+    times = sorted(view.evaluate(FRAMES, 10_000))
+    done.set()
+    thread.join()
+    writer.commit([], [], ExperimentState.COMPLETED)
+    show(
+        "frames while 100 reports/s come", trials=options.trials, reports=200, frames=len(times),
+        p50_ms=statistics.median(times), p95_ms=times[int(0.95 * len(times))], longest_ms=times[-1],
+    )  # fmt: skip
+    view.close()
+
+
 @contextlib.contextmanager
 def folder(keep: str | None) -> Iterator[str]:
     if keep is not None:
@@ -277,7 +387,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--keep", help="a folder for the data, used again if it has them")
-    parser.add_argument("--only", choices=["curves", "trials", "stream"], help="this part alone")
+    parser.add_argument("--only", choices=["curves", "trials", "stream", "page"], help="this part alone")
     options = parser.parse_args()
     with folder(options.keep) as home, Store.open(f"sqlite:///{home}/tuner.db") as store:
         store.migrate()
@@ -287,7 +397,8 @@ def main() -> None:
             else []
         )
         large = {n: make(store, f"{options.trials} trials of {n}", options.trials, n) for n in sizes if n}
-        many = make(store, f"{options.many} trials", options.many, 1) if options.only in (None, "trials") else None
+        wanted = options.only in (None, "trials")
+        many = make(store, f"{options.many} trials", options.many, 1) if wanted else None
         service = Service(f"sqlite:///{home}/tuner.db", home)
         try:
             for reports, record in large.items():
@@ -298,6 +409,8 @@ def main() -> None:
                 alive(service)
                 for form in ("events", "changes"):
                     stream(service, store, form, options.clients, 10.0, 10.0)
+            if options.only in (None, "page"):
+                page(service, store, home, options)
         finally:
             service.close()
 

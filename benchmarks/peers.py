@@ -1,6 +1,6 @@
-"""The same small trials with Ray Tune and Ray Train, and the floor that bare Ray actors set: what figures are held against.
+"""Run the same small trials with Ray Tune and Ray Train, and with bare Ray actors as the floor, for comparison.
 
-Each function starts a private Ray, so call them in a process of their own: ``measure("tune_ddp", trials=3)`` does.
+Each function starts a private Ray, so call each in a fresh process: ``measure("tune_ddp", trials=3)`` does.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def tune_load(trials: int, rate: int, seconds: int) -> dict[str, float]:
 def train_helpers() -> dict[str, float]:
     """How many processes stand round one two-rank trial of Ray Tune and Ray Train, beside its ranks and the driver."""
     before = tempfile.mkdtemp()
-    os.environ["TUNER_HOME"] = before  # a mark by which all processes of this Ray are told
+    os.environ["TUNER_HOME"] = before  # a mark that identifies all processes of this Ray
     _ray(3)
     from ray import train, tune
     from ray.train import RunConfig, ScalingConfig

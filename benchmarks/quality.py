@@ -1,4 +1,4 @@
-"""How good the default search is, on recorded learning curves in virtual time, beside what most people run today.
+"""Compare the default search with those that most people use today, on recorded learning curves in virtual time.
 
     python -m benchmarks.quality [--runs 3] [--families lcbench mlp] [--methods default asha] [--results FILE]
     python -m benchmarks.quality --methods default "plain:novelty.CROWDED=1e-9;curve_model.LINEAR=0.0" --baseline default
@@ -13,7 +13,7 @@ defaults to the environment variable CURVES, else to `../shared/curves` beside t
 With --results each run is appended to a file as it ends, and what the file already has is not run again. Begin a new file when
 the search has changed.
 
-Methods: `default` is `tuner.simulate` with nothing said but metric, mode and max_t; `asha` our stopping form over random
+Methods: `default` is `tuner.simulate` with only metric, mode and max_t given; `asha` our stopping form over random
 configurations; `ray-asha` Ray's AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and
 `optuna-hyperband` with its HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
 NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers` changed, to find out what each is worth.
@@ -81,7 +81,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--results", type=Path, help="a file of JSON lines, which is gone on with")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines, to which new runs are added")
     parser.add_argument("--stored", action="store_true", help="run nothing: tables of what --results has so far")
     parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
     args = parser.parse_args()
@@ -180,7 +180,7 @@ def regrets(problem: Problem, history: contenders.History, workers: int, budgets
 
 
 def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argparse.Namespace) -> dict[str, Row]:
-    """For each method its means, and how it differs from the baseline on the same runs."""
+    """Return each method's means, and its differences from the baseline on the same runs."""
     baseline = args.baseline or methods[0]
     found = {m: {k[:2]: r for k, r in rows.items() if k[2] == m and in_family(k[0], prefix)} for m in methods}
     out: dict[str, Row] = {}

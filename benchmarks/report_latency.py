@@ -1,4 +1,4 @@
-"""What a call of tuner.report costs the training thread, between milestones and at them, beside the floor. One JSON line.
+"""Measure what tuner.report costs the training thread, at milestones and between them. Prints one JSON line.
 
     python -m benchmarks.report_latency [--reports 20000] [--milestones 1000]
 

@@ -1,4 +1,4 @@
-"""Searches in virtual time: how long the core takes for many short trials. One JSON line.
+"""Measure how long the core takes for many short trials in virtual time. Prints one JSON line.
 
 python -m benchmarks.simulate [--trials 10000] [--scheduler asha]
 """
@@ -15,7 +15,7 @@ import tuner
 
 
 def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
-    """27 reports that fall towards x."""
+    """Yield 27 reports that fall towards x."""
     for step in range((checkpoint or 0) + 1, 28):
         yield tuner.Step({"loss": config["x"] + 1 / step}, 1.0, step)
 

@@ -1,4 +1,4 @@
-"""What the store costs: one report durably written, many points a second, and a log read back. Prints one JSON line.
+"""Measure the store: a durable commit of one report, points per second, and reading a log back. Prints one JSON line.
 
     python -m benchmarks.store_points [--url URL] [--seconds 3]
 
@@ -45,7 +45,7 @@ class Load:
         self.seq = TRIALS
 
     def commit(self, reports_each: int, trials: int = TRIALS) -> None:
-        """One transaction with so many reports of each of so many trials."""
+        """Commit one transaction with this many reports of each of this many trials."""
         log = []
         for trial in self.trials[:trials]:
             for _ in range(reports_each):
@@ -63,7 +63,7 @@ class Load:
 
 
 def one_report(load: Load, seconds: float) -> dict[str, float]:
-    """Milliseconds of a commit with one report in it."""
+    """Return the milliseconds of a commit with one report."""
     costs = []
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:
@@ -106,7 +106,9 @@ def floor_ms(directory: str, seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a database of its own; by default an SQLite file in a temporary directory")
+    parser.add_argument(
+        "--url", help="a database for this benchmark; by default an SQLite file in a temporary directory"
+    )
     parser.add_argument("--seconds", type=float, default=3.0)
     options = parser.parse_args()
     with (

@@ -1,9 +1,9 @@
-"""What one TPE ask costs at 1,000 finished trials over 10 parameters. Prints one JSON line.
+"""Measure what one TPE ask costs at 1,000 finished trials over 10 parameters. Prints one JSON line.
 
     python benchmarks/tpe_ask.py [--trials 1000] [--parameters 10] [--asks 60]
 
 Each ask follows one more finished trial, as in a search; `rebuild_ms` is the first ask of a new process, which mirrors
-every trial into Optuna's study anew; `cpu_median_ms` leaves out what other processes on the machine took; `optuna_ms` is
+every trial into Optuna's study again; `cpu_median_ms` leaves out what other processes on the machine took; `optuna_ms` is
 Optuna's own, with a sampler that lives from ask to ask, in turns with ours.
 """
 

@@ -1,6 +1,8 @@
-"""How quickly trials follow one another: tuner.run, durable store and all, beside Ray Tune and the floor. One JSON line.
+"""Measure how quickly trials follow one another in tuner.run, in Ray Tune and with bare actors. Prints one JSON line.
 
     python -m benchmarks.turnaround [--ranks 2] [--trials 60] [--peer-trials 3]
+
+With `--peer-trials 0`, Ray Tune is left out.
 
 `turnaround_s` is the time from one trial's end to the next one's, each trial an all-reduce (with two ranks) and one report.
 """
@@ -66,6 +68,13 @@ def ours(ranks: int, trials: int) -> dict[str, float]:
     }
 
 
+def ray_tune(ranks: int, trials: int) -> tuple[str, float]:
+    """Return (name in the row, seconds of a trial) of the peer."""
+    if ranks > 1:
+        return "ray_tune_and_train_s", peers.measure("tune_ddp", trials=trials)["trial_s"]
+    return "ray_tune_reused_s", peers.measure("tune_single", trials=10 * trials)["trial_s"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
@@ -78,14 +87,12 @@ def main() -> None:
         **ours(arguments.ranks, arguments.trials),
     }
     if arguments.ranks > 1:
-        row["ray_tune_and_train_s"] = peers.measure("tune_ddp", trials=arguments.peer_trials)["trial_s"]
         floor = peers.measure("bare_groups", repeats=10)
         row |= {"floor_warm_s": floor["warm_s"], "floor_cold_s": floor["cold_s"]}
         row["cold_over_floor"] = row["cold_start_s"] / floor["cold_s"]
-        row["times_faster"] = row["ray_tune_and_train_s"] / row["turnaround_s"]
-    else:
-        row["ray_tune_reused_s"] = peers.measure("tune_single", trials=10 * arguments.peer_trials)["trial_s"]
-        row["times_faster"] = row["ray_tune_reused_s"] / row["turnaround_s"]
+    if arguments.peer_trials > 0:
+        name, peer = ray_tune(arguments.ranks, arguments.peer_trials)
+        row |= {name: peer, "times_faster": peer / row["turnaround_s"]}
     print(json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}))
 
 

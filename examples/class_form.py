@@ -1,4 +1,4 @@
-"""Training code as a class: `setup`, `step`, `save`, `load`. And data that comes beside the configuration.
+"""Training code as a class: `setup`, `step`, `save`, `load`. The data are passed besides the configuration.
 
 python examples/class_form.py [asha|pbt]
 """

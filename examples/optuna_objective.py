@@ -1,4 +1,4 @@
-"""An Optuna objective, unchanged: a conditional space said as the code runs, pruning, user attributes.
+"""An Optuna objective, unchanged: a conditional space that is defined while the code runs, pruning, user attributes.
 
 python examples/optuna_objective.py [asha|pbt]
 """
@@ -66,7 +66,7 @@ def main(scheduler: str = "asha", **options: Any) -> tuner.Result:
     common: dict[str, Any] = {"num_samples": 12, "num_workers": 2, "resources_per_worker": {"CPU": 0.5}, **options}
     # before: optuna.create_study(direction="maximize", pruner=optuna.pruners.HyperbandPruner()).optimize(objective, n_trials=12)
     if scheduler == "pbt":
-        # what PBT is to change is said beforehand; the objective still asks for it, and for the rest
+        # the parameters that PBT may change are declared; the objective asks for them, and for the others
         return tuner.run(
             objective_with_checkpoints,
             {"alpha": ALPHA},

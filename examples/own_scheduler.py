@@ -1,6 +1,6 @@
-"""A scheduler of one's own: written, tried in virtual time, and run on a cluster, all from this file.
+"""Write a scheduler, try it in virtual time, and run it on a cluster, all from this file.
 
-`Halfway` lets a trial go on at half of `max_t` only if it is better than the mean of those that were there before it.
+`Halfway` lets a trial continue at half of `max_t` only if it is better than the mean of the trials that got there before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tuner.schedulers.base import Fact, Scheduler, TrialReported
 
 @dataclass
 class State:
-    """All that it remembers; JSON in and out through `dataclasses.asdict`."""
+    """The state of the scheduler, which `dataclasses.asdict` turns into JSON."""
 
     count: int = 0
     total: float = 0.0
@@ -38,11 +38,11 @@ class Halfway(Scheduler):
         return self.context.max_t // 2
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:
-        """Nobody waits for a verdict except at half time."""
+        """Return the only report at which ranks wait for a verdict: the one at half time."""
         return self.half if trial.t < self.half else None
 
     def record(self, fact: Fact, trials: Population) -> None:
-        """Facts in; cheap. After a restart this is all that is called."""
+        """Note a fact. After a restart only this is called."""
         if isinstance(fact, TrialReported) and fact.t == self.half:
             self.state.count += 1
             self.state.total += fact.score

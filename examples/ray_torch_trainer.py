@@ -1,4 +1,4 @@
-"""A `TorchTrainer` with Ray Data, handed over whole: its workers, retries and checkpoints are taken from it.
+"""A `TorchTrainer` with Ray Data, passed as it is: tuner uses its workers, retries and checkpoints.
 
     python examples/ray_torch_trainer.py [asha|pbt]
 

@@ -1,4 +1,4 @@
-"""Fixtures that several parts share: databases, each test with one of its own."""
+"""Fixtures that several folders share, such as a database for each test."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import tuner
 from tests import invariants
 from tuner.store import Store
 
-# A time per example says more about what else the machine does than about the code.
+# The time of an example depends on the load of the machine more than on the code.
 hypothesis.settings.register_profile("tuner", deadline=None)
 hypothesis.settings.load_profile("tuner")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test touches the home of whoever runs it."""
+    """Let no test touch the home of the user who runs it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("TUNER_DATABASE_URL", raising=False)
@@ -78,7 +78,7 @@ def _kept() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def private_ray(_kept: None) -> Iterator[None]:
-    """`tuner.run` starts a Ray of two CPUs, which it keeps with its warm workers, for the next test of any module."""
+    """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield
@@ -86,7 +86,7 @@ def private_ray(_kept: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def without_ray() -> None:
-    """For modules that start a Ray of another kind: the kept one is ended."""
+    """End the kept Ray, for modules that start a Ray of another kind."""
     tuner.shutdown()
 
 
@@ -156,6 +156,6 @@ def store(database_url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def sqlite_store(sqlite_url: str) -> Iterator[Store]:
-    """For tests of what lies above the store, where one database is enough."""
+    """Return an SQLite store, for tests of layers above the store: one database is enough."""
     with Store.open(sqlite_url) as store:
         yield store

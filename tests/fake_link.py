@@ -21,12 +21,14 @@ def main() -> None:
         question = json.loads(line)
         if question["ask"] == "poke":
             say(up="host", news=["poked"])
-        elif question["segment"] == "crash":
+        elif question["ask"] == "cluster":
+            say(answer=question["id"], found={"cpus": 2.0})
+        elif question["args"][0] == "crash":
             sys.exit(3)
-        elif question["segment"] == "silent":
+        elif question["args"][0] == "silent":
             say(answer=question["id"], error="the driver does not answer: GetTimeoutError")
         else:
-            say(answer=question["id"], found={"0": {"stack": f"{question['segment']} at {address}"}})
+            say(answer=question["id"], found={"0": {"stack": f"{question['args'][0]} at {address}"}})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tuner.store.records import ExperimentRecord
 
 
 def check_all(store: Store, known: set[str]) -> None:
-    """Check every experiment that is not among the `known` ones, and add those that have ended to them."""
+    """Check every experiment that is not in `known`, and add those that have ended to `known`."""
     with store._database.engine.connect() as connection:
         names = [row[0] for row in connection.execute(text("SELECT public_id FROM experiment"))]
     for name in names:
@@ -51,7 +51,7 @@ def broken(store: Store, record: ExperimentRecord) -> Iterator[str]:
 
 
 def _reports(log: list[Any], record: ExperimentRecord) -> Iterator[str]:
-    """Every report is counted once and in order, and nothing is trained past max_t."""
+    """Check that every report is counted once and in order, and that nothing is trained past max_t."""
     counts: dict[tuple[int, int], int] = {}
     max_t = record.spec.max_t if record.spec.time_attr == "training_iteration" else None
     for _, entry in log:

@@ -1,4 +1,4 @@
-"""Searches as scripts of their own, for tests that interrupt and kill them. Run as ``python -m tests.jobs NAME ...``."""
+"""Searches as scripts, for tests that interrupt and kill them. Run as ``python -m tests.jobs NAME ...``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPACE = {"x": tuner.uniform(0.1, 1.0)}
 
 
 def slow(config: dict[str, Any]) -> None:
-    """Forty reports, or `steps`, with a checkpoint each, a tenth of a second apart."""
+    """Make forty reports, or `steps`, with a checkpoint each, a tenth of a second apart."""
     start = 0
     if (checkpoint := tuner.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
@@ -53,7 +53,7 @@ def steady(config: dict[str, Any]) -> None:
 
 
 def objective(trial: optuna.Trial) -> float:
-    """As `slow`, for Optuna: one parameter is asked for at once, one in the middle, one at the end."""
+    """Do as `slow` does, as an Optuna objective that asks for parameters at the start, in the middle and at the end."""
     start = 0
     if (checkpoint := tuner.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:

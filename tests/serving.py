@@ -1,4 +1,4 @@
-"""`tuner serve` in a process of its own, for tests and benchmarks that post to it, kill parts of it and look on."""
+"""`tuner serve` in a process of its own, for tests and benchmarks that post to it, kill parts of it and watch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -
 
 
 def kill_postgres(server: Any) -> None:
-    """Stop a PostgreSQL server without a word to its clients; `server.start()` starts it again."""
+    """Kill a PostgreSQL server without closing its connections; `server.start()` starts it again."""
     process = psutil.Process(server.get_pid())
     process.send_signal(signal.SIGQUIT)
     process.wait(timeout=60)
@@ -83,7 +83,7 @@ def host_of(home: Path) -> psutil.Process:
 
 
 class Service:
-    """`tuner serve` in a process of its own, with a home and a Ray of its own."""
+    """`tuner serve` in a process of its own, with its own home and Ray."""
 
     def __init__(self, home: Path, database_url: str, **environment: str) -> None:
         self.home, self.database_url, self.more = home, database_url, environment
@@ -132,7 +132,7 @@ class Service:
         return done.stdout.strip()
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that was started with this home, the service itself apart."""
+        """Return the processes that were started with this home, without the service itself."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):

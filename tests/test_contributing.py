@@ -48,9 +48,9 @@ def test_a_limit(copy: Path) -> None:
         copy,
         "tuner/domain/experiment.py",
         "    max_failures: int = option(",
-        '    gpu_hours: float | None = option(None, "GPU hours of all trials together", **_SECONDS)\n',
+        '    energy_kwh: float | None = option(None, "energy of all trials together", **_SECONDS)\n',
     )
-    edit(copy, "tuner/sdk/run.py", "    max_failures: int = 0,\n", "    gpu_hours: float | None = None,\n")
+    edit(copy, "tuner/sdk/run.py", "    max_failures: int = 0,\n", "    energy_kwh: float | None = None,\n")
     script = """
         import inspect
 
@@ -63,30 +63,30 @@ def test_a_limit(copy: Path) -> None:
         from tuner.settings import Settings
         from tuner.store import Store
 
-        data = {"entrypoint": "a:b", "space": {}, "metric": "x", "mode": "min", "limits": {"gpu_hours": 12.5}}
+        data = {"entrypoint": "a:b", "space": {}, "metric": "x", "mode": "min", "limits": {"energy_kwh": 12.5}}
         spec = parse_spec(data)
-        assert spec.limits == Limits(gpu_hours=12.5)
+        assert spec.limits == Limits(energy_kwh=12.5)
         try:
-            parse_spec({**data, "limits": {"gpu_hours": 0}})
+            parse_spec({**data, "limits": {"energy_kwh": 0}})
         except SpecError as error:
-            assert error.errors == [("/limits/gpu_hours", "expected a number above 0, got 0")]
+            assert error.errors == [("/limits/energy_kwh", "expected a number above 0, got 0")]
         else:
             raise AssertionError("0 was taken")
 
-        assert inspect.signature(tuner.run).parameters["gpu_hours"].default is None
+        assert inspect.signature(tuner.run).parameters["energy_kwh"].default is None
         given = {name: p.default for name, p in inspect.signature(tuner.run).parameters.items()}
-        given |= {"trainable": print, "space": {}, "metric": "x", "mode": "min", "gpu_hours": 3.0}
-        parts = run.parts_of(None, None, None, run.Mistakes())
-        assert run._spec_data(given, run.Space({}), parts)["limits"]["gpu_hours"] == 3.0
+        given |= {"trainable": print, "space": {}, "metric": "x", "mode": "min", "energy_kwh": 3.0}
+        parts = run.parts_of(None, None, None, run.ErrorCollector())
+        assert run._spec_data(given, run.Space({}), parts)["limits"]["energy_kwh"] == 3.0
 
         with Store.open("sqlite:///one.db") as store:
             store.migrate()
             record = store.experiments.create(spec)
-            assert record.spec.limits.gpu_hours == 12.5
-            assert schemas.Experiment.of(record, []).model_dump()["limits"]["gpu_hours"] == 12.5
+            assert record.spec.limits.energy_kwh == 12.5
+            assert schemas.Experiment.of(record, []).model_dump()["limits"]["energy_kwh"] == 12.5
             found = create_app(Settings(), store).openapi()["components"]["schemas"]
             for name in ("Limits", "LimitsSpec"):
-                assert found[name]["properties"]["gpu_hours"]["description"] == "GPU hours of all trials together"
+                assert found[name]["properties"]["energy_kwh"]["description"] == "energy of all trials together"
     """
     run(copy, "-c", textwrap.dedent(script))
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
 import tuner
+from tuner import errors
+from tuner.domain.segments import CAUSES
+from tuner.store.sql.connect import StoreUnavailable
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,3 +52,25 @@ def test_the_first_page_is_the_readme_with_links_into_the_site(site: Path) -> No
     page = (site / "index.html").read_text()
     assert 'href="getting_started/' in page
     assert "docs/getting_started" not in page
+
+
+def test_every_error_and_every_cause_has_its_section_in_troubleshooting() -> None:
+    sections = set(re.findall(r"^### (\w+)$", (ROOT / errors.TROUBLESHOOTING).read_text(), re.MULTILINE))
+    kinds = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.TunerError)
+    }
+    page = (ROOT / "docs" / "trials.md").read_text()
+    rows = re.findall(r"^\|[^|]*\|([^|]*)\| (?:yes|no) \|$", page, re.MULTILINE)
+    causes = {cause for cell in rows for cause in re.findall(r"`(\w+)`", cell)} - {"traceback"}  # a field, not a cause
+    assert causes == CAUSES
+    assert kinds | CAUSES == sections
+
+
+def test_a_traceback_names_the_section() -> None:
+    with pytest.raises(errors.StoreError) as caught:
+        raise StoreUnavailable("the database is away")
+    assert traceback.format_exception(caught.value)[-1].strip() == "What to do: docs/troubleshooting.md#storeerror"
+    assert str(caught.value) == "the database is away"
+    assert pickle.loads(pickle.dumps(errors.SpecError("no", "/space"))).__notes__ == [
+        "What to do: docs/troubleshooting.md#specerror"
+    ]

@@ -22,6 +22,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
     "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
+    "tuner.driver.earlier": {
+        "tuner.schedulers.freeze_thaw.earlier": SLOW,
+        "tuner.schedulers.freeze_thaw.unit_cube": SLOW,
+    },
     "tuner.driver.hosts.link": {
         "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
@@ -46,6 +50,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.run": {
         "tuner.driver.hosts": SLOW,
         "tuner.driver.hosts.cluster": SLOW,
+        "tuner.sdk.remote": SLOW,
     },
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
     "tuner.search.optuna_samplers.define_by_run": {"tuner.search": CIRCLE},

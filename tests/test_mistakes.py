@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.errors import EntrypointError, Mistakes, SpecError
+from tuner.errors import EntrypointError, ErrorCollector, SpecError
 from tuner.sdk import run as runner
 
 
 def run(space: Any = None, **options: Any) -> dict[str, str]:
-    """Pointer -> message."""
+    """Return pointer -> message."""
     given = {"metric": "loss", "mode": "min", **options}
     with pytest.raises(SpecError) as caught:
         tuner.run(lambda config: None, space if space is not None else {"x": tuner.uniform(0, 1)}, **given)
@@ -56,25 +56,25 @@ def test_a_part_that_is_right_is_checked_beside_one_that_is_wrong() -> None:
 
 
 def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
-    with pytest.warns(UserWarning, match=r"lr is the one value \[0.1, 0.2\] for all trials: tuner.choice") as caught:
+    with pytest.warns(UserWarning, match=r"lr has the fixed value \[0.1, 0.2\] in all trials: tuner.choice") as caught:
         runner._warn_of_lists({"lr": [0.1, 0.2], "width": 32})
     assert len(caught) == 1
     runner._warn_of_lists({"width": 32})
 
 
 def test_other_errors_pass_through() -> None:
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     with mistakes:
         raise SpecError("wrong", "/a")
     with pytest.raises(ZeroDivisionError), mistakes:
         raise ZeroDivisionError
     with pytest.raises(SpecError, match="a: wrong"):
         mistakes.check()
-    Mistakes().check()
+    ErrorCollector().check()
 
 
 def test_where_a_mistake_came_from_is_kept() -> None:
-    mistakes, cause = Mistakes(), KeyError("of the user's searcher")
+    mistakes, cause = ErrorCollector(), KeyError("of the user's searcher")
     with mistakes:
         raise EntrypointError("cannot be set up", "/search") from cause
     with pytest.raises(EntrypointError) as alone:

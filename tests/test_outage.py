@@ -22,7 +22,7 @@ STEPS = 150
 
 @pytest.fixture(autouse=True)
 def _invariants() -> None:
-    """In the place of the check after each test, when the server is gone: the test checks by itself."""
+    """Replace the check after each test, when the server would be gone: the test calls it."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def service(server: Any, tmp_path: Path) -> Iterator[Service]:
 
 
 def steps(folder: Path) -> dict[str, int]:
-    """How far each training has got, by its own account."""
+    """Return the step that each training has written to its file."""
     return {path.name: len(path.read_text().split()) for path in folder.glob("steps-*")}
 
 

@@ -1,4 +1,4 @@
-"""`tuner serve` as people run it: a process of its own, HTTP, real Ray, on SQLite and on PostgreSQL, and its end."""
+"""`tuner serve` as users run it: a separate process, HTTP, real Ray, SQLite and PostgreSQL, and its shutdown."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it
         left = store.experiments.create(spec, source="python", now=time.time() - 3600).public_id
     assert service.ended(posted["id"])["state"] == "completed"
     until("the offer", lambda: f"`tuner resume {left}`" in service.output)
-    assert f"{posted['id']} (slow) is taken up: it was given to this service" in service.output
+    assert f"{posted['id']} (slow) is driven here: it was created over the API" in service.output
     shown = service.get(f"/experiments/{left}")
     assert (shown["state"], shown["abandoned"]) == ("pending", True)
     service.client.post(f"/api/v1/experiments/{left}/resume")

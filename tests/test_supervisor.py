@@ -23,7 +23,7 @@ from tuner.service import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store
 
-NEWS: Any = ["exp_1 (digits) is taken up: it was given to this service"]
+NEWS: Any = ["exp_1 (digits) is driven here: it was created over the API"]
 DEATHS = [
     ray.exceptions.ActorDiedError(),
     ray.exceptions.OutOfMemoryError("2 worker(s) were killed due to the node running low on memory."),
@@ -59,7 +59,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             return f"owner {number}"
 
         return SimpleNamespace(
-            start=method(start), news=method(lambda: NEWS), figures=method(lambda: {}), live=method(lambda: number)
+            start=method(start), news=method(lambda: NEWS), figures=method(dict), live=method(lambda: number)
         )
 
     def wait(refs: list[int], timeout: float) -> Any:
@@ -163,16 +163,16 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
 def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
     one = link.Link(Settings(home=tmp_path), False, told)
-    one._look(1, "seg")
+    one._ask(1, "look", ["seg"])
     one._host = SimpleNamespace(look=method(lambda segment: segment))
     monkeypatch.setattr(ray, "get", lambda segment, timeout: {"0": {"stack": segment}})
-    one._look(2, "seg")
+    one._ask(2, "look", ["seg"])
 
     def late(segment: str, timeout: float) -> None:
         raise ray.exceptions.GetTimeoutError
 
     monkeypatch.setattr(ray, "get", late)
-    one._look(3, "seg")
+    one._ask(3, "look", ["seg"])
     assert told.lines == [
         {"answer": 1, "error": "the driver is starting"},
         {"answer": 2, "found": {"0": {"stack": "seg"}}},

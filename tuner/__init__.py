@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.trials import moved as _moved
 
-_moved.install()  # so that pickles of earlier versions open, whichever module of this package they begin with
+_moved.install()  # so that pickles of earlier versions can be loaded, whichever module of this package is imported first
 
 __version__ = "0.1.0"
 
@@ -21,7 +21,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tuner.schedulers": (
         "ASHAPromotionScheduler", "ASHAScheduler", "AsyncHyperBandScheduler", "FIFOScheduler", "FreezeThawScheduler",
-        "HyperBandScheduler", "MedianStoppingRule", "PopulationBasedTraining",
+        "HyperBandScheduler", "MOASHAScheduler", "MedianStoppingRule", "PopulationBasedTraining",
     ),
     "tuner.errors": ("CheckpointError", "EntrypointError", "PlacementError", "SpecError", "TrialError", "TunerError"),
     "tuner.trials.training.session": ("get_checkpoint", "get_context", "report", "should_checkpoint"),
@@ -29,10 +29,11 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
     "tuner.driver.hosts.kept": ("shutdown",),
-    "tuner.sdk.replay": ("replay",),
+    "tuner.sdk.replay": ("recommend_scheduler", "replay"),
     "tuner.client.asynchronous": ("connect_async",),
     "tuner.client.synchronous": ("connect",),
     "tuner.sdk.run": ("Result", "resume", "run"),
+    "tuner.sdk.study": ("create_study",),
     "tuner.sdk.saved": ("experiments", "load"),
 }  # fmt: skip
 _MODULES = {
@@ -65,14 +66,17 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import FreezeThawScheduler as FreezeThawScheduler
     from tuner.schedulers import HyperBandScheduler as HyperBandScheduler
     from tuner.schedulers import MedianStoppingRule as MedianStoppingRule
+    from tuner.schedulers import MOASHAScheduler as MOASHAScheduler
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk.replay import recommend_scheduler as recommend_scheduler
     from tuner.sdk.replay import replay as replay
     from tuner.sdk.run import Result as Result
     from tuner.sdk.run import resume as resume
     from tuner.sdk.run import run as run
     from tuner.sdk.saved import experiments as experiments
     from tuner.sdk.saved import load as load
+    from tuner.sdk.study import create_study as create_study
     from tuner.space import choice as choice
     from tuner.space import grid_search as grid_search
     from tuner.space import lograndint as lograndint

@@ -18,11 +18,11 @@
     │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
     │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
-    └── CheckpointError           a checkpoint is missing, torn, or cannot be written
-        ├── CheckpointLost        it is missing or torn, or the node that had it on its disk is gone
-        └── CheckpointUnreachable its node or its storage does not give it just now; retryable
+    └── CheckpointError           a checkpoint is missing, incomplete, or cannot be written
+        ├── CheckpointLost        it is missing or incomplete, or the node that had it on its disk is gone
+        └── CheckpointUnreachable its node or its storage cannot be reached at the moment; retryable
 
-`Retryable` marks errors where doing the same again may work: a lost node, a lost connection.
+`Retryable` marks errors after which another attempt may succeed: a lost node, a lost connection.
 """
 
 from __future__ import annotations
@@ -30,20 +30,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+TROUBLESHOOTING = "docs/troubleshooting.md"
+
 
 class TunerError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose. A note, which tracebacks show, names the section that says what to do."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        described = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        self.add_note(f"What to do: {TROUBLESHOOTING}#{described.__name__.lower()}")
 
 
 class Retryable(Exception):
-    """Mixed into errors that may pass when the same is tried again."""
+    """Mixed into errors after which another attempt may succeed."""
 
 
 class SpecError(TunerError, ValueError):
     """Something in a spec is wrong.
 
     `errors` holds (pointer, message) pairs; a pointer is a JSON pointer into the spec, as in
-    ``/space/lr/lower``, and "" where the whole is meant.
+    ``/space/lr/lower``, and "" for the whole spec.
     """
 
     def __init__(self, errors: Sequence[tuple[str, str]] | str, pointer: str = "") -> None:
@@ -53,8 +60,8 @@ class SpecError(TunerError, ValueError):
         super().__init__("; ".join(f"{_dotted(p)}: {m}" if p else m for p, m in self.errors))
 
 
-class Mistakes:
-    """SpecErrors of several steps, to be raised as one: ``with mistakes: step()`` for each, then ``mistakes.check()``."""
+class ErrorCollector:
+    """Collects the SpecErrors of several steps, ``with mistakes: step()``, and raises them as one in ``mistakes.check()``."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
@@ -71,7 +78,7 @@ class Mistakes:
         return True
 
     def check(self) -> None:
-        """SpecError with all that was found, if anything was; the error of a step itself where that is all."""
+        """Raise a SpecError with all errors that were collected, or the only one as it is. Do nothing if there are none."""
         if self._first is not None and self._first.errors == self.found:
             raise self._first
         if self.found:
@@ -106,7 +113,7 @@ class LostLease(StoreError):
 
 
 class IllegalTransition(TunerError):
-    """A state change that the table of legal changes does not have."""
+    """A state change that the table of legal changes does not contain."""
 
 
 class TrialError(TunerError):
@@ -154,11 +161,11 @@ class ReportsLost(TunerError):
 
 
 class CheckpointError(TunerError):
-    """A checkpoint is missing, torn, or cannot be written."""
+    """A checkpoint is missing, incomplete, or cannot be written."""
 
 
 class CheckpointLost(CheckpointError):
-    """A checkpoint is missing or torn, or was on the disk of a node that is gone: `node`, else None."""
+    """A checkpoint is missing or incomplete. `node` is the lost node if it was on that node's disk, else None."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)
@@ -166,7 +173,7 @@ class CheckpointLost(CheckpointError):
 
 
 class CheckpointUnreachable(CheckpointError, Retryable):
-    """The node that has the checkpoint on its disk, or the storage that it lies in, does not give it just now."""
+    """The node or the storage that has the checkpoint cannot be reached at the moment."""
 
 
 def _dotted(pointer: str) -> str:

@@ -1,4 +1,4 @@
-"""Names that are nearly right: what was most likely meant, and functions that say so when they are called with one."""
+"""Find what was most likely meant by a wrong name, for error messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    # what the same thing is called in Optuna, Ray Tune, Hyperopt, W&B, Determined, and in a spec or in Python; the first that
-    # a call or a section takes is meant
+    # names of the same thing in Optuna, Ray Tune, Hyperopt, W&B, Determined, and in a spec or in Python; the first that
+    # a call or a section takes is suggested
     "algo": ("search_alg", "search"),
     "budget_s": ("time_budget_s", "limits.time_budget_s"),
     "catch": ("max_failures", "limits.max_failures"),
@@ -99,7 +99,7 @@ NO_ARGUMENT = {
     "raise_on_failed_trial": "failed trials do not raise, see result.trials and result.error",
     "resume": "tuner.resume(experiment_id) goes on with an earlier search",
 }
-"""Arguments of Ray Tune's and Optuna's that nothing here has, and what there is instead."""
+"""Arguments of Ray Tune and Optuna that do not exist here, and what to use instead."""
 
 OF_THE_EXPERIMENT = frozenset(
     {
@@ -124,14 +124,14 @@ def elsewhere(name: Any, known: Iterable[str]) -> str | None:
 
 
 def option_meant(name: Any, known: Iterable[str], quote: str = "") -> str:
-    """As `did_you_mean`, for names that other libraries have other words for, too."""
+    """Return a suggestion as `did_you_mean` does, also for names that other libraries use for the same thing."""
     names = list(known)
     found = elsewhere(name, names)
     return f"; did you mean {quote}{found}{quote}?" if found is not None else did_you_mean(name, names, quote)
 
 
 def of_the_experiment(name: str, known: Iterable[str]) -> str:
-    """``"; it belongs to the experiment, as mode"``: of an option that a scheduler or a searcher does not take; else empty."""
+    """Return ``"; it belongs to the experiment, as mode"`` for such an option of a scheduler or searcher, else an empty text."""
     if name in known or elsewhere(name, known):
         return ""
     ours = name if name in OF_THE_EXPERIMENT else elsewhere(name, OF_THE_EXPERIMENT)
@@ -149,22 +149,22 @@ def nearest(name: Any, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
-    """``"; did you mean max_t?"``, to be put behind a message; empty where nothing is near."""
+    """Return ``"; did you mean max_t?"``, to be appended to a message, or an empty text if no name is similar."""
     found = nearest(name, known)
     return f"; did you mean {quote}{found}{quote}?" if found is not None else ""
 
 
 def resource_meant(name: str) -> str | None:
-    """Return the resource of Ray that was probably meant by other capitals, a plural or "num_gpus"; None if there is none."""
+    """Return the Ray resource that was probably meant by a name in other case, a plural or "num_gpus", or None."""
     plain = name.lower().removeprefix("num_").removeprefix("n_").rstrip("s")
     meant = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "mem": "memory"}.get(plain)
     return None if meant == name else meant
 
 
 def keywords_explained(function: Callable[P, R], part: str | None = None) -> Callable[P, R]:
-    """Lets a function that is called with an unknown keyword name the one that was most likely meant, in its TypeError.
+    """Make the TypeError for an unknown keyword of a function name the one that was most likely meant.
 
-    part: the name of the scheduler or searcher that it builds, which does not take what is the experiment's.
+    part: the name of the scheduler or searcher that the function builds, which does not take options of the experiment.
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -190,5 +190,5 @@ _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr
 
 
 def printable(text: str) -> str:
-    """Return the text without the control characters that a terminal would obey: names and messages come from anywhere."""
+    """Return the text without control characters, which a terminal would obey: names and messages may come from anyone."""
     return text.translate(_CONTROL)

@@ -34,7 +34,7 @@ def option_names(make: Callable[..., Any]) -> list[str]:
 def options_of(thing: Any) -> dict[str, Any]:
     """Return every option of `thing`, read from its attributes.
 
-    Defaults are included, since a later version may have other ones.
+    Defaults are included, since they may differ in a later version.
     """
     make: Callable[..., Any] = type(thing)
     return {name: getattr(thing, name) for name in option_names(make)}

@@ -1,8 +1,8 @@
-"""`tuner serve`: the API in this process, the driver in a host of its own on Ray, and a supervisor that keeps both alive.
+"""`tuner serve`: the API in this process, the driver in a Ray actor, and a supervisor that keeps both alive.
 
-The API never drives: it writes rows and pokes the host. Ray and the host run in processes of their own, so that ending or
-restarting the API disturbs no training; `tuner serve --stop` ends them too. This process is none of Ray's either: a child
-(`tuner.driver.hosts.link`) talks to Ray, and dies with it if need be.
+The API drives no experiment: it writes rows and wakes the host. Ray and the host run in separate processes, so that ending or
+restarting the API disturbs no training; `tuner serve --stop` ends them too. Nor does this process connect to Ray: a child
+(`tuner.driver.hosts.link`) does, and may die with it.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ LINK = "tuner.driver.hosts.link"
 """The module that the child runs."""
 
 CHECK_S = 0.25
-"""How often the supervisor looks whether Ray and its child live."""
+"""How often the supervisor checks that Ray and its child live."""
 
 AGAIN_S = 2.0
 """How long it waits before it tries something again that has failed."""
 
 SILENT_S = 150.0
-"""A child that has said nothing for so long is replaced: it tells that all is well each second, and no call takes longer."""
+"""A child that is silent for this long is replaced. It says each second that it is well, and no call takes longer."""
 
 FUTILE = 3
-"""A head that so many children could not connect to is replaced."""
+"""A head is replaced if this many children in a row could not connect to it."""
 
 
 def serve(settings: Settings, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM. SpecError if the port is taken, or tokens are needed and no admin has one.
+    """Serve until SIGINT or SIGTERM. Raise SpecError if the port is taken, or if tokens are needed and no admin has one.
 
-    adopt: take up what scripts have left behind as well, not only what was given to a service.
+    adopt: also continue experiments that scripts have left behind, not only those created over the API.
     """
     from tuner.api import create_app
     from tuner.api.server import Server
@@ -71,14 +71,20 @@ def serve(settings: Settings, adopt: bool = False) -> None:
         _check_tokens(settings, store)
         with Supervisor(settings, adopt) as supervisor:
             created = create_app(
-                settings, store, supervisor.poke, supervisor.problem, supervisor.look, supervisor.figures
+                settings,
+                store,
+                supervisor.poke,
+                supervisor.problem,
+                supervisor.look,
+                supervisor.cluster,
+                figures=supervisor.figures,
             )
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
             if settings.auth != "on":
                 print(
-                    "It asks for no token: every user of this machine can run code by it. --auth asks for one.",
+                    "It asks for no token: every user of this machine can run code through it. Use --auth to require tokens.",
                     flush=True,
                 )
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
@@ -97,7 +103,7 @@ def stop(settings: Settings) -> bool:
 class Supervisor:
     """Keeps Ray's head, the child that talks to Ray, and through it the shared driver host alive.
 
-    Only a head that a service has started for this home is started again; a cluster that was given is waited for.
+    It restarts only a head that a service has started for this home. It waits for a cluster that the user has named.
     """
 
     def __init__(self, settings: Settings, adopt: bool = False) -> None:
@@ -121,7 +127,7 @@ class Supervisor:
         self._thread.join(timeout=10)
 
     def poke(self) -> None:
-        """Tell the host that there is something new. Return at once; a host that cannot be told finds out by itself."""
+        """Tell the host that there is something new. Return at once; a host that is not told finds out by itself."""
         if (child := self._child) is not None:
             child.poke()
 
@@ -134,10 +140,17 @@ class Supervisor:
         return self._figures if self._trouble is None else None
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return what the ranks of a segment do now, see `Host.look`. DriverSilent if the host does not answer soon."""
+        """Return what the ranks of a segment do now, see `Host.look`. Raise DriverSilent if the host does not answer soon."""
+        return self._ask("look", segment_id)
+
+    def cluster(self) -> dict[str, Any]:
+        """Return the cluster as `Host.cluster` sees it. DriverSilent if the host does not answer soon."""
+        return self._ask("cluster")
+
+    def _ask(self, method: str, *args: str) -> dict[str, Any]:
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
-        return child.look(segment_id)
+        return child.ask(method, *args)
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -184,7 +197,7 @@ class Supervisor:
             child.end()
 
     def _hear(self, said: dict[str, Any]) -> None:
-        """Take in a line from the child."""
+        """Process a line from the child."""
         if "up" in said:
             if self._trouble is not None:
                 log.info("the driver is up: %s", said["up"])
@@ -205,12 +218,12 @@ class Supervisor:
 
 
 class _Child:
-    """A process of `tuner.driver.hosts.link`, in a session of its own so that Ctrl-C at a terminal does not reach it."""
+    """A process of `tuner.driver.hosts.link`, in a new session, so that Ctrl-C at a terminal does not reach it."""
 
     def __init__(self, settings: Settings, adopt: bool, hear: Any) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         if not settings.ray_address:
-            environment["RAY_AUTH_MODE"] = "token"  # as the head that is started here
+            environment["RAY_AUTH_MODE"] = "token"  # the mode of the head that is started here
         self._process = subprocess.Popen(
             [sys.executable, "-m", LINK],
             stdin=subprocess.PIPE,
@@ -222,7 +235,7 @@ class _Child:
         self._in = self._process.stdin.fileno()
         self._hear = hear
         self._heard_at = time.monotonic()
-        self._asked: dict[int, Future[dict[str, dict[str, Any]]]] = {}
+        self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._over = False
         self._sending = (
@@ -238,11 +251,12 @@ class _Child:
     def poke(self) -> None:
         self._send(json.dumps({"ask": "poke"}))
 
-    def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        number, answer = next(self._numbers), Future[dict[str, dict[str, Any]]]()
+    def ask(self, method: str, *args: str) -> dict[str, Any]:
+        """Return what a method of the driver host returns. DriverSilent if it does not answer soon."""
+        number, answer = next(self._numbers), Future[dict[str, Any]]()
         self._asked[number] = answer
         try:
-            self._send(json.dumps({"ask": "look", "id": number, "segment": segment_id}))
+            self._send(json.dumps({"ask": method, "id": number, "args": args}))
             return answer.result(timeout=0 if self._over else LOOK_S + 2)
         except TimeoutError:
             raise DriverSilent("the process that talks to Ray does not answer") from None
@@ -250,7 +264,7 @@ class _Child:
             self._asked.pop(number, None)
 
     def dead(self) -> str | None:
-        """Return how the process has ended, or that it has to be; None if it is well."""
+        """Return how the process has ended, or why it must be ended; None if it is well."""
         if (code := self._process.poll()) is not None:
             return f"it ended with exit code {code}"
         if time.monotonic() - self._heard_at > SILENT_S:
@@ -292,7 +306,7 @@ class _Child:
 
 
 class Page:
-    """The API and the web page without a driver, in a thread: to look at what a script is doing."""
+    """The API and the web page without a driver, in a thread, to watch what a script does."""
 
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
         self.settings = _secured(settings or Settings.from_env())
@@ -318,7 +332,7 @@ class Page:
             time.sleep(0.02)
 
     def stay(self, console: Console) -> None:
-        """Until Ctrl-C."""
+        """Wait for Ctrl-C."""
         console.print(f"\nThe page is up at [bold]{self.url}[/bold]; Ctrl-C ends it.", highlight=False)
         ended = threading.Event()
         before = signal.signal(signal.SIGINT, lambda *_: ended.set())
@@ -368,7 +382,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise SpecError(
-            f"port {port} of {host} cannot be had: {error.strerror}; --port 0 picks a free one", "/port"
+            f"port {port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
         ) from error
     return listening
 

@@ -21,12 +21,12 @@ def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the environment says; command-line options take its place by `dataclasses.replace`."""
+    """The values from the environment. Command-line options replace them by `dataclasses.replace`."""
 
     home: Path = _setting("TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner"))  # noqa: RUF009
     database_url: str = _setting(
         "TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False
-    )  # it may hold a password
+    )  # it may contain a password
     storage: str = _setting("TUNER_STORAGE", "where checkpoints are stored: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY",
@@ -83,6 +83,11 @@ class Settings:
         "a worker group that has waited for resources for this many seconds is placed before all later ones",
         default=30.0,
     )
+    preempt_after_s: float = _setting(
+        "TUNER_PREEMPT_AFTER_S",
+        "a trial runs for at least this many seconds before it is paused to make room for another experiment",
+        default=20.0,
+    )
     log_bytes: int = _setting(
         "TUNER_LOG_BYTES",
         "how many bytes of each rank's output in a segment the database keeps, its beginning and its end; 0: none",
@@ -111,7 +116,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """SpecError names each variable that has an impossible value. An empty one counts as unset."""
+        """Read the environment. Raise SpecError with each variable that has an invalid value. An empty one counts as unset."""
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         errors: list[tuple[str, str]] = []
@@ -154,7 +159,7 @@ def _bytes(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    """-1 where it is none, or infinite."""
+    """Return the number, or -1 if the text is none or it is infinite."""
     try:
         number = float(text)
     except ValueError:
@@ -220,6 +225,7 @@ _READERS: Mapping[str, Any] = {
     "outage_s": _seconds_or_none,
     "usage_every_s": _seconds_or_none,
     "reserve_after_s": _seconds_or_none,
+    "preempt_after_s": _seconds_or_none,
     "log_bytes": _bytes,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
 }

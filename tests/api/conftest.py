@@ -1,4 +1,4 @@
-"""The API over a real database: called in process, or over a socket where the stream matters."""
+"""The API over a real database: called in process, or over a socket if the stream matters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 
 
 class Poked:
-    """Counts the pokes, and says what the driver's trouble is."""
+    """Counts the calls that wake the driver, and returns the driver's problem."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,7 +49,7 @@ def checker() -> Iterator[EntrypointChecker]:
 
 class _Shared(EntrypointChecker):
     def close(self) -> None:
-        """Outlive the service of one test."""
+        """Do nothing: the checker serves later tests too."""
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ async def test_guessing_is_slowed_down_and_a_right_token_is_not(
     assert 0 < int(refused[0].headers["retry-after"]) <= auth.TRIES_S + 1
     secret, _ = sqlite_store.access.create_token("me", Role.EDITOR)
     assert (await stranger.post(ME, json={"token": secret})).status_code == 200, "others share this address"
-    assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 401, "and the count begins anew"
+    assert (await stranger.post(ME, json={"token": "tnr_wrong"})).status_code == 401, "and the count begins again"
 
 
 async def test_guesses_are_forgotten(

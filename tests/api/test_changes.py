@@ -1,4 +1,4 @@
-"""The stream of changed rows: whoever replaces rows by id and appends points has what GET answers, at any moment."""
+"""The stream of changed rows: a client that replaces rows by id and appends points has what GET answers, at any moment."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Follower:
         return None
 
     def compare(self) -> None:
-        """Every row is what GET answers now."""
+        """Check that every row is what GET answers now."""
         now = Follower(self.server, self.id)
         now.read()
         assert self.experiment == now.experiment
@@ -235,7 +235,7 @@ def test_a_change_of_state_without_a_log_entry_comes_too(server: str, sqlite_sto
 
 
 def test_a_new_driver_makes_clients_read_again(server: str, sqlite_store: Store) -> None:
-    """Trials that the driver before it left running change, and no log entry names them."""
+    """Trials that the previous driver left running change without a log entry that names them."""
     search = Search(sqlite_store, digits("taken over", 12), start=T0)
     search.advance(20)
     client = Follower(server, search.public_id)

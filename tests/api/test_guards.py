@@ -1,4 +1,4 @@
-"""Who may talk to the service: nobody from elsewhere, not even by way of a browser that runs here."""
+"""Only this machine may talk to the service, and no foreign web page through a browser on this machine."""
 
 from __future__ import annotations
 

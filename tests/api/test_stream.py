@@ -27,7 +27,7 @@ from tuner.store import Store
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(id, event, data) of each message; comments are left out."""
+    """Yield (id, event, data) of each message, without comments."""
     fields: dict[str, str] = {}
     for line in lines:
         if line.startswith(":"):
@@ -171,7 +171,7 @@ def test_accepted_connections_send_at_once(app: Any) -> None:
 
 
 def _sockets() -> list[socket.socket]:
-    """All sockets of this process, each as a duplicate."""
+    """Return duplicates of all sockets of this process."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -54,5 +54,5 @@ def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
 
 
 def test_an_experiment_alone_says_too_little(trial: str) -> None:
-    with pytest.raises(SpecError, match="digits is an experiment: give the number of one of its trials"):
+    with pytest.raises(SpecError, match="digits is an experiment: also give the number of one of its trials"):
         output("digits")

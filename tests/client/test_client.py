@@ -262,6 +262,25 @@ def test_verbs(client: Client, sqlite_store: Store) -> None:
         handle.cancel()
 
 
+def test_what_is_done_to_an_experiment_that_has_ended(client: Client, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    handle = client.experiment(search.public_id)
+    assert handle.change(notes="good", tags={"team": "vision"}).notes == "good"
+    assert [one.id for one in client.experiments(tags="team=vision")] == [search.public_id]
+    with pytest.raises(Conflict):
+        handle.change(etag='"another"', notes="lost")
+    with pytest.raises(SpecError, match="num_sample: cannot be changed"):
+        handle.change(num_sample=3)
+    handle.archive()
+    assert [list(client.experiments()), len(list(client.experiments(archived="yes")))] == [[], 1]
+    handle.unarchive()
+    assert handle.continue_(num_samples=2).num_samples == 8
+    handle.delete(force=True)
+    with pytest.raises(NotFound):
+        handle.get()
+
+
 def test_changes_and_events_are_followed_to_the_end(client: Client, sqlite_store: Store) -> None:
     search = Search(sqlite_store, digits("halved", 6), start=T0)
     seen: dict[str, str] = {}

@@ -55,7 +55,7 @@ def test_kubernetes_can_read_the_service() -> None:
 
 
 def test_kuberay_can_read_the_cluster() -> None:
-    """Against the schema of KubeRay 1.7's RayCluster (Apache-2.0), without its descriptions."""
+    """Check against the schema of KubeRay 1.7's RayCluster (Apache-2.0), stored without descriptions."""
     schema = json.loads(gzip.decompress((ROOT / "tests/fixtures/kuberay_raycluster_v1.json.gz").read_bytes()))
     cluster = yaml.safe_load((DEPLOY / "kubernetes" / "raycluster.yaml").read_text())
     jsonschema.validate(cluster, schema)

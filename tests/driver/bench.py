@@ -16,7 +16,7 @@ from tuner.space import Space
 
 
 class Bench:
-    """A core and a clock that moves by one second an event."""
+    """A core, and a clock that moves by one second per event."""
 
     def __init__(self, **options: Any) -> None:
         self.space = Space.from_python(options.pop("space", {"x": tuner.uniform(0, 1)}))
@@ -83,7 +83,7 @@ class Bench:
         )
 
     def saved(self, number: int, name: str, step: int, segment: int | None = None, ready: bool = True) -> Effects:
-        """News of a checkpoint that was written on demand, or is uploaded by now."""
+        """Tell the core of a checkpoint that was written on demand, or whose upload is done."""
         ordinal = segment or self.core.trials[number].segments[-1].ordinal
         info = CheckpointInfo(id=name, uri="memory:", step=step, ready=ready)
         return self.feed(e.CheckpointSaved(time=self.tick(), trial=number, segment=ordinal, checkpoint=info))

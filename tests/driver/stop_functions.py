@@ -1,4 +1,4 @@
-"""Stop functions of all kinds, for the tests of who calls them."""
+"""Stop functions of all kinds, for tests of the code that calls them."""
 
 from __future__ import annotations
 

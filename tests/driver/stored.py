@@ -1,4 +1,4 @@
-"""Put what a hand-fed core has decided into a store, for tests of what people read there."""
+"""Store what a core that was fed by hand has decided, for tests that read it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def stored_simulation(found: Simulation, spec: Spec, store: Store) -> Experiment
     made = store.experiments.create(spec)
     epoch = store.drivers.claim(made.id, "test", 60.0, time.time())
     counts = Counter(str(trial.state) for trial in found.trials)
-    batch = Batch(log=found.log, trials=found.trials, state=found.state, summary={"counts": dict(counts)})
+    best = found.best_trial
+    leads = (
+        {"trial_number": best.number, "value": found.best_value, "params": best.params} if best is not None else None
+    )
+    batch = Batch(
+        log=found.log, trials=found.trials, state=found.state, summary={"counts": dict(counts), "best": leads}
+    )
     store.drivers.commit(made.id, epoch, batch, time.time())
     return store.experiments.get(made.public_id)

@@ -1,4 +1,4 @@
-"""Parameters that a trial comes to as it runs, and notes that it leaves: what the core makes of them."""
+"""How the core handles parameters that a running trial asks for, and the notes of a trial."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Bench:
         self.log += self.core.handle(kind(time=self.now, **fields)).log
 
     def draw(self, trial: int, segment: int, name: str) -> Any:
-        """As the driver host does it."""
+        """Draw a parameter as the driver host does."""
         value, state = self.core.searcher.draw(trial, name, X, self.core.trials)  # type: ignore[attr-defined]
         if name not in self.core.trials[trial].params:
             self.feed(e.Drawn, trial=trial, segment=segment, name=name, value=value, state=state)

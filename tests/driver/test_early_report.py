@@ -1,4 +1,4 @@
-"""Ranks report to the driver by one way, and their group says that it has started by another: either may come first."""
+"""Reports of ranks and the start of their group come to the driver on different ways: either may be first."""
 
 from __future__ import annotations
 

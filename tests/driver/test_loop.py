@@ -1,4 +1,4 @@
-"""The loop with a journal and groups in memory: commit first, then answer and act; trouble is survived."""
+"""The loop with a journal and groups in memory: it commits first, then answers and acts, and it survives errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tuner.space import Space
 
 
 class Memory:
-    """Journal and groups. Each trial reports `reports` times; every third thing that is asked of it fails if told so."""
+    """Imitates the journal and the groups. Each trial reports `reports` times. On request, every third call fails."""
 
     def __init__(self, reports: int = 3, checkpoints: bool = False) -> None:
         self.batches: list[Batch] = []
@@ -48,7 +48,7 @@ class Memory:
 
     @property
     def committed(self) -> set[tuple[int, int]]:
-        """(trial, report_no) of the reports that are durable."""
+        """Return (trial, report_no) of the durable reports."""
         entries = (entry for batch in self.batches for _, entry in batch.log)
         return {(x.trial, x.report_no) for x in entries if isinstance(x, e.Reported)}
 
@@ -223,7 +223,7 @@ async def test_a_warning_of_a_group_is_a_note_about_its_trial_and_shown_once() -
 
 
 class Endless(Memory):
-    """Segments that report on and on, one report each time the event loop comes round."""
+    """Runs segments that never end, with one report per turn of the event loop."""
 
     def __init__(self) -> None:
         super().__init__(reports=10**6)

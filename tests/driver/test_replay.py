@@ -208,7 +208,7 @@ def test_a_constraint_holds_for_both_sides() -> None:
 
 
 def test_population_based_training_is_refused_with_the_reason() -> None:
-    with pytest.raises(SpecError, match="changes configurations while they train"):
+    with pytest.raises(SpecError, match="changes configurations during training"):
         again(searched("fifo"), {"type": "pbt", "perturbation_interval": 3})
     happened = searched({"type": "pbt", "perturbation_interval": 3}, num_samples=8)
     assert any(isinstance(entry, d.Exploit) for _, entry in happened.log)

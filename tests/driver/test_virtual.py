@@ -27,7 +27,7 @@ SPACE = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
 
 
 def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
-    """Falls towards x, faster for wide ones; goes on from a checkpoint."""
+    """Simulate a loss that falls towards x, faster for greater widths, from a checkpoint if there is one."""
     step = checkpoint or 0
     while True:
         step += 1
@@ -82,7 +82,7 @@ def rebuilt(result_of: dict[str, Any], log: list[Any], upto: int) -> Core:
 
 
 def picture(core: Core) -> Any:
-    """All that decisions depend on."""
+    """Return everything that decisions depend on."""
     state = core.scheduler.state
     return [asdict(t) for t in core.trials], core.state, core.seq, asdict(state) if state is not None else None
 
@@ -357,7 +357,7 @@ def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) 
 
 
 def test_a_generator_that_yields_something_else_is_told_so() -> None:
-    with pytest.raises(TypeError, match=r"has to yield tuner\.Step"):
+    with pytest.raises(TypeError, match=r"must yield tuner\.Step"):
         search(lambda config, checkpoint: iter([{"loss": 1.0}]))
 
 

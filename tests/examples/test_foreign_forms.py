@@ -1,4 +1,4 @@
-"""Every form in which training code may come, by its example: on two ranks under ASHA, and under PBT."""
+"""The example of every form of training code, on two ranks, under ASHA and PBT."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BAD_AND_GOOD = {  # of what PBT changes; the good one within its bounds. And max
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_pbt_on_two_ranks(name: str) -> None:
-    """The worse of two goes on from the better one's checkpoint, and reports the value that it got then."""
+    """The worse of two trials continues from the better one's checkpoint, and reports its new value."""
     path, bad, good, max_t = BAD_AND_GOOD[name]
     result = example(name).main(
         "pbt",

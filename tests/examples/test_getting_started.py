@@ -1,4 +1,4 @@
-"""docs/getting_started.md: each of its code blocks is run, as it stands there."""
+"""docs/getting_started.md: each of its code blocks runs unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_block_is_one_that_is_run() -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_page_as_it_stands(tmp_path: Path) -> None:
-    """Both scripts one after the other, and then the commands about what they did."""
+    """Run both scripts, one after the other, and then the commands that show what they did."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     settings = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home"), "PATH": path}
     said = {}

@@ -1,4 +1,4 @@
-"""The pages "from ...": what stands there as before and as after is run, as it stands there. And no page links into nothing."""
+"""The pages "from ...": their code for before and after runs unchanged. And no link of any page is broken."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_links_lead_to_files(page: Path) -> None:
 def test_a_search_as_it_stands_there(
     page: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a notebook: in a module that no worker can import."""
+    """Run it as in a notebook: in a module that no worker can import."""
     code = blocks(page)
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)

@@ -1,6 +1,6 @@
-"""Ray's own published examples, imported from the installed Ray and not changed at all: only the run line is ours.
+"""Ray's own published examples, imported unchanged from the installed Ray: only the call that runs them is ours.
 
-Each runs on two ranks. Their sizes are made small by the space and by `max_t`; where an example sleeps, it sleeps.
+Each runs on two ranks. The space and `max_t` make them small. Examples that sleep do sleep.
 """
 
 from __future__ import annotations

@@ -81,7 +81,11 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
 @pytest.mark.parametrize(
     ("changes", "pointer", "message"),
     [
-        ({"seed": 3}, "/seed", "cannot be changed; what can is name, notes, tags, num_samples, limits"),
+        (
+            {"seed": 3},
+            "/seed",
+            "cannot be changed; what can is name, notes, tags, num_samples, priority, weight, limits",
+        ),
         ({"limits": {"stop_grace": 3}}, "/limits/stop_grace", "unknown field; did you mean stop_grace_s?"),
         ({"limits": {"stop_grace_s": -3}}, "/limits/stop_grace_s", "expected a number above 0, got -3"),
         ({"limits": {"budget": 3}}, "/limits/budget", "only the freeze_thaw scheduler counts full trainings"),

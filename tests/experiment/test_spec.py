@@ -1,4 +1,4 @@
-"""Specs from JSON: what is taken, and what each mistake is answered with."""
+"""Specs from JSON: what is accepted, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.experiment.spec import parse_spec
 
 
 def errors(**changes: Any) -> dict[str, str]:
-    """Pointer -> message for the example with these changes; ... takes a field away."""
+    """Return pointer -> message for the example with these changes; `...` removes a field."""
     data = {name: value for name, value in {**copy.deepcopy(SPEC), **changes}.items() if value is not ...}
     with pytest.raises(SpecError) as caught:
         parse_spec(data)

@@ -1,4 +1,4 @@
-"""Where an entrypoint is looked for, and when another machine may find what this one cannot."""
+"""The search path of an entrypoint, and when another machine may find what this one cannot."""
 
 from __future__ import annotations
 

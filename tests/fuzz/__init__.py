@@ -1,1 +1,1 @@
-"""A fuzzer of the driver's core: a make-believe cluster that does everything wrong that a real one may do."""
+"""A fuzzer of the driver's core: a simulated cluster on which everything goes wrong that may go wrong on a real one."""

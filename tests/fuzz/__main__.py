@@ -1,6 +1,6 @@
 """The fuzzer's long form: `python -m tests.fuzz --minutes 60 --jobs 2`, or `make fuzz`.
 
-Prints a line for each finding and, at the end, how many searches, events and decisions it went through.
+It prints a line for each finding and, at the end, the numbers of searches, events and decisions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuner.domain import events as e
 
 
 def one(task: tuple[str, int]) -> dict[str, Any]:
-    """Drive one search; what was found, and how much it went through."""
+    """Drive one search. Return what was found, and how many events it had."""
     world = World(task[1], task[0])
     problem = None
     try:
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="of wall time")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--count", type=int, default=None, help="seeds for each scheduler, in place of --minutes")
+    parser.add_argument("--count", type=int, default=None, help="seeds for each scheduler, instead of --minutes")
     parser.add_argument("--schedulers", nargs="*", default=list(SCHEDULERS))
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.minutes

@@ -105,7 +105,7 @@ def of_log(log: list[Any], max_t: int | None) -> Iterator[str]:
 
 
 def of_fold(live: Core, folded: Core) -> Iterator[str]:
-    """Yield where a core that folded the log differs from the one that wrote it."""
+    """Yield the differences between a core that folded the log and the one that wrote it."""
     if live.seq % 8 == 0 and live.scheduler.state != folded.scheduler.state:  # slow; a difference does not go away
         yield "fold: the scheduler's state differs"
     for name in _CORE_FIELDS:

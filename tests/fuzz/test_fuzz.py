@@ -16,7 +16,7 @@ def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str) -
 
 
 def test_every_kind_of_trouble_really_comes() -> None:
-    """A fuzzer whose world has become peaceful finds nothing, and says so to nobody."""
+    """A fuzzer in whose world nothing goes wrong any more would find nothing, and nobody would notice."""
     worlds = [World(seed, scheduler) for seed in range(3) for scheduler in SCHEDULERS]
     for world in worlds:
         world.run()
@@ -37,5 +37,5 @@ def test_every_kind_of_trouble_really_comes() -> None:
 
 @pytest.mark.parametrize(("scheduler", "seed"), [("pbt", 302_934)])
 def test_what_the_long_form_has_found_last(scheduler: str, seed: int) -> None:
-    """A donor's checkpoint became usable with its report, after the news that it was ready: nobody took it."""
+    """A donor's checkpoint was ready before its report made it usable, and was then not used."""
     assert World(seed, scheduler).run().ended

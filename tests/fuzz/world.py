@@ -1,4 +1,4 @@
-"""A make-believe cluster for one search: it runs what the core launches, and goes wrong in every way that a real one may."""
+"""A simulated cluster for one search: it runs what the core launches, and fails in every way in which a real one may."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
         {"type": "asha", "grace_period": 1, "reduction_factor": 3},
         {"type": "asha", "grace_period": 2, "reduction_factor": 2, "brackets": 2},
     ],
+    "moasha": [{"type": "moasha", "grace_period": 1, "reduction_factor": 3}],
     "asha_promotion": [{"type": "asha_promotion", "grace_period": 1, "reduction_factor": 3}],
     "hyperband": [{"type": "hyperband", "reduction_factor": 3}],
     "median": [
@@ -53,7 +54,7 @@ class Found(AssertionError):
 
 @dataclass(slots=True)
 class Saved:
-    """A checkpoint as it really is, whatever the core believes."""
+    """The true state of a checkpoint, whatever the core knows about it."""
 
     info: CheckpointInfo
     trial: int
@@ -158,7 +159,7 @@ class World:
     # ------------------------------------------------------------------------------------------------ towards the core
 
     def run(self) -> ExperimentState:
-        """Drive the search to its end; `Found` where an invariant does not hold."""
+        """Drive the search to its end. Raise `Found` if an invariant does not hold."""
         self.begin()
         while not self.core.ended and self.step < MAX_STEPS:
             self.step += 1
@@ -315,7 +316,7 @@ class World:
         self.running[number] = run
 
     def may_delete(self, action: DeleteCheckpoint) -> None:
-        """Look at a decision to delete a checkpoint: nobody may need it."""
+        """Check a decision to delete a checkpoint: nothing may need it."""
         saved = self.saved[action.info.id]
         if saved.known_torn or saved.deleted:
             saved.deleted = True
@@ -384,7 +385,7 @@ class World:
         return self.now
 
     def move(self) -> bool:
-        """Let one thing happen; return False if there is nothing that could."""
+        """Let one event happen. Return False if none is possible."""
         rng = self.rng
         if self.budget_after is not None and self.step >= self.budget_after:
             self.budget_after = None
@@ -397,7 +398,13 @@ class World:
             if dice < 0.06:
                 self.restart()
                 return True
-            if dice < 0.07 and self.saved:
+            if dice < 0.09 and self.running:
+                run = rng.choice(list(self.running.values()))
+                self.meddled.add(run.trial)
+                reason = "to make room for experiment exp_1 (priority 1)"
+                self.feed(e.RoomWanted(time=self.tick(), trial=run.trial, segment=run.ordinal, reason=reason))
+                return True
+            if dice < 0.1 and self.saved:
                 rng.choice(list(self.saved.values())).torn = True
                 return True
         if self.pending and (not self.running or rng.random() < 0.3):
@@ -409,7 +416,7 @@ class World:
         return True
 
     def wake(self) -> None:
-        """Nothing can happen: the search is paused, or stuck."""
+        """Continue a search in which nothing can happen because it is paused. Otherwise it is stuck."""
         if self.core.state is ExperimentState.PAUSED:
             self.feed(e.Commanded(time=self.tick(), command="resume"))
             return

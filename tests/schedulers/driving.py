@@ -50,7 +50,7 @@ def setting(
 
 
 class Feed:
-    """A scheduler with a population, without a core. Decisions about a trial take effect at once."""
+    """Drives a scheduler with a population and without a core. Decisions about a trial take effect at once."""
 
     def __init__(self, scheduler: Scheduler, its_context: SchedulerContext) -> None:
         scheduler.setup(its_context)
@@ -74,7 +74,7 @@ class Feed:
         return list(self.scheduler.decide(fact, self.trials))
 
     def take(self, decision: Decision) -> list[Decision]:
-        """Carry a decision out; what is decided in consequence."""
+        """Carry a decision out. Return the decisions that follow from it."""
         further: list[Decision] = []
         match decision.KIND:
             case "pause":
@@ -97,7 +97,7 @@ Value = Callable[[random.Random, Trial, int], float]
 
 
 def some_value(rng: random.Random, trial: Trial, iteration: int) -> float:
-    """Coarse, so that ties happen."""
+    """Return a coarse value, so that ties happen."""
     return round(rng.random(), 1)
 
 
@@ -184,7 +184,7 @@ class Drive:
         return out.log
 
     def step(self) -> bool:
-        """One event, of those that may come next."""
+        """Handle one of the events that may come next."""
         able: list[Callable[[], None]] = []
         able += [lambda x=x: self.begin(*x) for x in self.launched]  # type: ignore[misc]
         able += [lambda x=x: self.leave(*x) for x in self.leaving]  # type: ignore[misc]
@@ -261,7 +261,7 @@ class Drive:
 
 
 class Moment:
-    """What was there just before an event, and what came of it."""
+    """The state just before an event, and the outcome of the event."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Other people's schedulers, driven directly: no cluster, no study in a database."""
+"""Schedulers of Ray Tune and Optuna, driven directly, without a cluster or a stored study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class RayTrial:
-    """As much of a `ray.tune.experiment.Trial` as a scheduler looks at."""
+    """The part of a `ray.tune.experiment.Trial` that a scheduler reads."""
 
     status = "RUNNING"
     experiment_tag = ""
@@ -29,7 +29,7 @@ class RayTrial:
 
 
 class RayController:
-    """A controller with nothing to run besides the trial at hand."""
+    """A controller that runs nothing besides the present trial."""
 
     search_alg = None
 
@@ -68,7 +68,7 @@ class OptunaDriven:
         self.trials: dict[int, optuna.Trial] = {}
 
     def report(self, number: int, t: int, value: float) -> bool:
-        """Whether the trial is to be pruned."""
+        """Report a value and return whether the trial should be pruned."""
         while number not in self.trials:
             self.trials[len(self.trials)] = self.study.ask()
         self.trials[number].report(value, t)

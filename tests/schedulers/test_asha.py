@@ -1,4 +1,4 @@
-"""ASHA, stopping form: against Optuna's pruner (decision for decision), against Ray's (where it must differ), and by hand."""
+"""ASHA, stopping form: it decides as Optuna's pruner does, differs from Ray's only as documented, and works by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.schedulers import ASHAScheduler
 
 
 def stream(seed: int, trials: int, ends: set[int], max_t: int, digits: int = 2) -> Iterator[tuple[int, int, float]]:
-    """(trial, iteration, value) in a random order of trials; who is in `ends` reports no more."""
+    """Yield (trial, iteration, value) in a random order of trials. Trials in `ends` report no more."""
     rng = random.Random(seed)
     at = dict.fromkeys(range(trials), 0)
     while alive := [n for n, t in at.items() if n not in ends and t < max_t]:

@@ -19,6 +19,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {"type": "fifo"},
     "asha": {"type": "asha", "reduction_factor": 3},
     "asha in brackets": {"type": "asha", "reduction_factor": 2, "brackets": 3},
+    "moasha": {"type": "moasha", "reduction_factor": 3},
     "promotion": {"type": "asha_promotion", "reduction_factor": 3},
     "promotion in brackets": {"type": "asha_promotion", "reduction_factor": 2, "brackets": 2},
     "hyperband": {"type": "hyperband", "reduction_factor": 3},

@@ -41,7 +41,7 @@ def test_the_number_of_brackets_is_exact(R: int, eta: int, brackets: int) -> Non
 
 
 def full_band(feed: Feed, value: Any) -> Counter[tuple[int, int]]:
-    """Run trials to their levels, one after the other; how many reached (bracket, level)."""
+    """Run trials to their levels, one after the other. Return how many reached each (bracket, level)."""
     reached: Counter[tuple[int, int]] = Counter()
     scheduler: Any = feed.scheduler
     queue: list[Decision] = []

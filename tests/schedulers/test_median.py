@@ -25,7 +25,7 @@ from tuner.schedulers import MedianStoppingRule
     stride=st.sampled_from([1, 3]),
 )
 def test_is_rays_decision_for_decision(seed: int, grace: int, needed: int, mode: str, stride: int) -> None:
-    """Also where trials report sparsely. Values are eighths, so that sums are exact in whatever order."""
+    """Compare also trials that report sparsely. Values are eighths, so that sums are exact in any order."""
     rng = random.Random(seed)
     theirs = RayDriven(
         ray_schedulers.MedianStoppingRule(

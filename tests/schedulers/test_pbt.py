@@ -59,7 +59,7 @@ def test_the_papers_toy_problem(seed: int, synch: bool) -> None:
     mode=st.sampled_from(["min", "max"]),
 )
 def test_quantiles_are_rays(seed: int, members: int, fraction: float, mode: str) -> None:
-    """Values differ all over, for in a tie we take the one that reports for the worse."""
+    """All values differ, since in a tie our rule takes the reporting trial for the worse one."""
 
     class Asked(ray_schedulers.PopulationBasedTraining):  # type: ignore[misc]
         def _checkpoint_or_exploit(self, trial: Any, controller: Any, upper: Any, lower: Any) -> None:

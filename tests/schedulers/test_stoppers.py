@@ -185,7 +185,9 @@ def test_a_metric_that_never_comes_is_said_once_at_the_first_report_and_at_the_e
     )
     notes = [(seq, entry) for seq, entry in run.log if isinstance(entry, Note)]
     first = next(seq for seq, entry in run.log if isinstance(entry, Reported))
-    what = f"stop looks at '{name}', which is not among the reported metrics: 'm' (until it comes, it ends nothing)"
+    what = (
+        f"stop looks at '{name}', which is not among the reported metrics: 'm' (until it is reported, it ends nothing)"
+    )
     assert [(seq, note.reason) for seq, note in notes] == [(first + 1, f"{what}; did you mean 'm'?")]
     finish: Any = run.decisions[-1]
     assert finish.reason == f"all 3 trials ended; no report had '{name}', which stop looks at"
@@ -214,10 +216,10 @@ def test_a_metric_that_comes_later_ends_trials_when_it_comes() -> None:
 @pytest.mark.parametrize(
     ("stop", "says"),
     [
-        (lambda number, metrics: metrics["mm"] > 1, "KeyError: 'mm', the metrics being 'm'; did you mean 'm'?"),
+        (lambda number, metrics: metrics["mm"] > 1, "KeyError: 'mm'; the metrics were 'm'; did you mean 'm'?"),
         (
             [{"training_iteration": 90}, lambda number, metrics: 1 / 0],
-            "ZeroDivisionError: division by zero, the metrics",
+            "ZeroDivisionError: division by zero; the metrics",
         ),
     ],
 )
@@ -314,7 +316,7 @@ def test_bad_json_says_where_and_what(data: dict[str, Any], pointer: str, says: 
 
 
 class Patient(ray_stoppers.Stopper):  # type: ignore[misc]
-    """Ends a trial at its third report without a better value than all before; all, where `enough` is reached."""
+    """Ends a trial at its third report in a row without a new best value, and the search when `enough` is reached."""
 
     def __init__(self, enough: float = 9.0) -> None:
         self.enough, self.best, self.idle, self.over = enough, -1.0, dict[str, int](), False
@@ -374,7 +376,7 @@ def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
 
     broken = simulate(climb, SPACE, stop=Broken(), **options)
     assert broken.error is not None
-    assert "stop raised KeyError: 'accuracy', the metrics being 'm'" in broken.error
+    assert "stop raised KeyError: 'accuracy'; the metrics were 'm'" in broken.error
 
 
 def test_what_cannot_be_stored_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What people hand to `tuner.run`, as it arrives there."""
+"""How `tuner.run` translates what users pass to it."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
     [
         (
             {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.Callback()])},
-            "RunConfig.callbacks is not used: result.",
+            "RunConfig.callbacks is not used: use result.",
         ),
         ({"run_config": ray.tune.RunConfig(log_to_file=True)}, "RunConfig.log_to_file"),
         (

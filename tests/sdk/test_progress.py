@@ -1,4 +1,4 @@
-"""What a terminal shows: something at every moment, and warnings as lines that stay."""
+"""The progress display always shows something, and keeps warnings as lines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.spec import parse_spec
-from tuner.sdk.progress import Progress
+from tuner.sdk.progress import Progress, Stored
 from tuner.store import Store
 
 
 def shown(store: Store, experiment: str, terminal: bool) -> tuple[Progress, io.StringIO]:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=200, color_system=None, legacy_windows=False)
-    return Progress(store, experiment, console=console), out
+    return Progress(Stored(store, experiment), console=console), out
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -42,7 +42,7 @@ def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, 
 
 
 def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
-    """As while Ray starts, which takes the calling thread for seconds."""
+    """Check this since the start of Ray blocks the calling thread for seconds."""
     made = sqlite_store.experiments.create(a_spec(), now=T0)
     progress, out = shown(sqlite_store, made.public_id, True)
     with progress:
@@ -162,7 +162,7 @@ def test_the_end_warns_where_no_trial_was_trained_to_its_end(sqlite_store: Store
 
 def test_the_end_says_why_there_is_no_best_trial(sqlite_store: Store) -> None:
     text = last_words(sqlite_store, ended(**CONSTRAINED))
-    assert "no trial keeps within the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
+    assert "no trial meets the constraints (size at most 0.25): the nearest, trial 0, has size = 0.5" in text
     assert "warning" not in text
 
 

@@ -1,4 +1,4 @@
-"""What `tuner.run` gives back."""
+"""The result of `tuner.run`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE = "5f" * 28
 
 
 def won_by(store: Store, info: CheckpointInfo) -> Result:
-    """Of an experiment whose best trial has this checkpoint."""
+    """Return the result of an experiment whose best trial has this checkpoint."""
     made, epoch, trials = begin(store)
     best = {"trial_number": 0, "value": 0.5, "iteration": info.step, "params": {"lr": 0.01}, "checkpoint_id": info.id}
     report = dataclasses.replace(a_report(0, info.step), checkpoint=info)

@@ -1,4 +1,4 @@
-"""`tuner.run` on real Ray: to the end, paused by Ctrl-C, killed, and taken up again."""
+"""`tuner.run` on real Ray: runs to the end, is paused by Ctrl-C, and is resumed after it was killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import ray.train
 import tuner
 from tuner.domain.events import Reported
 from tuner.errors import SpecError
-from tuner.sdk.run import _Interrupts
+from tuner.sdk.interrupts import Interrupts
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -28,7 +28,7 @@ DEADLINE_S = 90.0
 
 
 def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
-    """Wait for a condition; AssertionError says which one did not come."""
+    """Wait for a condition. Raise AssertionError with its name if it takes too long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(Exception):
@@ -39,7 +39,7 @@ def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -
 
 
 def ray_processes(home: Path) -> list[psutil.Process]:
-    """Ray's processes and our actors that belong to a script with this home."""
+    """Return the processes of Ray, and of our actors, that belong to a script with this home."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -49,7 +49,7 @@ def ray_processes(home: Path) -> list[psutil.Process]:
 
 
 class Job:
-    """A script of `tests.jobs` with a home of its own."""
+    """A script of `tests.jobs` with a new home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -109,7 +109,7 @@ def no_step_twice_from_the_beginning(job: Job) -> None:
 
 
 def checkpointed(job: Job) -> bool:
-    """Both trials that run have a checkpoint that is ready."""
+    """Return whether both running trials have a ready checkpoint."""
     with job.store() as store:
         rows = store.trials.page(job.experiment().id).items
         return len([row for row in rows if row.checkpoint and row.checkpoint["step"] >= 3]) >= 2
@@ -389,7 +389,7 @@ def trainable(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "pointer"),
     [
-        ({"address": "http://localhost:8000"}, "/address"),
+        ({"address": "http://localhost:8000", "ray_address": "auto"}, "/address"),
         ({"mode": "most"}, "/mode"),
         ({"num_samples": 0}, "/num_samples"),
         ({"metric": None}, "/metric"),
@@ -497,11 +497,37 @@ def test_what_cannot_be_pickled_is_named() -> None:
         tuner.run(train, {"x": 1}, metric="loss", mode="min")
 
 
-def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else(sqlite_store: Store) -> None:
+def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
     """While Ray is connected to there is nothing to pause yet."""
-    interrupts = _Interrupts(sqlite_store, "exp_1")
+    interrupts = Interrupts(lambda: None)
     with interrupts:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)  # the signal ends it
         assert interrupts.count == 0
+
+
+@pytest.mark.ray
+def test_more_of_an_ended_search_is_run(private_ray: None, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"loss": config["x"]})
+
+    first = tuner.run(
+        train,
+        {"x": tuner.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        num_samples=2,
+        scheduler="fifo",
+        name="more",
+        verbose=0,
+    )
+    second = first.add(num_samples=3)
+    assert ([trial.iterations for trial in second.trials], second.state) == ([1] * 5, "completed")
+    assert "completed, 5/5 trials" in capsys.readouterr().out
+    assert len(first.trials) == 2
+    assert [trial.config for trial in second.trials[:2]] == [trial.config for trial in first.trials]
+    assert len({trial.config["x"] for trial in second.trials}) == 5
+    third = tuner.load(first.experiment_id).add(num_samples=1, verbose=0)
+    assert len(third.trials) == 6
+    assert third.best_value == min(trial.best_value or 0.0 for trial in third.trials)

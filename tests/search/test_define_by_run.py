@@ -34,7 +34,7 @@ def task(space: dict[str, Any] | None = None, **changes: Any) -> SearcherContext
 
 
 class Study:
-    """Trials that ask the searcher as the driver lets them."""
+    """Runs trials that ask the searcher for parameters, as the driver does."""
 
     def __init__(self, searcher: DefineByRunSearch, the_task: SearcherContext | None = None) -> None:
         self.searcher = searcher

@@ -293,7 +293,7 @@ def test_points_are_the_first_generation_of_a_genetic_search() -> None:
 
 
 class Counting(optuna.samplers.BaseSampler):
-    """A sampler that somebody wrote: no generator of Optuna's inside, looks at the study only."""
+    """A user's sampler that has no generator of Optuna and reads only the study."""
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -77,6 +78,11 @@ def test_any_column_sorts_with_ties_by_number_and_nothing_last(store: Store, sor
         (["params.opt/name~A"], [1, 2, 6]),
         (["params.opt/name!=adam"], [0, 4, 5]),
         (["params.opt/name=zebra"], []),
+        (['params.opt/name?=["sgd", "rmsprop"]'], [0, 4, 5]),
+        (['params.opt/name?=["adam", null]'], [1, 2, 3, 6]),
+        (["params.lr?=[0.1, 0.05]"], [0, 2, 6]),
+        (["params.flag?=[true]"], [0, 2, 4, 6]),
+        (["params.lr?=[]"], []),
         (["params.flag=true"], [0, 2, 4, 6]),
         (["state=stopped"], [5]),
         (["state!=stopped", "number<2"], [0, 1]),
@@ -109,6 +115,9 @@ def test_conditions_are_read_as_they_are_written() -> None:
         {"sort": "stat"},
         {"where": ["best_value>much"]},
         {"where": ["best_value~1"]},
+        {"where": ["params.lr?=3"]},
+        {"where": ["params.lr?=[1"]},
+        {"where": ['params.lr?=["x"]']},
         {"page_token": "zzz"},
         {"page_token": "WzFd"},
     ],
@@ -160,7 +169,41 @@ def test_pages_are_the_whole_in_order(sqlite_store: Store, params: list[Any], si
         assert there == sorted(there, reverse=descending)
 
 
-def test_the_best_trials(store: Store) -> None:
+def test_a_sample_has_the_best_trials_and_others_from_all_ranks(store: Store) -> None:
     made, _, _ = seven(store)
-    assert store.trials.best(made.id, "max", 3) == [6, 0, 2]
-    assert store.trials.best(made.id, "min", 10) == [1, 5, 4, 0, 2, 6, 3]
+    whole = store.trials.sample(made.id, "max", 100)
+    assert [trial.number for trial in whole.trials] == list(range(7))
+    assert sorted(whole.ranks) == list(range(1, 8))
+    some = store.trials.sample(made.id, "max", 4)
+    by_rank = {rank: trial.number for rank, trial in zip(some.ranks, some.trials, strict=True)}
+    assert [by_rank[rank] for rank in sorted(by_rank)] == [6, 0, 2, 3]
+    assert sorted(by_rank) == [1, 2, 3, 7]
+    assert some.total == 7
+    assert store.trials.sample_numbers(made.id, "max", 4) == [0, 2, 3, 6]
+    assert [trial.number for trial in store.trials.sample(made.id, "min", 1).trials] == [1]
+
+
+def test_a_sample_of_many_trials_is_spread_evenly(sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 300)
+    for trial in trials:
+        trial.best_value = float(trial.number)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    found = sqlite_store.trials.sample(made.id, "min", 60)
+    assert len(found.trials) == len(set(found.ranks)) == 60
+    numbers = [trial.number for trial in found.trials]
+    assert numbers[:30] == list(range(30))
+    steps = [later - earlier for earlier, later in itertools.pairwise(numbers[29:])]
+    assert min(steps[1:]) >= 9
+    assert max(steps) <= 10
+    assert numbers[-1] == 299
+
+
+def test_what_trials_were_trained_counts_no_more_than_a_full_training(store: Store) -> None:
+    made, epoch, trials = seven(store)
+    for trial, state, iteration in zip(
+        trials, ["completed", "stopped", "failed", "stopped"], [9, 4, 5, 12], strict=False
+    ):
+        trial.state, trial.iteration = TrialState(state), iteration
+    trials[5].iteration = 0
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    assert store.trials.trained(made.id, 10) == 9 + 4 + 10

@@ -25,8 +25,10 @@ class _Inbox:
         self.waits.append(reason)
         self.waiting_now.setdefault(segment_id, asyncio.Event()).set()
 
-    def started(self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool) -> None:
-        self.starts.append({"segment": segment_id, **placement, "startup_s": startup_s, "warm": warm})
+    def started(
+        self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
+    ) -> None:
+        self.starts.append({"segment": segment_id, **placement, "startup_s": startup_s, "warm": warm, "held_s": held_s})
 
 
 @ray.remote(num_cpus=0)

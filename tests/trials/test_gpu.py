@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", autouse=True)
 def _device() -> None:
-    """Told by the driver's tool: asking CUDA would make a context in this process."""
+    """Skip unless nvidia-smi finds a GPU. Asking CUDA would create a context in this process."""
     try:
         subprocess.run(["nvidia-smi", "-L"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):

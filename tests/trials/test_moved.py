@@ -72,7 +72,7 @@ def test_functions_classes_and_modules_of_an_old_pickle_are_those_of_today(old: 
 
 
 def test_an_old_pickle_opens_in_a_process_that_knows_nothing_of_tuner(old: bytes, tmp_path: Path) -> None:
-    """As in a worker of Ray."""
+    """Load it in a process such as a Ray worker."""
     (tmp_path / "old.pickle").write_bytes(old)
     code = (
         "import pickle, sys; value = pickle.load(open(sys.argv[1], 'rb')); import tuner; "
@@ -84,7 +84,7 @@ def test_an_old_pickle_opens_in_a_process_that_knows_nothing_of_tuner(old: bytes
 
 
 def test_an_old_searcher_opens_in_a_process_that_knows_only_searchers(tmp_path: Path) -> None:
-    """Whatever module of this package a process imports first, the names of before are known."""
+    """The former names are known whichever module of this package a process imports first."""
     blob = aged(OptunaSearch("RandomSampler", constraints={"size": {"max": 1.0}}))
     assert b"tuner.search.optuna_search\nOptunaSearch" in blob
     (tmp_path / "old.pickle").write_bytes(blob)

@@ -53,7 +53,7 @@ def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChec
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "f", "by SIGSEGV"),
         ("def train(config): ...", "trian", "has no 'trian'; did you mean 'train'?"),
         ("def train(config): ...", "train.x", "has no 'train.x'"),
-        ("x = 3", "x", "is no function but int 3"),
+        ("x = 3", "x", "is not a function but int 3"),
         ("def two(a, b): ...", "two", "cannot be called with a configuration: missing a required argument: 'b'"),
         ("def none(): ...", "none", "too many positional arguments"),
     ],

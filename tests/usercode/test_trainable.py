@@ -137,7 +137,7 @@ def test_an_entrypoint_may_be_any_form() -> None:
 
 
 def test_what_a_library_adds_to_the_path_makes_no_other_code_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray does when it is imported, which is between the first search of a script and the second."""
+    """Ray adds to the path when it is imported, between the first search of a script and the second."""
     import sysconfig
 
     def train(config: dict[str, Any]) -> None: ...

@@ -44,7 +44,7 @@ def bundle() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """For no longer than a module: while it is there, this thread has an event loop that runs."""
+    """Yield a browser for one module only: while it exists, this thread has a running event loop."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         if os.environ.get("CI"):
@@ -116,12 +116,12 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def visit(browser: Any, service: Service) -> Iterator[Open]:
-    """visit(path, width=1280, height=800, dark=False, root=None) -> a page. The test fails if any page logs an error."""
+    """Return visit(path, width=1280, height=800, dark=False, root=None), which opens a page. The test fails if a page logs an error."""
     contexts: list[Any] = []
     errors: list[str] = []
 
     def hear(message: Any) -> None:
-        # That a request failed is what the tests of a stopped service and of missing things are about.
+        # Failed requests are expected by the tests of a stopped service and of missing pages.
         if message.type == "error" and "Failed to load resource" not in message.text:
             errors.append(message.text)
 

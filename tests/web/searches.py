@@ -1,4 +1,4 @@
-"""Searches to look at: the real core decides, the real store keeps it, only the training is a formula on a clock of its own."""
+"""Searches to show: the core and the store are real, and the training is a formula in virtual time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Curve = Callable[[int, int, Mapping[str, Any], int], Mapping[str, float] | None]
 
 
 def learning(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float] | None:
-    """Accuracy rises towards what the configuration is good for; too high a rate diverges. Trial 2 breaks once, 4 always."""
+    """Return an accuracy that rises towards what the configuration allows. Too high a rate diverges. Trial 2 fails once, 4 always."""
     if (number == 2 and ordinal == 1 and iteration == 5) or (number == 4 and iteration == 4):
         return None
     rate, width = float(params["lr"]), int(params["width"])
@@ -51,7 +51,7 @@ def learning(number: int, ordinal: int, params: Mapping[str, Any], iteration: in
 
 
 def digits(name: str = "digits", trials: int = 27, **fields: Any) -> Spec:
-    """ASHA over two parameters."""
+    """Return a search by ASHA over two parameters."""
     parts: dict[str, Any] = {
         "space": {
             "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
@@ -101,7 +101,7 @@ class Search:
         return sum(self._reports.values())
 
     def advance(self, events: int | None = None, *, at_once: int = 1) -> None:
-        """Go on for so many events, or to the end; `at_once` of them in one transaction."""
+        """Run this many events, or all that are left, `at_once` of them in one transaction."""
         for count in itertools.count(1) if events is None else range(1, events + 1):
             if not self._heap or self.core.ended:
                 break
@@ -250,7 +250,7 @@ class Search:
 
 
 def steady(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
-    """For sheer numbers: no failures, no divergence."""
+    """Return an accuracy for searches with many trials, without failures and divergence."""
     found = learning(0, ordinal, {**params, "lr": min(0.08, float(params["lr"]))}, iteration)
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""The script that builds the pages: what counts as up to date, and that what is committed fits together."""
+"""The script that builds the pages: what counts as up to date, and that the committed files fit together."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_an_experiment_shows_its_curves_and_why_each_trial_ended(
     page.get_by_role("button", name=re.compile("^stopped")).click()
     stopped = [trial for trial in finished.core.trials if trial.state == "stopped"]
     for trial in sorted(stopped, key=lambda one: -(one.best_value or 0))[:5]:
-        expect(page.get_by_role("row", name=re.compile(rf"^{trial.number} stopped"))).to_contain_text(trial.reason)
+        expect(page.get_by_role("row", name=re.compile(rf"^Pick trial {trial.number} {trial.number} stopped"))).to_contain_text(trial.reason)
     shot(page, tmp_path, "experiment")
     page.get_by_role("tab", name="Parameters").click()
     shares = page.get_by_label("Importance of parameters for accuracy")
@@ -174,7 +174,7 @@ def test_a_running_experiment_is_followed_report_by_report(visit: Open, running:
 
 
 def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open, service: Service) -> None:
-    """The page used to work states out of events by itself, and showed a trial as paused that the core had running."""
+    """The page used to compute states from events, and showed a running trial as paused."""
     scheduler = {
         "type": "pbt",
         "perturbation_interval": 2,
@@ -191,7 +191,7 @@ def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open
         search.advance(count)
         expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
         for trial in search.core.trials:
-            row = page.get_by_role("row", name=re.compile(rf"^{trial.number} {trial.state}"))
+            row = page.get_by_role("row", name=re.compile(rf"^Pick trial {trial.number} {trial.number} {trial.state}"))
             expect(row.locator("td[data-column=iteration]")).to_have_text(str(trial.iteration))
             expect(row).to_contain_text(trial.waiting or trial.reason)
     decisions = {decision.kind for decision in service.store.log.decisions(search.id, page_size=1000).items}
@@ -209,7 +209,7 @@ def test_a_page_that_missed_very_much_reads_everything_again(
     running.advance(120, at_once=60)
     expect(page.get_by_role("heading", name=f"Trials · {len(running.core.trials)}")).to_be_visible()
     last = running.core.trials[len(running.core.trials) - 1]
-    expect(page.get_by_role("row", name=re.compile(rf"^{last.number} {last.state}"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile(rf"^Pick trial {last.number} {last.number} {last.state}"))).to_be_visible()
 
 
 def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, service: Service) -> None:
@@ -224,7 +224,7 @@ def test_a_pending_experiment_is_followed_from_its_very_start(visit: Open, servi
     search.advance(15)
     expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
     wait_until(page, lambda: page.evaluate(INK) > 100, "drawing the first points")
-    # Seconds since the start are counted anew as soon as the start is known.
+    # Seconds since the start are counted again as soon as the start is known.
     wait_until(page, lambda: any("/curves" in url and "x=time" in url for url in fetched), "reading the curves again")
     expect(page.locator("main header").first).to_contain_text("running")
 
@@ -391,7 +391,7 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     lineage = page.get_by_role("list", name="Lineage, oldest first")
     expect(lineage.get_by_role("listitem").first).to_contain_text("iterations 1 to")
     expect(lineage).to_contain_text("took over from trial")
-    expect(page.get_by_role("dialog")).to_contain_text("Schedule to train anew with")
+    expect(page.get_by_role("dialog")).to_contain_text("Schedule to reproduce these weights")
     shot(page, tmp_path, "bred")
     lineage.get_by_role("button").first.click()
     expect(page).to_have_url(re.compile(r"trial=\d+&view=lineage$"))

@@ -189,10 +189,10 @@ def test_pointing_at_a_row_outside_of_the_zoom_fades_nothing(visit: Open, finish
     early = next(trial.number for trial in finished.core.trials if trial.state == "stopped" and trial.iteration == 1)
     page = visit(f"/experiments/{finished.public_id}?xs=linear&zoom=20,27,0,1", height=1300)
     wait_until(page, lambda: page.evaluate(INK) > 100, "drawing what is zoomed to")
-    page.get_by_role("row", name=re.compile(rf"^{early} stopped")).hover()
+    page.get_by_role("row", name=re.compile(rf"^Pick trial {early} {early} stopped")).hover()
     page.wait_for_timeout(100)
     assert not page.evaluate(FADED)
-    page.get_by_role("row", name=re.compile(rf"^{completed} completed")).hover()
+    page.get_by_role("row", name=re.compile(rf"^Pick trial {completed} {completed} completed")).hover()
     wait_until(page, lambda: page.evaluate(FADED), "fading the others")
 
 
@@ -209,7 +209,7 @@ def test_an_exploit_breaks_the_curve_and_has_an_arrow_from_its_donor(
     expect(page.get_by_text("took over another trial's weights")).to_be_visible()
     wait_until(page, lambda: page.evaluate(UPPER_INK) > 300, "drawing the trial that is open")
     shot(page, tmp_path, "exploits")
-    # With the arrows there is more ink than where the sources cannot be read.
+    # With the arrows there is more ink than if the sources cannot be read.
     with_arrows = page.evaluate(UPPER_INK)
     page.route("**/segments?**", lambda route: route.abort())
     page.reload()
@@ -226,7 +226,7 @@ def test_a_population_has_a_lane_for_each_member(visit: Open, population: Search
     member = next(trial for trial in population.core.trials if trial.segments[-1].cause == "exploit")
     lanes.get_by_role("button", name=f"trial {member.number}", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text(f"Trial {member.number}")
-    expect(page.get_by_text(f"Strong: where the weights of trial {member.number} come from.")).to_be_visible()
+    expect(page.get_by_text(f"Highlighted: the origin of the weights of trial {member.number}.")).to_be_visible()
     shot(page, tmp_path, "lanes")
 
 
@@ -306,7 +306,7 @@ def test_what_is_reported_live_draws_only_the_curves_that_it_is_about(visit: Ope
         page.wait_for_timeout(250)
     wait_until(page, lambda: page.evaluate(INK) != before, "drawing the new points")
     assert search.reports > reports + 4
-    # Eight batches or so have come: all curves are wiped and drawn anew now and then, not with every one.
+    # About eight batches have come: all curves are redrawn now and then, not with every batch.
     assert page.evaluate("window.strokes") <= 3
 
 

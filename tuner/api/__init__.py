@@ -1,4 +1,4 @@
-"""The HTTP API and the page. It never drives: it writes rows and pokes the driver's host."""
+"""The HTTP API and the page. It drives no experiment: it writes rows and wakes the driver host."""
 
 from __future__ import annotations
 

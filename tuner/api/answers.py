@@ -153,5 +153,5 @@ def _refuse_constant(name: str) -> Any:
 
 
 def plain_text(value: str) -> str:
-    """Return a text without what no database takes. A name that has it is then not found, instead of an error."""
+    """Return a text without the characters that databases refuse, so that a name with one is not found instead of an error."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

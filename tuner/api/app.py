@@ -26,6 +26,7 @@ from tuner.api.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
 from tuner.api.routes import access, experiments, health, monitoring, pages, trials, verbs
+from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
 from tuner.store import Store
@@ -39,8 +40,9 @@ def create_app(
     poke: Callable[[], None] | None = None,
     problem: Callable[[], str | None] | None = None,
     look: Callable[[str], Mapping[str, Mapping[str, Any]]] | None = None,
-    figures: Callable[[], Mapping[str, Any] | None] | None = None,
+    cluster: Callable[[], Mapping[str, Any]] | None = None,
     *,
+    figures: Callable[[], Mapping[str, Any] | None] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the service without a driver. Any ASGI server can run it, in one process.
@@ -50,14 +52,17 @@ def create_app(
     Args:
         settings: hosts and paths.
         store: the database. The caller closes it.
-        poke: is called after a command or an experiment was written, to wake the driver. It must return at once.
+        poke: called after a command or an experiment was written, to wake the driver. It must return at once.
         problem: returns why the driver is not ready, or None.
         look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
             raises DriverSilent if no driver answers.
+        cluster: returns what `Host.cluster` does; it raises DriverSilent if no driver answers.
         figures: returns what the driver host measures of itself, or None if there is none.
         web: the folder of the built page. By default the one in the package.
     """
-    context = Context(settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody)
+    context = Context(
+        settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody, cluster or _no_cluster
+    )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
     @asynccontextmanager
@@ -78,7 +83,7 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    for part in (experiments, trials, verbs, access):
+    for part in (experiments, trials, verbs, cluster_routes, access):
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -90,7 +95,7 @@ def create_app(
         for prefix, part in (
             ("", health),
             ("", monitoring),
-            *(("/api/v1", part) for part in (experiments, trials, verbs, access)),
+            *(("/api/v1", part) for part in (experiments, trials, verbs, cluster_routes, access)),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)
@@ -112,6 +117,10 @@ def create_app(
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
+
+
+def _no_cluster() -> Mapping[str, Any]:
+    raise DriverSilent("no driver runs beside this page; only `tuner serve` knows its cluster")
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

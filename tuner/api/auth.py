@@ -1,6 +1,6 @@
-"""Who a request comes from, and what it may do.
+"""Find out who sends a request, and what they may do.
 
-A request says who it is by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
+A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie that signing in on the page sets. The cookie has
 the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
 use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: a viewer may read, an editor may
 change experiments, an admin may manage tokens and read the audit trail. If the service asks for no token (`TUNER_AUTH=auto` on
@@ -44,17 +44,17 @@ SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 
 KNOWN_S = 5.0
-"""A token that was revoked may be used for this long: so often the database is asked about it."""
+"""A token that was revoked may be used for this long: this is how often the database is asked about a token."""
 
 TRIES, TRIES_S = 10, 60.0
-"""How many times one address may fail to sign in within how many seconds."""
+"""One address may fail to sign in this many times within this many seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request comes from."""
+    """The sender of a request."""
 
     name: str
     role: Role
@@ -211,12 +211,12 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         finally:
-            # Not what strangers try: anybody could fill the disk with it.
+            # Attempts without a valid token are not written down: anybody could fill the disk with them.
             if method not in SAFE and identity is not None:
                 await self._note(scope, identity, method, path, status)
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
-        """Return whether who opened a stream may go on reading it. Asks the database every `KNOWN_S` seconds at most."""
+        """Return whether the one who opened a stream may still read it. Ask the database every `KNOWN_S` seconds at most."""
         if identity is None or credential is None:
             return True
         try:
@@ -227,7 +227,7 @@ class Authenticate:
     async def _judge(
         self, credential: Credential | None, path: str, method: str
     ) -> tuple[Identity | None, Response | None]:
-        """Return who it is, and the answer if the call is refused."""
+        """Return the caller, and the answer if the call is refused."""
         try:
             identity = await self._authenticator.identity_of(credential) if credential else None
         except StoreError as error:
@@ -291,9 +291,7 @@ def source_of(scope: Scope) -> str:
 def check_allowed(request: Request) -> None:
     """Refuse a call of the API that did not pass `Authenticate`. Every route of the API depends on it, so none is left open."""
     if not request.scope.get("state", {}).get("is_allowed"):
-        raise HTTPException(
-            401, "this call did not pass the check of tokens", {"WWW-Authenticate": 'Bearer realm="tuner"'}
-        )
+        raise HTTPException(401, "the token of this call was not checked", {"WWW-Authenticate": 'Bearer realm="tuner"'})
 
 
 def cookie_name(scope: Scope) -> str:
@@ -305,7 +303,7 @@ def cookie_name(scope: Scope) -> str:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return the token in a request's header, or the session in its cookie. A proxy's own credentials are not meant for us."""
+    """Return the token in a request's header, or the session in its cookie. Credentials for a proxy are not for us."""
     headers = Headers(scope=scope)
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":

@@ -26,7 +26,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 CHECK_THREADS = 64
-"""More than the checker lets wait, so that a request that need not wait for an import finds a thread."""
+"""More than the callers that the checker lets wait, so that a request that need not wait for an import finds a thread."""
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class Context:
     poke: Callable[[], None]
     problem: Callable[[], str | None]
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
+    cluster: Callable[[], Mapping[str, Any]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only one that the caller may see; None: all
@@ -64,7 +65,7 @@ class Context:
         return limited
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that may import an entrypoint, in threads of its own: other routes need those of the server."""
+        """Call something that may import an entrypoint in separate threads, since other routes need those of the server."""
         return await asyncio.get_running_loop().run_in_executor(
             self._checks, contextvars.copy_context().run, functools.partial(function, *args)
         )

@@ -59,7 +59,7 @@ NOT_MODIFIED = "the client has this answer already: its ETag was in If-None-Matc
 
 
 def describe(app: FastAPI) -> None:
-    """Let `app.openapi` make the document, once."""
+    """Make `app.openapi` return this document. It is made once."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -153,7 +153,7 @@ def _parameter() -> dict[str, Any]:
 
 
 def _add_answers(document: dict[str, Any]) -> None:
-    """Add what the guards and the ETags answer, whatever the route."""
+    """Add the answers that guards and ETags give on every route."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
         needs_token = address.startswith("/api/") and address != SESSION

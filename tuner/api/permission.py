@@ -1,4 +1,4 @@
-"""Whether the caller of a request that stays open may go on reading.
+"""Check that the caller of a request that stays open may still read.
 
 A token is checked when a request begins. A stream may stay open for days, so it asks again while it is open.
 """
@@ -15,7 +15,7 @@ ASK_S = 1.0
 
 
 class Permission:
-    """Asks now and then whether the caller may still read. Belongs to one open request."""
+    """Checks now and then that the caller may still read. Belongs to one open request."""
 
     def __init__(self, still_allowed: Callable[[], Awaitable[bool]]) -> None:
         self._still_allowed = still_allowed
@@ -24,11 +24,11 @@ class Permission:
 
     @classmethod
     def of(cls, request: HTTPConnection) -> Permission:
-        """Return the permission of whoever made this request."""
+        """Return the permission of the caller of this request."""
         return cls(request.scope.get("state", {}).get("still_allowed", _always))
 
     def due_s(self) -> float:
-        """Return in how many seconds to ask again."""
+        """Return the seconds until it must be checked again."""
         return max(self._asked_at + ASK_S - time.monotonic(), 0.0)
 
     async def holds(self) -> bool:

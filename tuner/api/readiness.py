@@ -1,4 +1,4 @@
-"""Whether the service can do its work: the database takes writes, it has this version's tables, and the driver answers."""
+"""Check that the service can work: the database takes writes, it has this version's tables, and the driver answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PATIENCE_S = 3.0
 """How long a readiness check waits for the database before it says that there is no answer."""
 
 AGAIN_S = 1.0
-"""A write that succeeded so recently is not repeated: probes must not turn into load."""
+"""A write that succeeded less than this long ago is not repeated: probes must not become load."""
 
 
 class Readiness:
-    """Looks at the database in a thread of its own, one look at a time, however many ask and however long it takes."""
+    """Checks the database in a separate thread, one check at a time, however many callers there are and however long it takes."""
 
     def __init__(self, store: Store, problem: Callable[[], str | None]) -> None:
         self._store, self._problem = store, problem
@@ -33,7 +33,7 @@ class Readiness:
         return [problem for problem in found if problem is not None]
 
     def close(self) -> None:
-        """Start no further look."""
+        """Start no further check."""
         self._thread.shutdown(wait=False)
 
     async def _database(self) -> str | None:

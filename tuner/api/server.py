@@ -1,4 +1,4 @@
-"""Run uvicorn so that event streams and imports end first at shutdown. It would wait for them, and they last long."""
+"""Run uvicorn so that event streams and imports end first at shutdown. uvicorn would wait for them, and they last long."""
 
 from __future__ import annotations
 

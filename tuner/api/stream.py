@@ -1,7 +1,7 @@
 """Server-sent events: an experiment followed by any number of clients, and read once for all of them.
 
-There are two forms. `Events` sends the log as it is, one message an entry. `ChangedRows` sends what changed as the rows of the
-API, one message for all that was committed between two polls.
+There are two forms. `Events` sends the log as it is, one message per entry. `ChangedRows` sends what changed as the rows of the
+API, with one message for all that was committed between two polls.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ Message = tuple[int, bytes]
 """(event_seq of the last entry that it tells of, what is sent)."""
 
 POLL_S = 0.04
-POLL_CLIENT_S = 0.0004  # a client more makes polls that much rarer: each of them is written to after a poll
+POLL_CLIENT_S = (
+    0.0004  # each client adds this to the time between polls, since every poll is followed by a write to each client
+)
 POLL_QUIET_S = 0.08  # when nothing has come for QUIET_S, and at most
 QUIET_S = 5.0
-POLL_ENDED_S = 1.0  # nothing comes any more, but closing would only make browsers connect again
+POLL_ENDED_S = 1.0  # nothing more comes, but browsers would reconnect if it were closed
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 500
@@ -42,7 +44,7 @@ KEPT = 2000  # of the newest log entries of an experiment, for clients that are 
 
 
 class Added(NamedTuple):
-    """What was added to an experiment, and what the form remembers once it is delivered."""
+    """What was added to an experiment, and what the form must remember once it is delivered."""
 
     messages: list[Message] | None
     """What to send to clients that are up to date; None if there is too much of it."""
@@ -75,7 +77,7 @@ class Form(ABC):
 
     @abstractmethod
     def missed(self, after: int, upto: int) -> Message:
-        """Return what one client that stopped at `after` gets first; it may lead to an entry before `upto`."""
+        """Return what a client that stopped at `after` gets first. It may end before the entry `upto`."""
 
     @abstractmethod
     def greeting(self, seq: int, progress: Progress) -> bytes:
@@ -83,7 +85,7 @@ class Form(ABC):
 
 
 class Events(Form):
-    """The log as it is, one message an entry.
+    """The log as it is, one message per entry.
 
     A change of the experiment's state comes as `experiment`, after the entries that led to it. Its id is that of the last of
     these, so that a reconnect neither repeats nor misses an entry.
@@ -236,7 +238,7 @@ class Channel:
         return self.seq, b"".join(message for _, message in newest)
 
 
-class _News(NamedTuple):
+class _Poll(NamedTuple):
     """What one poll has found."""
 
     tell: list[Callable[[], None]]
@@ -310,7 +312,7 @@ class Tail:
             return POLL_QUIET_S
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
-    def _read(self, channels: list[Channel]) -> _News:
+    def _read(self, channels: list[Channel]) -> _Poll:
         """Return what to do to the channels that are behind. A channel that cannot be read does not hold up the others."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         tells: list[Callable[[], None]] = []
@@ -326,7 +328,7 @@ class Tail:
                 tell = partial(_end, channel)
             if tell is not None:
                 tells.append(tell)
-        return _News(tells, failed)
+        return _Poll(tells, failed)
 
     def _news(self, channel: Channel, new: Progress | None) -> Callable[[], None] | None:
         if new is None:
@@ -400,7 +402,7 @@ async def follow(
 
 
 async def _read(read: Callable[[], T]) -> T:
-    """Call it in a thread, again if the database is away for a moment."""
+    """Call a function in a thread, and again if the database is away for a moment."""
     while True:
         try:
             return await asyncio.to_thread(read)

@@ -45,7 +45,7 @@ def serve(
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    It runs experiments that were given to it. Experiments that scripts left behind it only offers.
+    It runs the experiments that were created over the API. It lists those that scripts left behind, and continues one on request.
     """
     from tuner import service
 
@@ -106,7 +106,7 @@ def logs(
     segment: Annotated[
         int | None, typer.Option(min=1, help="which run of the trial; the newest if none is given")
     ] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="only the last so many lines")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="only this many lines, the last ones")] = None,
     search: Annotated[str | None, typer.Option(help="only lines that contain this, in upper or lower case")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print what one process writes until it ends")] = False,
 ) -> None:
@@ -130,7 +130,7 @@ def replay(
     concurrent: Annotated[int | None, typer.Option(min=1, help="trials at once; by default as many as ran")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="everything as one JSON object")] = False,
 ) -> None:
-    """Say what another scheduler would have done with the recorded trials: where it would have stopped them, at what cost."""
+    """Say what another scheduler would have done with the recorded trials: when it would have stopped them, and at what cost."""
     from tuner.cli.replay import replayed
 
     for line in replayed(_settings(), experiment, scheduler, options or [], search, concurrent, as_json):
@@ -163,7 +163,9 @@ def list_experiments(
 
 @app.command()
 def doctor(
-    quick: Annotated[bool, typer.Option("--quick", help="leave out what takes seconds: torch, two ranks, Ray")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="skip the checks that take seconds: torch, two ranks, Ray")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
     """Check this machine and this installation, and say what to do about each finding. Exit status 1 if a search would fail."""
@@ -184,7 +186,7 @@ def create_token(
     project: Annotated[str | None, typer.Option(help="the only project that it sees; by default all")] = None,
     expires_days: Annotated[float | None, typer.Option(help="days until it expires; without it never", min=0.0)] = None,
 ) -> None:
-    """Create a token and print it. It is printed this once only."""
+    """Create a token and print it. It is printed only once."""
     from tuner.cli.access import created
 
     print(created(_settings(), name, role, expires_days, project))

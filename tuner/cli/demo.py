@@ -76,7 +76,7 @@ def say_outcome(console: Console, result: Result, max_t: int, url: str | None) -
     full = max_t * len(result.trials)
     console.print()
     if result.best_trial is None or result.best_value is None:
-        console.print(f"[red]No trial came through: {result.error or result.reason}[/red]")
+        console.print(f"[red]No trial succeeded: {result.error or result.reason}[/red]")
         return
     config = ", ".join(
         f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in (result.best_config or {}).items()

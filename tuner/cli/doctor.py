@@ -1,7 +1,7 @@
-"""`tuner doctor`: what of this machine and this installation would stop a search, and what to do about it.
+"""`tuner doctor`: find what would stop a search on this machine, and say what to do about it.
 
 Each check looks at one thing and yields findings. A finding that is not "ok" says what to do. Checks that may hang or crash,
-such as starting Ray, run in processes of their own with a time limit.
+such as starting Ray, run in separate processes with a time limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_FILES = 4096
 MIN_FREE_BYTES = 5 * 2**30
 MIN_SHM_BYTES = 2**30
 TORCH_S, DDP_S, RAY_S = 120.0, 120.0, 120.0
-"""How long each check in a process of its own may take."""
+"""How long each check in a separate process may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def check_python() -> Iterator[Finding]:
             "python",
             "error",
             f"Python {version} is a 32-bit build",
-            "install a 64-bit one: torch and Ray have no other",
+            "install a 64-bit Python: torch and Ray support no other",
         )
     else:
         yield Finding("python", "ok", f"{version} at {sys.executable}")
@@ -138,7 +138,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
             "shared memory",
             "warning",
             f"/dev/shm has {_gb(room.free)} free; data loaders and Ray's objects use it",
-            "in a container pass --shm-size=4g; else remove what lies there",
+            "in a container pass --shm-size=4g; otherwise remove files from /dev/shm",
         )
     for subject, place in (("home", settings.home), ("temporary directory", Path(tempfile.gettempdir()))):
         yield _room(subject, place)
@@ -198,7 +198,7 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         return
     if read != content:
         yield Finding(
-            "storage", "error", f"{settings.storage} does not give back what was written", "use another place"
+            "storage", "error", f"{settings.storage} returned something else than was written", "use another place"
         )
     else:
         took = 1000 * (time.perf_counter() - begun)
@@ -217,7 +217,7 @@ def check_port(settings: Settings) -> Iterator[Finding]:
         if _serves(settings):
             yield Finding("port", "ok", f"a tuner serves at {where}")
         else:
-            advice = "end what uses it, or pass --port (TUNER_PORT) to `tuner serve`"
+            advice = "end the program that uses it, or pass --port (TUNER_PORT) to `tuner serve`"
             yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
     else:
         yield Finding("port", "ok", f"{where} is free")
@@ -248,7 +248,7 @@ def check_torch() -> Iterator[Finding]:
     """Check that torch can be imported and that it sees the GPUs that the driver sees."""
     told = _apart(_TORCH, TORCH_S)
     if isinstance(told, Finding):
-        yield Finding("torch", "error", told.what, "install torch anew: `pip install --force-reinstall torch`")
+        yield Finding("torch", "error", told.what, "reinstall torch: `pip install --force-reinstall torch`")
         return
     version, cuda, names, nccl = json.loads(told)
     seen = _gpus()
@@ -366,7 +366,7 @@ def _unreachable(address: str) -> str | None:
 
 
 def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
-    """Run code in a Python process of its own. Return the last line that it printed, or a Finding with what went wrong."""
+    """Run code in a separate Python process. Return the last line that it printed, or a Finding with what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "check.py"  # a file: processes that are spawned import it again
         script.write_text(code)
@@ -395,7 +395,7 @@ MARK: dict[Level, str] = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR
 
 
 def report(findings: Iterator[Finding], say: Callable[[str], None], as_json: bool = False) -> bool:
-    """Say each finding as it comes. Return whether none of them is an error."""
+    """Print each finding as it comes. Return True if none is an error."""
     fine = True
     for found in findings:
         fine = fine and found.level != "error"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tuner.domain.keys import trial_id
+from tuner.domain.segments import what_to_do
 from tuner.experiment.usecases import id_of, schedule
 from tuner.settings import Settings
 from tuner.store import Store
@@ -58,6 +59,7 @@ def decisions_about(
         for name in ("traceback", "log_tail"):
             if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
                 yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+        yield f"\n{what_to_do(failure.get('cause'))}"
 
 
 def _has_the_log(failure: Mapping[str, Any]) -> bool:

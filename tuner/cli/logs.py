@@ -23,7 +23,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
         trial = id_of(store, public_id)
         if trial.startswith("exp_"):
             if number is None:
-                raise SpecError(f"{public_id} is an experiment: give the number of one of its trials, too")
+                raise SpecError(f"{public_id} is an experiment: also give the number of one of its trials")
             trial = trial_id(trial, number)
         record = store.trials.get(trial)
         ordinal = query.segment or max((part.ordinal for part in record.segments), default=1)
@@ -40,7 +40,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
 
 
 def _lines(text: str) -> str:
-    """Give each state of a progress bar a line of its own."""
+    """Put each state of a progress bar on a separate line."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

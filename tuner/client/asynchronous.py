@@ -67,7 +67,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
         self._http = httpx.AsyncClient(
             base_url=self.address,
             headers=headers_of(token),
@@ -87,6 +87,10 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+    def with_patience(self, patience_s: float) -> AsyncClient:
+        """Return another client of the same service that repeats requests for so many seconds."""
+        return AsyncClient(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
 
     async def request(
         self,
@@ -133,12 +137,14 @@ class AsyncClient:
         )
         return AsyncExperimentHandle(self, read(schemas.Experiment, data).id)
 
-    async def dry_run(self, spec: Mapping[str, Any], *, configurations: int = 5) -> schemas.DryRun:
+    async def dry_run(
+        self, spec: Mapping[str, Any], *, configurations: int = 5, seconds_per_iteration: float | None = None
+    ) -> schemas.DryRun:
         """Check a spec and say what would be done. Nothing is created. Errors are those of `create`."""
         data = await self.request(
             "POST",
             "/experiments/dry-run",
-            params={"configurations": configurations},
+            params={"configurations": configurations, "seconds_per_iteration": seconds_per_iteration},
             body=dict(spec),
             safe=True,
             timeout_s=max(CREATE_S, self._timeout_s),
@@ -146,16 +152,28 @@ class AsyncClient:
         return read(schemas.DryRun, data)
 
     async def experiments(
-        self, *, state: str | None = None, name: str | None = None, limit: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        tags: str | Sequence[str] | None = None,
+        project: str | None = None,
+        archived: Literal["no", "yes", "all"] = "no",
+        limit: int | None = None,
     ) -> AsyncIterator[schemas.Experiment]:
         """Yield experiments, newest first.
 
         Args:
             state: only those in this state.
             name: only those with this text in their name.
+            tags: only those with this ``key`` or ``key=value``, or with all of these.
+            project: only those of this project.
+            archived: "no" leaves archived ones out, "yes" lists only those, "all" both.
             limit: at most so many.
         """
-        async for item in self._items("/experiments", {"state": state, "name": name}, limit):
+        tag = [tags] if isinstance(tags, str) else tags
+        params = {"state": state, "name": name, "tag": tag, "project": project, "archived": archived}
+        async for item in self._items("/experiments", params, limit):
             yield read(schemas.Experiment, item)
 
     def experiment(self, called: str) -> AsyncExperimentHandle:
@@ -293,15 +311,39 @@ class AsyncExperimentHandle:
         return read(schemas.Experiment, await self.act("cancel"))
 
     async def kill(self) -> schemas.Experiment:
-        """End the experiment at once, without waiting for reports or last checkpoints."""
+        """End the experiment and all its processes at once, without waiting for reports or checkpoints."""
         return read(schemas.Experiment, await self.act("kill"))
 
     async def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
-        """Run an experiment that has ended again, with so many more samples; None if its limits allow more trials."""
-        return read(
-            schemas.Experiment,
-            await self.act("continue", None if num_samples is None else {"num_samples": num_samples}),
-        )
+        """Start more trials: an experiment that has ended runs again.
+
+        Args:
+            num_samples: trials to add; of a grid, how many more times to run it. None: none, the limits allow more.
+        """
+        return read(schemas.Experiment, await self.act("continue", {"num_samples": num_samples}))
+
+    async def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
+        """Change the name, notes, tags, num_samples or limits, also while it runs.
+
+        Args:
+            etag: the ETag of an answer; if the experiment has changed since then, raise Conflict and change nothing.
+            changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``.
+        """
+        headers = {"If-Match": etag} if etag else None
+        data = await self.client.request("PATCH", await self._path(), body=changes, headers=headers, safe=etag is None)
+        return read(schemas.Experiment, data)
+
+    async def archive(self) -> schemas.Experiment:
+        """Hide an experiment that has ended from lists. Everything about it is kept."""
+        return read(schemas.Experiment, await self.act("archive"))
+
+    async def unarchive(self) -> schemas.Experiment:
+        """Show an archived experiment in lists again."""
+        return read(schemas.Experiment, await self.act("unarchive"))
+
+    async def delete(self, *, force: bool = False) -> None:
+        """Delete the experiment with its trials, checkpoints and logs. With `force`, kill it first if it has not ended."""
+        await self.client.request("DELETE", await self._path(), params={"force": force or None}, safe=False)
 
     async def trials(
         self,

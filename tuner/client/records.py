@@ -29,7 +29,7 @@ class Log:
         """Take in a message of the stream of events."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
-        if saved := data.get("checkpoint"):
+        if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
         if event.name == "reported":
@@ -74,6 +74,8 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         entrypoint=shown.entrypoint,
         num_samples=shown.num_samples,
         seed=shown.seed,
+        priority=shown.priority,
+        weight=shown.weight,
         max_t=shown.max_t,
         time_attr=shown.time_attr,
         search=shown.search,
@@ -101,6 +103,8 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         best=_best(shown.best),
         no_best=shown.no_best,
         counts=shown.counts.model_dump(),
+        gpu_hours=shown.gpu_hours,
+        cpu_hours=shown.cpu_hours,
         reason=shown.reason,
         error=shown.error,
         created_at=_time(shown.created_at),

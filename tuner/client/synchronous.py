@@ -65,7 +65,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
         self._http = httpx.Client(
             base_url=self.address,
             headers=headers_of(token),
@@ -85,6 +85,10 @@ class Client:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+    def with_patience(self, patience_s: float) -> Client:
+        """Return another client of the same service that repeats requests for so many seconds."""
+        return Client(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
 
     def request(
         self,
@@ -131,12 +135,14 @@ class Client:
         )
         return ExperimentHandle(self, read(schemas.Experiment, data).id)
 
-    def dry_run(self, spec: Mapping[str, Any], *, configurations: int = 5) -> schemas.DryRun:
+    def dry_run(
+        self, spec: Mapping[str, Any], *, configurations: int = 5, seconds_per_iteration: float | None = None
+    ) -> schemas.DryRun:
         """Check a spec and say what would be done. Nothing is created. Errors are those of `create`."""
         data = self.request(
             "POST",
             "/experiments/dry-run",
-            params={"configurations": configurations},
+            params={"configurations": configurations, "seconds_per_iteration": seconds_per_iteration},
             body=dict(spec),
             safe=True,
             timeout_s=max(CREATE_S, self._timeout_s),
@@ -144,16 +150,28 @@ class Client:
         return read(schemas.DryRun, data)
 
     def experiments(
-        self, *, state: str | None = None, name: str | None = None, limit: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        tags: str | Sequence[str] | None = None,
+        project: str | None = None,
+        archived: Literal["no", "yes", "all"] = "no",
+        limit: int | None = None,
     ) -> Iterator[schemas.Experiment]:
         """Yield experiments, newest first.
 
         Args:
             state: only those in this state.
             name: only those with this text in their name.
+            tags: only those with this ``key`` or ``key=value``, or with all of these.
+            project: only those of this project.
+            archived: "no" leaves archived ones out, "yes" lists only those, "all" both.
             limit: at most so many.
         """
-        for item in self._items("/experiments", {"state": state, "name": name}, limit):
+        tag = [tags] if isinstance(tags, str) else tags
+        params = {"state": state, "name": name, "tag": tag, "project": project, "archived": archived}
+        for item in self._items("/experiments", params, limit):
             yield read(schemas.Experiment, item)
 
     def experiment(self, called: str) -> ExperimentHandle:
@@ -289,15 +307,39 @@ class ExperimentHandle:
         return read(schemas.Experiment, self.act("cancel"))
 
     def kill(self) -> schemas.Experiment:
-        """End the experiment at once, without waiting for reports or last checkpoints."""
+        """End the experiment and all its processes at once, without waiting for reports or checkpoints."""
         return read(schemas.Experiment, self.act("kill"))
 
     def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
-        """Run an experiment that has ended again, with so many more samples; None if its limits allow more trials."""
-        return read(
-            schemas.Experiment,
-            self.act("continue", None if num_samples is None else {"num_samples": num_samples}),
-        )
+        """Start more trials: an experiment that has ended runs again.
+
+        Args:
+            num_samples: trials to add; of a grid, how many more times to run it. None: none, the limits allow more.
+        """
+        return read(schemas.Experiment, self.act("continue", {"num_samples": num_samples}))
+
+    def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
+        """Change the name, notes, tags, num_samples or limits, also while it runs.
+
+        Args:
+            etag: the ETag of an answer; if the experiment has changed since then, raise Conflict and change nothing.
+            changes: new values, such as ``notes="..."`` or ``limits={"time_budget_s": 600}``.
+        """
+        headers = {"If-Match": etag} if etag else None
+        data = self.client.request("PATCH", self._path(), body=changes, headers=headers, safe=etag is None)
+        return read(schemas.Experiment, data)
+
+    def archive(self) -> schemas.Experiment:
+        """Hide an experiment that has ended from lists. Everything about it is kept."""
+        return read(schemas.Experiment, self.act("archive"))
+
+    def unarchive(self) -> schemas.Experiment:
+        """Show an archived experiment in lists again."""
+        return read(schemas.Experiment, self.act("unarchive"))
+
+    def delete(self, *, force: bool = False) -> None:
+        """Delete the experiment with its trials, checkpoints and logs. With `force`, kill it first if it has not ended."""
+        self.client.request("DELETE", self._path(), params={"force": force or None}, safe=False)
 
     def trials(
         self,

@@ -1,4 +1,4 @@
-"""What is to be done with a trial or an experiment, decided by a scheduler, a user or the core.
+"""Decisions of a scheduler, a user or the core: what must be done with a trial or an experiment.
 
 Every decision is a value and carries its reason in words, with the numbers that it was made from.
 
@@ -38,7 +38,7 @@ class Start(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(_Decision):
-    """Let a paused trial go on from its newest checkpoint, or from the beginning if it has none."""
+    """Continue a paused trial from its newest checkpoint, or from the beginning if it has none."""
 
     KIND = "resume"
     trial: int
@@ -72,7 +72,7 @@ class Complete(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploit(_Decision):
-    """Let the trial go on from the donor's checkpoint with a new configuration (its params, flat)."""
+    """Continue the trial from the donor's checkpoint with a new configuration (its params, flat)."""
 
     KIND = "exploit"
     trial: int
@@ -92,7 +92,7 @@ class Retry(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail(_Decision):
-    """Give the trial up: it becomes `failed`. `failure`: what was wrong, if no event said so."""
+    """Give the trial up: it becomes `failed`. `failure`: what was wrong, if no event contains it."""
 
     KIND = "fail"
     trial: int

@@ -77,11 +77,12 @@ class SegmentStarted(_SegmentEvent):
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
+    held_s: float = 0.0  # how long its group has had room by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Report, _AsJson, _OfSegment):
-    """A report that the driver has taken in and dated. `iteration` is the segment's start + report_no.
+    """A report that the driver has received and dated. `iteration` is the segment's start + report_no.
 
     `waits`, `offer` and `age` matter only while the ranks are alive; they are not stored.
     """
@@ -109,7 +110,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial go on.
+    """The user's stop functions have judged the report that comes next. It is not logged if all of them let the trial continue.
 
     answers: one for each function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
     """
@@ -157,7 +158,7 @@ class Suggested(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn(_SegmentEvent):
-    """A running trial has come to a parameter that was unknown before, and was given this value (define-by-run)."""
+    """A running trial has asked for a parameter that it did not have before, and got this value (define-by-run)."""
 
     KIND = "drawn"
     name: str
@@ -203,11 +204,27 @@ class Amended(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomWanted(_SegmentEvent):
+    """Another experiment is to get the room of a running segment, whose trial goes on later from its checkpoint."""
+
+    KIND = "room_wanted"
+    reason: str  # "to make room for experiment exp_... (priority 10)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent(_Event):
     """The running time of `limits.time_budget_s` is used up."""
 
     KIND = "budget_spent"
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHoursSpent(_Event):
+    """The GPU hours of `limits.gpu_hours` are used up."""
+
+    KIND = "gpu_hours_spent"
+    gpu_hours: float
 
 
 Event = (
@@ -225,7 +242,9 @@ Event = (
     | ModelFitted
     | Commanded
     | Amended
+    | RoomWanted
     | BudgetSpent
+    | GpuHoursSpent
 )
 """Any event. `isinstance` takes it, and a `match` over it ends in `assert_never`."""
 

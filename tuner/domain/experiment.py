@@ -1,10 +1,10 @@
-"""The specification of an experiment as plain data. `tuner.experiment.spec` checks it; the database stores it as JSON."""
+"""The specification of an experiment, as plain data. `tuner.experiment.spec` checks it; the database stores it as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ class Objective:
     mode: Mode
 
     def score(self, value: float) -> float:
-        """`value` turned so that higher is better."""
+        """Return `value`, negated if lower is better."""
         return value if self.mode == "max" else -value
 
 
@@ -90,10 +90,16 @@ class Limits:
         gt=0,
         allow_inf_nan=False,
     )
+    gpu_hours: float | None = option(
+        None,
+        "GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s",
+        gt=0,
+        allow_inf_nan=False,
+    )
     max_failures: int = option(0, "retries of a trial after errors of its code", ge=0)
     max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
     placement_timeout_s: float = option(
-        600.0, "seconds to wait for the resources of a trial; longer is a system failure", **_SECONDS
+        600.0, "seconds to wait for room once it is the trial's turn; longer is a system failure", **_SECONDS
     )
     hang_timeout_s: float | None = option(
         1800.0, "seconds without a report after which a trial counts as hung; null: never", **_SECONDS
@@ -105,7 +111,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    """Where checkpoints are stored, when they are saved, and which are kept."""
+    """The policy for checkpoints: where they are stored, when they are saved, and which are kept."""
 
     storage: str | None = option(
         None,
@@ -134,12 +140,12 @@ SECTIONS: Mapping[str, type[Scaling | Limits | CheckpointPolicy]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One experiment, whole. JSON in and out by `to_json` and `from_json`."""
+    """The whole specification of one experiment. `to_json` and `from_json` convert it."""
 
     name: str
     space: Mapping[str, Any]  # JSON form, see tuner.space
     objectives: tuple[Objective, ...]
-    entrypoint: str | None = None  # "module:name"; None where the function travels by value
+    entrypoint: str | None = None  # "module:name"; None if the function is stored by value
     code: str | None = None  # hash of the stored cloudpickle
     num_samples: int | None = option(None, "trials to start; null: as many as the time budget allows", **_COUNT)
     seed: int = option(0, "searches with the same seed draw the same configurations", ge=0, le=2**63 - 1)
@@ -154,15 +160,29 @@ class Spec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    warm_start: Literal["auto"] | Sequence[str] | None = option(
+        None,
+        "earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none",
+    )
+    # What was learned from them when the experiment was created, see `tuner.driver.earlier.learn`; empty if nothing was.
+    earlier: Mapping[str, Any] = field(default_factory=dict)
     project: str = option(
         DEFAULT_PROJECT, "the project it belongs to; tokens may be limited to one project", pattern=PROJECT
+    )
+    priority: int = option(0, "experiments of a higher priority get room on the cluster first", ge=-1000, le=1000)
+    weight: float = option(
+        1.0,
+        "share of the cluster relative to other experiments of the same priority",
+        ge=0.001,
+        le=1000,
+        allow_inf_nan=False,
     )
     notes: str = ""  # of the user, in Markdown
     tags: Mapping[str, str] = field(default_factory=dict)  # of the user, to find the experiment by
     version: int = SPEC_VERSION
-    # What scheduler and search were found to mean when this was checked: {"scheduler": {...}, "search": {...} or None,
+    # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...}, "search": {...} or None,
     # "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes configurations itself; the last
-    # two are left out if there are none. Nothing is decided by it.
+    # two are left out if there are none. No decision depends on it.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

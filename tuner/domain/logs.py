@@ -1,7 +1,7 @@
-"""The log of one rank in one segment, as it is kept: compressed chunks of the file that the rank writes.
+"""The stored log of one rank in one segment: compressed chunks of the file that the rank writes.
 
-A chunk says which bytes of the file it holds, so chunks may be sent twice, overlap, or arrive in any order. Bytes that no
-chunk holds were left out. An empty chunk marks the end of the file: the rank will write no more.
+A chunk says which bytes of the file it contains, so chunks may be sent twice, overlap, or arrive in any order. Bytes that are in
+no chunk were left out. An empty chunk marks the end of the file: the rank will write no more.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tuner.errors import TROUBLESHOOTING
+
 FailureKind = Literal["user", "system", "placement", "spec"]
 VerdictAction = Literal["continue", "stop", "pause", "exploit"]
 Leave = Literal["stop", "pause", "exploit"]
@@ -24,6 +26,36 @@ class SegmentRef(NamedTuple):
 
     def __str__(self) -> str:
         return f"trial {self.trial}, segment {self.ordinal}"
+
+
+CAUSES = frozenset(
+    [
+        "exception",
+        "no_report",
+        "exit",
+        "signal",
+        "oom",
+        "hang",
+        "stop_ignored",
+        "checkpoint",
+        "node_lost",
+        "preempted",
+        "lost_at_start",
+        "placement_timeout",
+        "checkpoint_lost",
+        "disk_lost",
+        "checkpoint_unreachable",
+        "driver_lost",
+        "actor_unavailable",
+        "killed",
+    ]
+)
+"""Causes of failures that the troubleshooting page has a section about."""
+
+
+def what_to_do(cause: str | None) -> str:
+    """Return a line that names the section of the docs about a cause of failures."""
+    return f"What to do: {TROUBLESHOOTING}#{cause if cause in CAUSES else 'failures-of-trials'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +95,7 @@ class CheckpointInfo:
     step: int
     bytes: int = 0
     ready: bool = True  # False while its upload is under way
-    node: str | None = None  # Ray's id of the node whose disk holds it; None if it lies at a URI
+    node: str | None = None  # Ray's id of the node whose disk has it; None if it is at a URI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +104,7 @@ class Report:
 
     time: when it was made, by the monotonic clock of its rank. waits: the ranks wait for the verdict at this report, so the
     trial can be paused or stopped here. offer: the report_no of the next report with which the code will offer a checkpoint;
-    None if they do not know. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
+    None if that is not known. age: seconds between making and sending. The clocks of two machines need not agree, so the driver
     dates the report by its own clock and the age.
     """
 
@@ -100,8 +132,8 @@ class Verdict:
 class Outcome:
     """How a segment ended.
 
-    kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: what looks like a
-    mistake in the training code although nothing failed; empty if there is nothing.
+    kind: "returned" (the function came to its end), "left" (it followed a verdict) or "failed". warning: a likely
+    mistake in the training code although nothing failed; empty if there is none.
     """
 
     kind: Literal["returned", "left", "failed"]

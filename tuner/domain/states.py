@@ -47,7 +47,7 @@ class SegmentState(StrEnum):
     LEFT = "left"  # the ranks followed a verdict, or the worker group was taken back
     FAILED = "failed"
     LOST = "lost"  # its driver is gone, and its ranks with it
-    DROPPED = "dropped"  # another plan took its place, or its trial ended, before it had a slot
+    DROPPED = "dropped"  # replaced by another plan, or its trial ended, before it had a slot
 
     @property
     def ended(self) -> bool:
@@ -55,7 +55,7 @@ class SegmentState(StrEnum):
 
     @property
     def open(self) -> bool:
-        """Whether it holds a slot and a worker group."""
+        """Return whether it holds a slot and a worker group."""
         return self in OPEN_SEGMENTS
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.driver.core import Core
-from tuner.errors import Mistakes
+from tuner.errors import ErrorCollector
 from tuner.schedulers import from_json as scheduler_from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 from tuner.schedulers.stoppers import Stopper
@@ -17,7 +18,7 @@ from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
-"""How many trials are started if neither num_samples nor a time budget sets an end."""
+"""How many trials are started if neither num_samples nor a time budget limits them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,16 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr holds for the experiment
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     task = SearcherContext(
         space=space,
         objectives=spec.objectives,
         seed=spec.seed,
         num_samples=spec.num_samples,
         scope=spec.scope,
-        points_to_evaluate=spec.points_to_evaluate,
+        points_to_evaluate=_first_points(spec, scheduler),
     )
+    notes += spec.earlier.get("notes", ())
     with mistakes:
         searcher.setup(task)
     setting = _setting(spec, space, saves_checkpoints)
@@ -71,13 +73,14 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     whole = isinstance(max_t, int | float) and max_t == int(max_t)
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials, as the experiment's own does
-    if len(spec.objectives) > 1 and scheduler.TYPE != "fifo":
-        mistakes.found.append(("/scheduler", "several objectives work with the fifo scheduler only, for now"))
+    if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
+        message = f"{scheduler.TYPE} looks at one objective only; moasha stops early by several, and fifo stops nothing"
+        mistakes.found.append(("/scheduler", message))
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
         message = (
-            f"the {scheduler.TYPE} scheduler{chosen} counts no full trainings: limit it by num_samples or time_budget_s, or use "
-            "the freeze_thaw scheduler"
+            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit it by num_samples or "
+            "time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))
     if stopper is not None:
@@ -92,6 +95,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
 def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> SchedulerContext:
     return SchedulerContext(
         objective=spec.objective,
+        objectives=spec.objectives,
         time_attr=spec.time_attr,
         max_t=spec.max_t,
         num_samples=spec.num_samples,
@@ -103,13 +107,23 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
         scope=spec.scope,
         budget=spec.limits.budget,
         given_points=len(spec.points_to_evaluate),
+        earlier=spec.earlier or None,
     )
+
+
+def _first_points(spec: Spec, scheduler: Scheduler) -> tuple[Mapping[str, Any], ...]:
+    """Return the points that the searcher suggests first: those of the user, and then what was good in earlier experiments.
+
+    A scheduler that proposes configurations starts the latter itself.
+    """
+    learned = () if scheduler.PROPOSES else tuple(each["params"] for each in spec.earlier.get("portfolio", ()))
+    return (*spec.points_to_evaluate, *learned)
 
 
 def _choose(
     spec: Spec, space: Space, parts: Parts, saves_checkpoints: bool | None
 ) -> tuple[Scheduler, Searcher, str | None]:
-    """Return the scheduler and the searcher, and why "auto" was resolved so. What the user named is taken as it is."""
+    """Return the scheduler and the searcher, and the reasons for what "auto" became. What the user named is used as it is."""
     scheduler, searcher, why = parts.scheduler, parts.searcher, None
     search: dict[str, Any] = dict(spec.search)
     if scheduler is None and spec.scheduler.get("type") == "auto":

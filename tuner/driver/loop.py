@@ -1,4 +1,4 @@
-"""The shell of real time: it takes events from its inbox, has them committed, and carries out the actions.
+"""The shell of real time: it takes events from its inbox, commits them, and carries out the actions.
 
 It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Nothing is answered and nothing is done before the batch
 that decided it is committed.
@@ -44,10 +44,10 @@ OUTAGE_S = 3600.0
 """How long a commit is tried while the database is out of reach, by default."""
 
 TRIES = 4
-"""How often a commit is tried after errors that are not known to pass."""
+"""How often a commit is tried after errors that need not be temporary."""
 
 TELL_S = 60.0
-"""How often the log tells of an outage that goes on."""
+"""How often a continuing outage is logged."""
 
 DELETIONS_S = 30.0
 """Seconds that the end of an experiment waits for deletions of checkpoints."""
@@ -76,7 +76,7 @@ class ExperimentLoop:
     def __init__(self, core: Core, journal: Journal, groups: Groups, outage_s: float = OUTAGE_S) -> None:
         self.core, self.journal, self.groups, self.outage_s = core, journal, groups, outage_s
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
-        self._early: list[_Item] | None = []  # what came before `run`; None once the inbox is open
+        self._early: list[_Item] | None = []  # events that came before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
         self._launched: dict[SegmentRef, int] = {}  # segment -> decision that it carries out
@@ -159,6 +159,7 @@ class ExperimentLoop:
         """
         self._open_inbox(e.DriverStarted(time=time.time(), epoch=epoch, slots=slots), commands or {})
         self._track(self._watch_budget())
+        self._track(self._watch_gpu_hours())
         try:
             while items := await self._take():
                 await self._handle(items)
@@ -236,7 +237,7 @@ class ExperimentLoop:
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
-                case e.SegmentStarted() | e.Reported():  # the word of a start goes another way and may be later
+                case e.SegmentStarted() | e.Reported():  # the event of the start comes another way and may be later
                     carried_out += self._carried_out(entry.ref)
                 case d.Start():  # until its segment has started
                     pass
@@ -260,7 +261,9 @@ class ExperimentLoop:
                     | e.ModelFitted()
                     | e.Commanded()
                     | e.Amended()
+                    | e.RoomWanted()
                     | e.BudgetSpent()
+                    | e.GpuHoursSpent()
                 ):
                     pass
                 case _:
@@ -378,7 +381,7 @@ class ExperimentLoop:
                 log.exception("the searcher failed to propose trial %s", number)
                 if wait is None:
                     drawn = searcher.context.space.sample(keyed_random(searcher.context.seed, "instead", number))
-                    note = f"drawn at random, the searcher having failed: {type(error).__name__}: {error}"
+                    note = f"drawn at random, because the searcher failed: {type(error).__name__}: {error}"
                     suggestion = Suggestion(drawn, note=note[:500])
                 else:
                     await asyncio.sleep(wait)
@@ -406,6 +409,18 @@ class ExperimentLoop:
                 spent += now - last
             last = now
 
+    async def _watch_gpu_hours(self) -> None:
+        """Put GpuHoursSpent when the GPU hours are used up, and again if a user raises the limit and that is used up too."""
+        while True:
+            experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
+            now = time.time()
+            if limit is not None and not experiment.capped and experiment.usage.gpu_hours(now) >= limit:
+                if not self.core.ended:
+                    await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
+                continue
+            left = None if limit is None else experiment.usage.left_s(limit, now)
+            await asyncio.sleep(BUDGET_S if left is None else min(max(left, 0.001), BUDGET_S))
+
     def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -420,7 +435,7 @@ class ExperimentLoop:
 
 
 def runs_user_code(core: Core) -> bool:
-    """Return whether the core may call the user's own scheduler, searcher or stopper, which may take any time.
+    """Return whether the core may call the user's own scheduler, searcher or stopper, which may take arbitrarily long.
 
     Functions of `stop` do not count, because the shell asks those before the core sees a report.
     """

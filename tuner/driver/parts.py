@@ -18,7 +18,7 @@ _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def plain_json(part: Any) -> dict[str, Any]:
-    """Return what the spec has for this part: its JSON form, or a placeholder; "auto" for None."""
+    """Return what the spec contains for this part: its JSON form, or a placeholder; "auto" for None."""
     if part is None:
         return {"type": "auto"}
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}

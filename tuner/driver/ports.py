@@ -1,6 +1,6 @@
 """The three ports of a shell: what comes in, what is written down, and where segments run.
 
-A shell owns a core. It hands each event to the core, has the journal commit what comes out, and then acts on the groups. Nothing
+A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then acts on the groups. Nothing
 is answered and nothing is done before the commit. `tuner.driver.loop` is the shell of real time, with the groups and the journal
 of `tuner.driver.hosts.driven`; `tuner.driver.virtual` is the shell of virtual time. `tests/driver/test_contract.py` tests both.
 """
@@ -19,14 +19,14 @@ class Inbound(Protocol):
     """What comes in. Events of one segment are taken in the order in which they are put."""
 
     def put(self, event: Event) -> Awaitable[Verdict | None]:
-        """Take an event. What is returned is done once the event is committed; nobody has to wait for it."""
+        """Take an event. The returned future is done once the event is committed; it need not be awaited."""
 
     async def report(self, events: Sequence[Reported]) -> Verdict | None:
         """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last of them, else None."""
 
 
 class Journal(Protocol):
-    """Where batches are made durable. The shell is its only writer."""
+    """Makes batches durable. The shell is its only writer."""
 
     async def commit(self, batch: Batch) -> None:
         """Write the batch whole or not at all. Raise LostLease if another driver has taken over.
@@ -36,7 +36,7 @@ class Journal(Protocol):
 
 
 class Groups(Protocol):
-    """Where segments run. Any of these may be called while others are under way."""
+    """Runs segments. Its methods may be called concurrently."""
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         """Run a segment to its end, and put what it reports into the inbound port.
@@ -52,10 +52,10 @@ class Groups(Protocol):
         """
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the content of a checkpoint. One that is gone already is no error."""
+        """Delete the content of a checkpoint. It is not an error if it is already gone."""
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what a pure function returns, computed where it does not hold up the shell."""
+        """Return the value of a pure function, computed in a place that does not block the shell."""
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         """Return the answers of the user's stop functions about a trial, as in `StopJudged`."""

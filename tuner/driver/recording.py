@@ -1,4 +1,4 @@
-"""What an experiment's log says about its trials: each trial's configuration, its curve, and how it ended."""
+"""Read from an experiment's log what its trials did: each trial's configuration, its curve, and how it ended."""
 
 from __future__ import annotations
 

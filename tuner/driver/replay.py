@@ -1,7 +1,7 @@
 """Run recorded trials again in virtual time under another scheduler: what would it have stopped, cost and found?
 
 The core, the scheduler and the searcher are the real ones. Only the training is not: a trial reports what it reported then.
-Nothing is invented. Where a trial would have gone on beyond the end of its record it is *censored*: it ends there, and what it
+Nothing is invented. If a trial would have continued beyond the end of its record, it is *censored*: it ends there, and what it
 would have cost and reached is known only as a bound. A searcher or a scheduler that proposes configurations gets, for each
 proposal, the nearest of the recorded configurations that is not used yet.
 """
@@ -32,7 +32,7 @@ RECORDED = "recorded"
 """The key under which a trial's searcher state has the number of the recorded trial that it replays."""
 
 CONFIGURING = ("pbt",)
-"""Schedulers that change configurations while they train. No record says what would have come of that."""
+"""Schedulers that change configurations during training. No record says what would have happened then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def replay(
     )
     if core.scheduler.TYPE in CONFIGURING or core.scheduler.SAVES_AT_MILESTONES:
         raise SpecError(
-            f"{core.scheduler.TYPE} changes configurations while they train, and no record says what would have come of that",
+            f"{core.scheduler.TYPE} changes configurations during training, and no record says what would have happened then",
             "/scheduler",
         )
     scheduler = core.scheduler

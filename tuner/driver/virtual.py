@@ -23,9 +23,10 @@ from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, S
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import Parts, assemble
+from tuner.driver.earlier import EarlierExperiment, learn
 from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
-from tuner.errors import Mistakes, SpecError
+from tuner.errors import ErrorCollector, SpecError
 from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
@@ -85,18 +86,20 @@ def simulate(
     seed: int = 0,
     time_attr: str = "training_iteration",
     max_failures: int = 0,
+    warm_start: Sequence[EarlierExperiment] = (),
 ) -> Simulation:
     """Run a search in virtual time.
 
     evaluate: called as ``evaluate(config, checkpoint)`` when a trial starts, resumes or exploits; yields one `Step` per report.
     checkpoint is None at the beginning, otherwise the object of the step that it continues from. startup_s: virtual seconds
     that every start and every resume costs. time_budget_s: virtual seconds from the start of the first trial after which
-    everything is stopped. budget: how many full trainings' worth the default search may spend, all trials together.
+    everything is stopped. budget: how many full trainings' worth the default search may spend, all trials together. warm_start:
+    experiments to learn from, as `tuner.driver.earlier.EarlierExperiment`.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises SpecError. What
     `tuner.run` would print as a warning is a UserWarning here, and is in the result's `warnings`.
     """
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     with mistakes:
         built = space if isinstance(space, Space) else Space.from_python(space)
     with mistakes:
@@ -121,6 +124,7 @@ def simulate(
             budget=budget,
             max_failures=max_failures,
         ),
+        earlier=learn(built, warm_start) if warm_start else {},
     )
     done = _simulation(virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s))
     for warning in done.warnings:
@@ -161,7 +165,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
     return from_argument(search_alg)
 
 
-def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: Mistakes) -> Parts:
+def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
     """Return the parts that a Python caller means. What is wrong with them is added to `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:

@@ -44,11 +44,11 @@ Evaluate = Callable[[dict[str, Any], Any], Iterable[Step]]
 
 
 class _Interrupted(BaseException):
-    """Thrown into a simulated segment that is to leave."""
+    """Thrown into a simulated segment that must leave."""
 
 
 class _Clock:
-    """Virtual time: coroutines wait for it by `sleep`. Those that wake at the same time do so in the order of their sleeping."""
+    """Virtual time, in which coroutines `sleep`. Those that wake at the same time wake in the order of their `sleep` calls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class _Clock:
         self._due: dict[int, int] = {}  # id of a sleeping coroutine -> its place in the order
 
     def __bool__(self) -> bool:
-        """Whether anybody sleeps."""
+        """Return whether any coroutine sleeps."""
         return bool(self._heap)
 
     @property
@@ -67,7 +67,7 @@ class _Clock:
 
     @types.coroutine
     def sleep(self, delay: float) -> Generator[float, None, None]:
-        """Return after so many virtual seconds."""
+        """Return after this many virtual seconds."""
         yield delay
 
     def spawn(self, work: Coroutine[float, None, Any]) -> None:
@@ -75,7 +75,7 @@ class _Clock:
         self._run(work)
 
     def tick(self) -> None:
-        """Go on to the next waking, and run the coroutine that wakes."""
+        """Advance to the next waking, and run the coroutine that wakes."""
         self.now, order, work = heapq.heappop(self._heap)
         if self._due.get(id(work)) == order:
             self._run(work)
@@ -95,13 +95,13 @@ class _Clock:
         heapq.heappush(self._heap, (self.now + delay, order, work))
 
     def close(self) -> None:
-        """End everything that still sleeps."""
+        """End all coroutines that still sleep."""
         for _, _, work in self._heap:
             work.close()
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns that never sleeps."""
+    """Return the value of a coroutine that never sleeps."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -196,9 +196,9 @@ class SimulatedGroups:
             if step is None:
                 break
             if not isinstance(step, Step):
-                raise TypeError(f"evaluate has to yield tuner.Step(metrics=..., seconds=...), not {step!r}")
+                raise TypeError(f"evaluate must yield tuner.Step(metrics=..., seconds=...), not {step!r}")
             if not step.seconds >= 0:
-                raise ValueError(f"a step takes 0 seconds or more, not {step.seconds!r}")
+                raise ValueError(f"the seconds of a step must be 0 or more, not {step.seconds!r}")
             await self._clock.sleep(step.seconds)
             verdict = await self.inbound.report([self._reported(ref, base, report_no, step)])
             if verdict is None or verdict.action != "continue":
@@ -269,13 +269,23 @@ class VirtualLoop:
         core, clock = self.core, self.clock
         self.put(e.DriverStarted(time=0.0, epoch=1))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
+        hours = core.spec.limits.gpu_hours
         while clock and not core.ended:
             if budget is not None and clock.next > startup + budget and core.experiment.finishing is None:
                 clock.now = startup + budget  # the budget counts from the start of the first trial
                 self.put(e.BudgetSpent(time=clock.now, seconds=budget))
+            elif hours is not None and (spent := self._spent_at(hours)) is not None and clock.next > spent:
+                clock.now = spent
+                self.put(e.GpuHoursSpent(time=clock.now, gpu_hours=hours))
             else:
                 clock.tick()
         clock.close()
+
+    def _spent_at(self, gpu_hours: float) -> float | None:
+        """Return when these GPU hours are used up; None if they are not, as long as nothing else happens."""
+        experiment = self.core.experiment
+        left = None if experiment.capped else experiment.usage.left_s(gpu_hours, self.clock.now)
+        return None if left is None else self.clock.now + left
 
     def _act(self, action: Action) -> None:
         match action:

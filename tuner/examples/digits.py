@@ -1,6 +1,6 @@
 """A small convolutional network on scikit-learn's handwritten digits: 1,797 real images of 8 x 8 pixels, ten classes.
 
-Every rank runs `train`; the gradients are averaged by DDP, the validation accuracy is that of the whole validation set.
+Every rank runs `train`. DDP averages the gradients. The validation accuracy is that of the whole validation set.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Net(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, 1, 8, 8) -> (batch, 10) logits."""
+        """Map (batch, 1, 8, 8) to logits (batch, 10)."""
         out: Tensor = self.layers(images)
         return out
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
-    """1,437 images to train on and 360 to validate on, pixels scaled to 0..1; the same split every time."""
+    """Return 1,437 images for training and 360 for validation, with pixels scaled to 0..1 and always the same split."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -59,7 +59,7 @@ def data() -> tuple[TensorDataset, TensorDataset]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Train for up to 27 epochs and report validation accuracy and loss after each. Goes on from a checkpoint."""
+    """Train for up to 27 epochs, from the trial's checkpoint if there is one. Report validation accuracy and loss after each."""
     torch.set_num_threads(1)
     training, validation = data()
     model = tuner.torch.prepare_model(Net(config["width"], config.get("dropout", 0.0)))
@@ -87,7 +87,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def evaluate(model: nn.Module, validation: TensorDataset) -> dict[str, float]:
-    """Each rank takes its share of the validation set; the counts are added up over the ranks."""
+    """Return the accuracy and the loss on the validation set. Each rank takes a share of it, and the counts are summed."""
     context = tuner.get_context()
     images, labels = (t[context.world_rank :: context.world_size] for t in validation.tensors)
     model.eval()

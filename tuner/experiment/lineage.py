@@ -19,7 +19,7 @@ Segments = Callable[[int], Sequence[SegmentRecord]]
 class Link:
     """One segment of a lineage, from its `start_iteration` to `end_iteration`, from which the next segment continued.
 
-    changes: parameter -> (before, after), compared with the previous segment. None stands for a parameter that is not there.
+    changes: parameter -> (before, after), compared with the previous segment. None: the parameter did not exist.
     """
 
     trial: int

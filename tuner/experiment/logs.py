@@ -1,4 +1,4 @@
-"""What the ranks of trials print, wherever it is kept."""
+"""Read what the ranks of trials print, wherever it is stored."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tuner.store.log_text import Piece, text_of
 POLL_S = 0.5
 LATE_S = 60.0
 """After the end of a segment, how long the rest of a log may take to come from another node."""
-_FILE_BYTES = 64 << 20  # of a log file, its end, that are looked at
+_FILE_BYTES = 64 << 20  # how much of the end of a log file is read
 
 
 def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = None) -> list[RankLog]:
-    """Return what the ranks of a trial printed, one item per segment and rank. NotFound if there is no such trial.
+    """Return what the ranks of a trial printed, one item per segment and rank. Raise NotFound if there is no such trial.
 
     The driver host keeps the logs in the database. Logs of an earlier version, or of a host that keeps none
     (`TUNER_LOG_BYTES=0`), are read from the files of this machine, if the ranks ran here.

@@ -1,4 +1,4 @@
-"""What an experiment would do before it starts; and later, which of its parameters mattered."""
+"""Show what an experiment would do before it starts; and later, how much each of its parameters mattered."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Preview:
     scheduler, search: "auto" resolved, with defaults and inherited options filled in.
     notes: why they were chosen.
     num_samples: how many trials would be started; None if only the time budget ends the search.
+    gpu_hours_at_most: the GPU hours if every trial trains to max_t, or those that the limits allow; None if that is not known.
     configurations: (flat params, nested config) of the first trials, as long as no result is known.
     """
 
@@ -35,11 +36,15 @@ class Preview:
     notes: tuple[str, ...]
     num_samples: int | None
     max_t: int | None
+    gpu_hours_at_most: float | None
     configurations: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
 
 
-def preview(spec: Spec, configurations: int) -> Preview:
-    """Assemble the experiment as a driver would, and let it start trials that report nothing."""
+def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None = None) -> Preview:
+    """Assemble the experiment as a driver would, and return the trials that it would start before any report.
+
+    seconds_per_iteration: how long one unit of the time attribute takes, for the forecast of GPU hours.
+    """
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
     total = core.spec.num_samples if core.scheduler.PROPOSES else core.searcher.total()
@@ -50,11 +55,28 @@ def preview(spec: Spec, configurations: int) -> Preview:
         notes=tuple(core.notes),
         num_samples=total,
         max_t=core.spec.max_t,
+        gpu_hours_at_most=_gpu_hours_at_most(core.spec, total, seconds_per_iteration),
         configurations=tuple(
             (trial.params, space.config(trial.params, spec.seed, trial.number))
             for trial in (_started(core, configurations) if configurations else ())
         ),
     )
+
+
+def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
+    """Return the smallest of the bounds that are known: all trials in full, the budget, and the limits of time and GPU hours."""
+    scaling, limits = spec.scaling, spec.limits
+    gpus = scaling.bundle().get("GPU", 0.0) * scaling.num_workers
+    bounds = [] if limits.gpu_hours is None else [limits.gpu_hours]
+    per_trial = spec.max_t * seconds * gpus / 3600 if spec.max_t is not None and seconds is not None else None
+    if spec.time_attr == "time_total_s" and spec.max_t is not None:
+        per_trial = spec.max_t * gpus / 3600
+    if per_trial is not None:
+        fulls = [count for count in (trials, limits.budget) if count is not None]
+        bounds += [per_trial * min(fulls)] if fulls else []
+    if limits.time_budget_s is not None and limits.max_concurrent_trials is not None:
+        bounds.append(limits.time_budget_s * limits.max_concurrent_trials * gpus / 3600)
+    return 0.0 if not gpus else min(bounds, default=None)
 
 
 def _started(core: Core, count: int) -> list[Any]:
@@ -70,7 +92,7 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""The importance uses at most this many trials. Of more, it uses evenly spaced ones."""
+"""The importance uses at most this many trials. If there are more, it uses evenly spaced ones."""
 
 
 @dataclass(frozen=True, slots=True)

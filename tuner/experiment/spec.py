@@ -21,6 +21,7 @@ from tuner.domain.experiment import PRINTABLE, SECTIONS, Mode, Objective, Scalin
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
+from tuner.experiment.by_value import Function
 from tuner.names import elsewhere, option_meant, resource_meant
 from tuner.schedulers import stoppers
 from tuner.search.constraints import as_option
@@ -73,6 +74,10 @@ class _Written(BaseModel):
     name: Name | None = Field(default=None, description="null: the name of the entrypoint's function")
     entrypoint: str | None = Field(
         default=None, description="module:function", examples=["tuner.examples.digits:train"]
+    )
+    function: Function | None = Field(
+        default=None,
+        description="instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it",
     )
     space: dict[str, Any] = Field(
         description='parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like'
@@ -179,6 +184,8 @@ class ExperimentPatchModel(BaseModel):
         le=2**31 - 1,
         description="trials to start, those of the past included; null: as many as the time budget allows",
     )
+    priority: int | None = Field(default=None, ge=-1000, le=1000, description="the new priority", examples=[10])
+    weight: float | None = Field(default=None, ge=0.001, le=1000, description="the new weight", examples=[2.0])
     limits: dict[str, Any] | None = Field(
         default=None,
         description="limits to replace; the others stay. Ranks that run already keep theirs until they are started again",
@@ -205,15 +212,16 @@ def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
             errors.append((_pointer(error["loc"]), message))
         raise SpecError(errors) from problem
     given = model.model_fields_set
-    for name in ("name", "notes", "tags", "limits"):
+    for name in ("name", "notes", "tags", "priority", "weight", "limits"):
         if name in given and getattr(model, name) is None:
             errors.append((f"/{name}", "must not be null"))
     if errors:
         raise SpecError(errors)
     if "name" in given:
         found["name"] = model.name
-    if "notes" in given:
-        found["notes"] = model.notes
+    for name in ("notes", "priority", "weight"):
+        if name in given:
+            found[name] = getattr(model, name)
     if "tags" in given:
         merged = {**spec.tags, **(model.tags or {})}
         found["tags"] = {key: value for key, value in merged.items() if value is not None}
@@ -254,7 +262,7 @@ def _limit_message(error: Any) -> str:
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:
-    """Return the mistakes in the other fields of `data`, if `found` has fields that could not become JSON."""
+    """Return the mistakes in the other fields of `data` too, if `found` names fields that have no JSON form."""
     wrong = {_field(pointer) for pointer, _ in found}
     left_out: dict[str, Any] = {name: {"type": "auto"} for name in ("scheduler", "search") if name in wrong}
     if "space" in wrong:
@@ -402,7 +410,9 @@ def _objectives(model: _Written, errors: Errors) -> tuple[Objective, ...]:
 
 
 def _check_entrypoint(model: _Written, code: str | None, errors: Errors) -> None:
-    if model.entrypoint is None:
+    if model.function is not None and model.entrypoint is not None:
+        errors.append(("/function", "expected an entrypoint or a function, got both"))
+    elif model.entrypoint is None:
         if code is None:
             errors.append(("/entrypoint", 'is required; expected "module:function"'))
     elif not ENTRYPOINT.fullmatch(model.entrypoint):
@@ -422,7 +432,7 @@ def _check_resources(scaling: Scaling, errors: Errors) -> None:
         elif (meant := resource_meant(name)) is not None:
             errors.append((pointer, f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
-            errors.append((pointer, f"amounts above 1 must be whole numbers, as Ray demands it, got {amount:g}"))
+            errors.append((pointer, f"Ray takes only whole numbers above 1, got {amount:g}"))
     if scaling.use_gpu and amounts.get("GPU") == 0:
         errors.append(("/scaling/resources_per_worker/GPU", "use_gpu is true, so a rank needs some of a GPU"))
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
@@ -504,7 +514,7 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
     """Return what scheduler and search mean in this experiment.
 
-    Adds to `errors` if the parts do not fit the space or each other. That shows when they are assembled as a driver does it.
+    Add to `errors` if the parts do not fit the space or each other, which shows when they are assembled as a driver does it.
     """
     wrong = {_field(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:

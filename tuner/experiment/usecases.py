@@ -21,8 +21,9 @@ from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
-from tuner.experiment import lineage
+from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound
+from tuner.experiment import by_value, lineage
+from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
 from tuner.experiment.spec import escape, parse_changes, parse_spec
@@ -42,6 +43,8 @@ def create_experiment(
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it. A driver starts the experiment.
 
+    A function that the spec brings by value is stored as it is; only ranks unpickle it.
+
     If the `idempotency_key` was used before with the same spec, return the experiment that was created then. Its entrypoint is
     not checked again: its file may have changed, or be gone.
 
@@ -50,31 +53,42 @@ def create_experiment(
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before, with another spec.
     """
-    spec, names = _parsed(data)
+    spec, names, sent = _parsed(data)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
-    code = _checked_code(spec, names, checker)
+    code = _checked_code(spec, names, sent, checker)
+    spec = with_earlier(store, spec)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
-def dry_run(data: Mapping[str, Any], checker: EntrypointChecker, configurations: int = 5) -> Preview:
+def dry_run(
+    data: Mapping[str, Any],
+    checker: EntrypointChecker,
+    configurations: int = 5,
+    seconds_per_iteration: float | None = None,
+) -> Preview:
     """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
-    spec, names = _parsed(data)
-    _checked_code(spec, names, checker)
+    spec, names, sent = _parsed(data)
+    _checked_code(spec, names, sent, checker)
     with functions_by_name():
-        return preview(spec, configurations)
+        return preview(spec, configurations, seconds_per_iteration)
 
 
-def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str]]:
-    """Return the spec and the names of the functions in it, without importing any of them."""
-    with functions_by_name() as names:
-        return parse_spec(data), names
+def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord | None]:
+    """Return the spec, the names of the functions in it, and the function that it brings. None of them is imported."""
+    mistakes, code = ErrorCollector(), None
+    with mistakes:
+        code = by_value.sent(data)
+    with functions_by_name() as names, mistakes:
+        spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
+    mistakes.check()
+    return spec, names, code
 
 
-def _checked_code(spec: Spec, names: Container[str], checker: EntrypointChecker) -> CodeRecord:
+def _checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
     """Check what the spec names by importing it in a helper process. No user code runs in this one."""
-    code = entrypoint_code(spec, checker)
-    mistakes = Mistakes()
+    code = sent or entrypoint_code(spec, checker)
+    mistakes = ErrorCollector()
     for section in ("scheduler", "search", "stop"):
         for pointer, text in _strings(getattr(spec, section), f"/{section}"):
             if text in names:
@@ -110,11 +124,12 @@ def create_from_python(
 
     check: raises SpecError for an experiment that the script cannot drive. Nothing is stored then.
     """
-    by_value = data.get("entrypoint") is None
-    spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if by_value else None, parts=parts)
+    is_by_value = data.get("entrypoint") is None
+    spec = parse_spec(data, space_blob=code.space_blob, code=code.hash if is_by_value else None, parts=parts)
     if check is not None:
         check(spec)
-    if by_value:
+    spec = with_earlier(store, spec)
+    if is_by_value:
         return store.experiments.create(spec, code=code, source="python")
     checker = EntrypointChecker()
     try:
@@ -293,7 +308,7 @@ def _day(time: float) -> str:
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:
-    """End an experiment that never had a driver as failed, so that no service runs it later."""
+    """Mark an experiment that never had a driver as failed, so that no service runs it later."""
     record = store.experiments.get(experiment)
     if record.driver_epoch or record.state.ended:
         return

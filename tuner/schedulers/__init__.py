@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
     from tuner.schedulers.hyperband import HyperBandScheduler
     from tuner.schedulers.median import MedianStoppingRule
+    from tuner.schedulers.moasha import MOASHAScheduler
     from tuner.schedulers.pbt.scheduler import PopulationBasedTraining
 
 # "type" in a spec -> (module, class)
@@ -33,6 +34,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "freeze_thaw": ("freeze_thaw", "FreezeThawScheduler"),
     "hyperband": ("hyperband", "HyperBandScheduler"),
     "median": ("median", "MedianStoppingRule"),
+    "moasha": ("moasha", "MOASHAScheduler"),
     "pbt": ("pbt", "PopulationBasedTraining"),
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "FIFOScheduler",
     "FreezeThawScheduler",
     "HyperBandScheduler",
+    "MOASHAScheduler",
     "MedianStoppingRule",
     "PopulationBasedTraining",
     "Scheduler",

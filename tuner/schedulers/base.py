@@ -1,11 +1,11 @@
 """The interface of a scheduler: a pure state machine that decides which trials train.
 
 A scheduler has no clock, no I/O, no threads and no random generator of its own. Its methods are of three kinds.
-Keeping them apart is what lets a search survive the death of its driver.
+This separation lets a search survive the death of its driver.
 
-* `record` and `enacted` take facts in and change `state`. They are cheap.
+* `record` and `enacted` apply facts to `state`. They are cheap.
 * `decide` and `choose` read `state` and the population and return decisions. They may be expensive, and change *nothing*.
-* `fit` is a pure function of the payload that `fit_request` returns. It runs in a process of its own. Its result comes
+* `fit` is a pure function of the payload that `fit_request` returns. It runs in a separate process. Its result comes
   back through `record`, as a `Fitted` fact.
 
 A live core calls ``record(fact)``, then ``decisions = decide(fact)``, then ``enacted(d)`` for each d that took effect.
@@ -50,6 +50,13 @@ class SchedulerContext:
     scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
     budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
+    objectives: tuple[Objective, ...] = ()  # all of them; empty if there is only `objective`
+    earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
+
+    @property
+    def all_objectives(self) -> tuple[Objective, ...]:
+        """Return all objectives, the first one first."""
+        return self.objectives or (self.objective,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,8 @@ class Scheduler(ABC):
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if it ends the search when all trials together have trained for `budget` full trainings
     COUNTS_BUDGET: ClassVar[bool] = False
+    #: True if it looks at all objectives, and not only at the first
+    SEVERAL_OBJECTIVES: ClassVar[bool] = False
 
     state: Any = None
     context: SchedulerContext
@@ -151,7 +160,7 @@ class Scheduler(ABC):
             cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SchedulerContext) -> None:
-        """Take what the scheduler has to know about the experiment, and check its own options against it.
+        """Set the experiment's context, and check the scheduler's options against it.
 
         Raises:
             SpecError: the options do not fit the experiment.
@@ -180,7 +189,7 @@ class Scheduler(ABC):
         """Return ``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
 
     def resolved(self) -> dict[str, Any]:
-        """Return `to_json` with inherited values in the place of None. Call `setup` first."""
+        """Return `to_json` with inherited values instead of None. Call `setup` first."""
         inherited = {"max_t": self.context.max_t, "time_attr": self.context.time_attr}
         return {name: inherited.get(name) if value is None else value for name, value in self.to_json().items()}
 

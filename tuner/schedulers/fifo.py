@@ -14,6 +14,7 @@ class FIFOScheduler(Scheduler):
     """
 
     TYPE = "fifo"
+    SEVERAL_OBJECTIVES = True
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE}

@@ -1,4 +1,4 @@
-"""A user's functions that a scheduler or a stopper calls: by name, or pickled.
+"""Functions of the user that a scheduler or a stopper calls, by name or pickled.
 
 Neither form is loaded before it is called. So an experiment can be checked, assembled and folded in a process that
 must not run user code.
@@ -136,7 +136,7 @@ def sealed(function: Callable[..., Any]) -> Unloaded:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the function's name, or the name of its class if it has none of its own."""
+    """Return the function's name, or the name of its class if it has none."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function.name
     name: str = getattr(function, "__qualname__", type(function).__qualname__)

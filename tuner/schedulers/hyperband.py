@@ -41,7 +41,7 @@ class Shape:
     levels: tuple[float, ...]
 
     def left(self, trials: int, rounds: int, eta: int | Fraction) -> int:
-        """Return how many of `trials` are left after so many rounds: floor(n / eta^rounds), and at least one."""
+        """Return how many of `trials` are left after this many rounds: floor(n / eta^rounds), and at least one."""
         return max(1, int(trials // Fraction(eta) ** rounds))
 
 

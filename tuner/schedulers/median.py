@@ -23,7 +23,7 @@ from tuner.schedulers.shared.wording import at, reached_max_t, reported
 
 
 @dataclass(slots=True)
-class Course:
+class TrialMeans:
     """What one trial has reported so far."""
 
     best: float
@@ -42,7 +42,7 @@ class Course:
 
 @dataclass(slots=True)
 class MedianState:
-    courses: dict[int, Course] = field(default_factory=dict)
+    courses: dict[int, TrialMeans] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)  # whole times at which a trial was judged, ascending
     means: dict[int, SortedList[float]] = field(
         default_factory=dict
@@ -63,7 +63,7 @@ class MedianStoppingRule(Scheduler):
         min_samples_required: how many other trials must have a mean.
         min_time_slice: while fewer than `min_samples_required` trials have a mean, a trial that has run for this long
             gives its worker group to a
-            waiting trial. None: never. Ray Tune's 0 has the effect of a slice of any length.
+            waiting trial. None: never. Ray Tune's 0 means that trials take turns at every report.
         hard_stop: False pauses trials instead of stopping them. They run on when no new trial may be started.
         max_t: a trial that reaches it is completed. None: the experiment's.
         time_attr: must equal the experiment's. None: the experiment's.
@@ -113,7 +113,7 @@ class MedianStoppingRule(Scheduler):
         state.newest = None
         if not isinstance(fact, TrialReported):
             return
-        course = state.courses.setdefault(fact.trial, Course(fact.score, -math.inf, 0.0))
+        course = state.courses.setdefault(fact.trial, TrialMeans(fact.score, -math.inf, 0.0))
         course.best = max(course.best, fact.score)
         before, course.t = course.t, max(course.t, fact.t)
         if fact.t <= before or fact.t < self.grace_period:

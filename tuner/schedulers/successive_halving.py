@@ -1,4 +1,4 @@
-"""What both forms of ASHA share: the options, the rungs, and the bracket of each trial."""
+"""The options, the rungs and the brackets that both forms of ASHA share."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tuner.errors import SpecError
 from tuner.schedulers.from_ray import objective_of
 from tuner.settings import Settings
 from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_parameters
-from tuner.trials.checkpoints.packages import ship
+from tuner.trials.checkpoints.packages import any_local, ship
 from tuner.trials.checkpoints.storage import absolute
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.forms import as_function, is_objective, is_trainer, with_metrics
@@ -49,12 +49,16 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         brought = resources | brought
         if is_trainer(trainable):
             brought = _of_trainer(trainable, given) | brought
-        trainable = _stored(trainable, _storage(given, brought))
+        if isinstance(trainable, Parameterized):
+            _check_reach(given, brought, "objects of tuner.with_parameters", "/trainable")
+        trainable = _stored(trainable, _storage(given, brought), given.get("address"))
         if is_objective(trainable):
             brought |= _of_objective(given["search_alg"] or brought.get("search_alg"))
         metric = given["metric"] or brought.get("metric")
         trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric or ())
     environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
+    if any_local(environment):
+        _check_reach(given, brought, "local directories of runtime_env", "/runtime_env")
     shipped = ship(environment, _storage(given, brought))
     defaults = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     arguments = {**given, "trainable": trainable, "runtime_env": shipped or None, **dict.fromkeys(_CONFIGS)}
@@ -67,7 +71,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return a storage that means the same to every process. The check of the spec refuses what is not a path."""
+    """Return a storage that means the same in every process. The check of the spec refuses what is not a path."""
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
 
@@ -239,14 +243,24 @@ def _storage(*arguments: Mapping[str, Any]) -> str:
     return next((a["storage"] for a in arguments if a.get("storage")), None) or Settings.from_env().storage
 
 
-def _stored(trainable: Any, storage: str) -> Any:
-    """Store its objects in files, where every worker can read them."""
+def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str, pointer: str) -> None:
+    """Raise SpecError if the workers of a service would look for files that this process writes to its own storage."""
+    if given.get("address") is not None and not (given.get("storage") or brought.get("storage")):
+        raise SpecError(
+            f"{what} are stored where the workers of the service read them: pass storage=, a URI such as s3://bucket/folder "
+            "or a directory that this machine shares with them",
+            pointer,
+        )
+
+
+def _stored(trainable: Any, storage: str, address: Any) -> Any:
+    """Store its objects in files, where every worker can read them. Those of a service are apart from those of this home."""
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(
         trainable,
         objects={
-            name: store(name, value, storage, Settings.from_env().database_url)
+            name: store(name, value, storage, Settings.from_env().database_url if address is None else str(address))
             for name, value in trainable.objects.items()
         },
     )
@@ -263,13 +277,13 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
     return out
 
 
-_TRIAL_NAMES = "trials go by their numbers"
+_TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
-    "callbacks": "result.dataframe(history=True), the logs and the event stream have what they are used for",
+    "callbacks": "use result.dataframe(history=True), the logs or the event stream instead",
     "progress_reporter": "tuner.run(verbose=...) says what is shown",
     "log_to_file": "what each rank prints is kept in its log",
 }
-"""What of a `RunConfig` is not used, and what there is instead."""
+"""The fields of a `RunConfig` that are not used, and what to use instead."""
 
 
 def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
@@ -288,5 +302,5 @@ def above_this_package() -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return None for the marks that Ray uses as defaults."""
+    """Return None for the sentinels that Ray uses as defaults."""
     return None if isinstance(value, str) and value.upper() == "DEPRECATED" else value

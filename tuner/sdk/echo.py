@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from tuner.store import Store
 
 LATE_S = 30.0
-"""How long after its end a segment's log is still looked at: the last lines may come from another node."""
+"""How long a segment's log is read after its end: the last lines may come from another node."""
 _Key = tuple[int, int, int]  # trial, segment, rank
 
 
 class Echo:
-    """Follows the logs of an experiment's ranks, wherever they run, from where the logs end now.
+    """Follows the logs of an experiment's ranks, wherever they run, from their present end.
 
     A progress bar overwrites its line. Only the last state of such a line is shown, once the line is complete.
     """

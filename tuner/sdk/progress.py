@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import Retryable, StoreError
+from tuner.errors import Retryable, ServiceError, StoreError
 from tuner.names import printable
 from tuner.sdk.echo import Echo
 from tuner.space import Space
@@ -22,6 +23,7 @@ from tuner.store.records import ExperimentRecord, TrialRecord
 
 ROWS = 16
 PLAIN_EVERY_S = 5.0
+FAILED = 50
 TOLD_FAILURES = 3
 """How many different failures are shown in full while a search runs; the others are counted."""
 
@@ -36,19 +38,63 @@ _STYLE = {
 }
 
 
+class Source(Protocol):
+    """Where the progress of one experiment is read from."""
+
+    def experiment(self) -> ExperimentRecord:
+        """Return the experiment as it is now."""
+
+    def warnings(self, after: int) -> Sequence[Warned]:
+        """Return the notes behind this event_seq that warn of a likely mistake, oldest first."""
+
+    def trials(self, state: str, count: int) -> Sequence[TrialRecord]:
+        """Return the first trials in this state, at most `count` of them."""
+
+    def newest(self, count: int) -> Sequence[TrialRecord]:
+        """Return the last trials by number."""
+
+
+class Warned(Protocol):
+    """A decision that warns."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class Stored:
+    """The source that is a database."""
+
+    def __init__(self, store: Store, experiment_id: str) -> None:
+        self._store, self._experiment_id = store, experiment_id
+        self._id = store.experiments.get(experiment_id).id
+
+    def experiment(self) -> ExperimentRecord:
+        return self._store.experiments.get(self._experiment_id)
+
+    def warnings(self, after: int) -> Sequence[Warned]:
+        return self._store.log.warnings(self._id, after)
+
+    def trials(self, state: str, count: int) -> Sequence[TrialRecord]:
+        return self._store.trials.page(self._id, state=state, page_size=count).items
+
+    def newest(self, count: int) -> Sequence[TrialRecord]:
+        return self._store.trials.newest(self._id, count)
+
+
 class Progress:
-    """Shows an experiment from its database, as the web page does. The driver does not know about it."""
+    """Shows an experiment from its database or its service, as the web page does. The driver does not know about it."""
 
     def __init__(
         self,
-        store: Store,
-        experiment_id: str,
+        source: Source,
         *,
         show: bool = True,
         console: Console | None = None,
         echo: Echo | None = None,
     ) -> None:
-        self.store, self.experiment_id, self.show = store, experiment_id, show
+        self.source, self.show = source, show
         self.console = console or Console(stderr=False)
         self._echo = echo
         self._live: Live | None = None
@@ -84,21 +130,25 @@ class Progress:
             print(text, file=sys.stderr)
 
     def update(self, last: bool = False) -> None:
-        """Show what is new. While the database is away there is nothing new, and the search goes on."""
+        """Show what is new. While the database or the service is away there is nothing new, and the search goes on."""
         if not self.show:
             return
         try:
             self._update(last)
             self._away = False
-        except StoreError as error:
+        except (StoreError, ServiceError) as error:
             if not isinstance(error, Retryable):
                 raise
             if not self._away:
                 self._away = True
-                self.say(f"the database does not answer, and the search waits for it: {error}")
+                away = isinstance(error, ServiceError)
+                what = (
+                    "the search goes on there" if away else "the database does not answer, and the search waits for it"
+                )
+                self.say(f"{what}: {error}")
 
     def _update(self, last: bool) -> None:
-        record = self.store.experiments.get(self.experiment_id)
+        record = self.source.experiment()
         if self._echo is not None:
             for line in self._echo.lines():
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -119,7 +169,7 @@ class Progress:
             self.console.print(self._headline(record), highlight=False, soft_wrap=True)
 
     def _warn(self, record: ExperimentRecord) -> None:
-        for note in self.store.log.warnings(record.id, self._warned_seq):
+        for note in self.source.warnings(self._warned_seq):
             self._warned_seq = note.seq
             self.console.print(Text.assemble(("warning: ", "bold yellow"), printable(note.reason)), soft_wrap=True)
 
@@ -129,7 +179,7 @@ class Progress:
         if failed == self._failed or len(self._told) == TOLD_FAILURES:
             return
         self._failed = failed
-        for trial in self.store.trials.page(record.id, state="failed").items:
+        for trial in self.source.trials("failed", FAILED):
             failure = trial.failure or {}
             what = str(failure.get("message") or trial.reason)
             if what not in self._told and len(self._told) < TOLD_FAILURES:
@@ -137,6 +187,8 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
+                if failure.get("cause") != "exception":  # whose traceback says it
+                    self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
@@ -169,7 +221,7 @@ class Progress:
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the configuration with the values of choices instead of their indices."""
         if self._space is None:
-            self._space = Space.from_json(self.store.experiments.get(self.experiment_id).spec.space, opaque=True)
+            self._space = Space.from_json(self.source.experiment().spec.space, opaque=True)
         return self._space.readable(params)
 
     def _picture(self) -> RenderableType:
@@ -207,10 +259,10 @@ class Progress:
         """Return the running trials, then the newest of the others."""
         rows: list[TrialRecord] = []
         for state in ("running", "pending"):
-            rows += self.store.trials.page(record.id, state=state, page_size=ROWS).items
+            rows += self.source.trials(state, ROWS)
         if len(rows) < ROWS:
             known = {row.number for row in rows}
-            newest = self.store.trials.newest(record.id, ROWS)
+            newest = self.source.newest(ROWS)
             rows += [row for row in newest if row.number not in known][: ROWS - len(rows)]
         return sorted(rows, key=lambda row: row.number)
 

@@ -1,17 +1,19 @@
-"""What `tuner.run` returns: the experiment as its database has it."""
+"""What `tuner.run` returns: the experiment as the database has it."""
 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
-from tuner.errors import CheckpointError
+from tuner.errors import CheckpointError, SpecError, TunerError
 from tuner.experiment import lineage
+from tuner.schedulers.shared import pareto
 from tuner.search import constraints
 from tuner.space import Space
 from tuner.store import Store
@@ -66,7 +68,7 @@ _OF_A_TRIAL = {  # names of Ray Tune's and Optuna's results that are different h
 _OF_A_RESULT = {
     "best_params": "best_config",
     "best_result": "best_trial",
-    "best_trials": "trials: the best ones among several objectives are for you to choose",
+    "best_trials": "pareto_front()",
     "checkpoint": "best_checkpoint",
     "config": "best_config",
     "errors": "[trial.error for trial in result.trials if trial.error]",
@@ -89,9 +91,15 @@ def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
     return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
 
 
+class More(Protocol):
+    """Runs more trials of the experiment of a result. See `Result.add`."""
+
+    def __call__(self, num_samples: int | None, verbose: int) -> Result: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a `Result` is made from, whether a database or a service has it."""
+    """The data of a `Result`, from a database or from a service."""
 
     record: ExperimentRecord
     space: Space
@@ -100,6 +108,7 @@ class Found:
     histories: Mapping[int, list[dict[str, float]]]  # by the trial's number; see `TrialResult.history`
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
+    more: More | None = None  # runs more trials of it
 
 
 class Result:
@@ -136,15 +145,23 @@ class Result:
         self.best_finished: TrialResult | None = self.trials[finished["trial_number"]] if finished else None
         self.best_finished_value: float | None = finished["value"] if finished else None
         self.error = record.error or (record.no_best if record.state.ended else None)
+        self._objectives = spec.objectives
         self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
         self._segments = found.segments
         self._best_place = found.best_place
+        self._more = found.more
         self.best_checkpoint: Checkpoint | None = _opened(found.best_checkpoint) if found.best_checkpoint else None
 
     @classmethod
-    def load(cls, store: Store, experiment_id: str) -> Result:
-        """Return what a database knows about an experiment. Raise NotFound if there is no such experiment."""
+    def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
+        """Return what a database knows about an experiment. Raise NotFound if there is no such experiment.
+
+        Args:
+            store: the database.
+            experiment_id: ``exp_...``.
+            more: runs more trials of it.
+        """
         record = store.experiments.get(experiment_id)
         code = store.code.get(record.spec.code) if record.spec.code else None
         best = record.best or {}
@@ -157,8 +174,89 @@ class Result:
                 histories=_histories(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+                more=more,
             )
         )
+
+    def with_more(self, more: More) -> Result:
+        """Return this result, after `more` was set to what runs more trials of it."""
+        self._more = more
+        return self
+
+    def add(self, num_samples: int | None = None, *, verbose: int = 1) -> Result:
+        """Run more trials of this search, wait until they have ended, and return the whole result. This one stays as it is.
+
+        The searcher and the scheduler go on from all that they have seen. The function is the one that was given to `tuner.run`.
+
+        Args:
+            num_samples: how many trials to add; of a grid, how many more times to run it. None adds none, for a search that
+                failed or was cancelled before its last trial.
+            verbose: as for `tuner.run`.
+
+        Raises:
+            Conflict: the experiment is being cancelled.
+        """
+        if self._more is None:
+            raise TunerError(
+                f"this result was only read: continue {self.experiment_id} with its handle, or load it with tuner.load"
+            )
+        return self._more(num_samples, verbose)
+
+    def pareto_front(self) -> list[TrialResult]:
+        """Return the trials that no other trial is better than: those of the first non-dominated front, by number.
+
+        What counts of a trial are the newest values of all objectives, as the searchers count them. Trials that lack one, or
+        that violate the constraints, are left out. With one objective it is the best trial, or several that are equally good.
+        """
+        known = [(trial, self._scores(trial.metrics)) for trial in self.trials if self._keeps(trial.metrics)]
+        complete = [(trial, scores) for trial, scores in known if scores is not None]
+        first = pareto.fronts([scores for _, scores in complete])[:1]
+        return [complete[i][0] for front in first for i in front]
+
+    def hypervolume(self, reference: Mapping[str, float]) -> list[tuple[float, float]]:
+        """Return how the hypervolume grew: (seconds since the first report, volume) at each report that enlarged it.
+
+        The volume is that of the values which some report so far is at least as good as, as far as they are better than the
+        reference. A trial counts with all of its reports that satisfy the constraints.
+
+        Args:
+            reference: for each objective a value that is worse than any of interest, such as ``{"loss": 1.0, "size": 10}``.
+
+        Raises:
+            SpecError: it lacks an objective.
+        """
+        if missing := [o.metric for o in self._objectives if o.metric not in reference]:
+            raise SpecError(f"a value is needed for {', '.join(missing)}", "/reference")
+        worst = [o.score(float(reference[o.metric])) for o in self._objectives]
+        made: list[tuple[float, Sequence[float]]] = []
+        for trial in self.trials:
+            newest: dict[str, float] = {}
+            for report in trial.history:
+                newest |= report
+                if self._keeps(newest) and (scores := self._scores(newest)) is not None:
+                    made.append((report["time"], scores))
+        begin = min((report["time"] for trial in self.trials for report in trial.history[:1]), default=0.0)
+        front: list[Sequence[float]] = []
+        grown: list[tuple[float, float]] = []
+        for time, scores in sorted(made):
+            if any(pareto.dominates(other, scores) or other == scores for other in front):
+                continue
+            front = [other for other in front if not pareto.dominates(scores, other)] + [scores]
+            volume = pareto.hypervolume(front, worst)
+            if volume > (grown[-1][1] if grown else 0.0):
+                grown.append((time - begin, volume))
+        return grown
+
+    def _scores(self, metrics: Mapping[str, float]) -> Sequence[float] | None:
+        """Return the objectives as scores, or None if one is missing or not finite."""
+        values = [metrics.get(o.metric, math.nan) for o in self._objectives]
+        if not all(math.isfinite(value) for value in values):
+            return None
+        return tuple(o.score(value) for o, value in zip(self._objectives, values, strict=True))
+
+    def _keeps(self, metrics: Mapping[str, float]) -> bool:
+        """Return True if these metrics satisfy the constraints."""
+        return all(constraint.excess(metrics) <= 0 for constraint in self._constraints)
 
     def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return the configurations that led to the best checkpoint, or to the end of a trial, oldest first.

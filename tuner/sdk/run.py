@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import signal
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
@@ -18,13 +15,14 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
-from tuner.experiment.usecases import create_from_python, id_of, never_driven
+from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
-from tuner.sdk.progress import Progress
+from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.progress import Progress, Stored
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
@@ -34,7 +32,6 @@ from tuner.usercode.trainable import by_value
 __all__ = ["Result", "resume", "run"]
 
 POLL_S = 0.25
-_PARTS = ("scheduler", "search", "stop")
 
 
 @keywords_explained
@@ -57,6 +54,7 @@ def run(
     max_concurrent_trials: int | None = None,
     time_budget_s: float | None = None,
     budget: float | None = None,
+    gpu_hours: float | None = None,
     max_failures: int = 0,
     max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
@@ -65,16 +63,19 @@ def run(
     seed: int = 0,
     name: str | None = None,
     project: str = "default",
+    priority: int = 0,
+    weight: float = 1.0,
     max_t: int | None = None,
     time_attr: str = "training_iteration",
     stop: Any = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+    warm_start: Literal["auto"] | Sequence[str] | None = None,
     storage: str | os.PathLike[str] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     scope: Literal["all", "last"] = "all",
     runtime_env: Mapping[str, Any] | None = None,
     ray_address: str | None = None,
-    address: str | None = None,
+    address: Any = None,
     scaling_config: Any = None,
     run_config: Any = None,
     tune_config: Any = None,
@@ -90,7 +91,7 @@ def run(
             Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
             `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,
-            too. None searches nothing.
+            too. None if there is nothing to search.
         metric: the reported metric to search by, or a list of metrics for several objectives.
         mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless an object of Ray
             Tune has them.
@@ -113,19 +114,27 @@ def run(
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
             `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
             error: limit those by `num_samples`.
+        gpu_hours: GPU hours that all trials together may use. Then the trials end at their next report, or after
+            `stop_grace_s`. The time from a trial's start to its end counts, for every GPU that its ranks hold.
         max_failures: retries of a trial after errors of its code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
-        placement_timeout_s: seconds to wait for the resources of a trial; longer is a system failure.
+        placement_timeout_s: seconds to wait for room once it is the trial's turn; longer is a system failure.
         hang_timeout_s: seconds without a report after which a trial counts as hung. None: never.
         stop_grace_s: seconds that a rank has to leave training before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function.
         project: project of the experiment. A service can limit tokens to one project; here it is a label.
+        priority: experiments of a higher priority get room on the cluster first. It matters on a service that runs
+            several experiments.
+        weight: share of the cluster relative to other experiments of the same priority.
         max_t: value of `time_attr` at which a trial is complete. Schedulers inherit both.
         time_attr: what `max_t` counts: "training_iteration" (reports), or a metric.
         stop: ``{"training_iteration": 27}``, ``{"accuracy": 0.99}``, or a stopper of `tuner.stoppers`.
         points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
+        warm_start: earlier experiments to learn from: "auto" for those of this home that have the same metric and parameters,
+            or a list of their ids or names. The first configurations cover what was good there, and the model of
+            the default scheduler follows them as far as they have predicted this search so far.
         storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
             default a folder under the home (``~/.tuner``, or TUNER_HOME).
         checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
@@ -136,7 +145,8 @@ def run(
         ray_address: address of a Ray cluster. None: the Ray that this process is connected to, or a private one on this
             machine. Ray and the driver are kept for the next call, which then starts at once, until the process ends or
             calls `tuner.shutdown()`.
-        address: URL of a tuner service to run on. Not available yet.
+        address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. TUNER_TOKEN has the
+            token. The function is sent by value, and only the service's workers unpickle it. None: run on Ray from here.
         scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
@@ -148,6 +158,7 @@ def run(
     Raises:
         SpecError: an argument is wrong. Nothing was started.
         ClusterUnreachable: Ray could not be reached or started.
+        ServiceError: the service at `address` could not be reached, or refuses this.
     """
     return _search(adapted(run, dict(locals())))
 
@@ -156,7 +167,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
-    mistakes, space = Mistakes(), Space({})
+    mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
         if not len(space):
@@ -168,14 +179,18 @@ def _search(given: Mapping[str, Any]) -> Result:
         mistakes.check()
     function = None if isinstance(trainable, str) else trainable
     code = by_value(function, space_blob=space.blob(), parts_blob=dump_parts(parts))
+    if given["address"] is not None:
+        from tuner.sdk.remote import run_on  # loads httpx and the models of the API
+
+        return run_on(given["address"], data, code, space, parts, given["verbose"])
     _warn_of_size(function, code)
     settings = Settings.from_env()
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
         record = create_from_python(store, data, code, parts, _check_size if alone else None)
-        brings_code = code.parts_blob or code.space_blob or any(names_code(data[part]) for part in _PARTS)
+        keep = not _brings_code(store, record.spec)
         try:
-            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=not brings_code)
+            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep=keep)
         except ClusterUnreachable as error:
             never_driven(store, record.public_id, str(error))
             raise
@@ -188,10 +203,8 @@ def _check_required(given: Mapping[str, Any]) -> None:
     }
     if missing := [(f"/{name}", f"needed: {what}") for name, what in meanings.items() if given[name] is None]:
         raise SpecError(missing)
-    if given["address"] is not None:
-        raise SpecError(
-            "running on a service is not available yet; ray_address takes the address of a Ray cluster", "/address"
-        )
+    if given["address"] is not None and given["ray_address"] is not None:
+        raise SpecError("expected address, of a service, or ray_address, of a Ray cluster, got both", "/address")
 
 
 def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str, Any]:
@@ -208,6 +221,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
         "points_to_evaluate": [dict(point) for point in given["points_to_evaluate"] or ()],
+        "warm_start": _earlier(given["warm_start"]),
         "checkpoint": {**({"storage": given["storage"]} if given["storage"] else {}), **(given["checkpoint"] or {})},
         "runtime_env": dict(given["runtime_env"] or {}),
     }
@@ -215,6 +229,14 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
     same = {name: given[name] for name in OPTIONS[""] if name in given and name not in changed}
     sections = {name: {option: given[option] for option in OPTIONS[name]} for name in ("scaling", "limits")}
     return {**changed, **same, **sections}
+
+
+def _earlier(warm_start: Any) -> Any:
+    """Return `warm_start` as a spec has it: results become the ids of their experiments."""
+    if warm_start is None or isinstance(warm_start, str):
+        return warm_start
+    several = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
+    return [getattr(one, "experiment_id", None) or getattr(one, "id", one) for one in several]
 
 
 @keywords_explained
@@ -238,16 +260,41 @@ def resume(experiment_id: str, *, ray_address: str | None = None, verbose: int =
         record = store.experiments.get(id_of(store, experiment_id))
         if record.state.ended:
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
+        if record.source == "study":
+            raise Conflict(
+                f"{record.public_id} is a study, whose trials a script runs: go on with it by tuner.create_study"
+            )
         store.commands.add(record.id, "resume", reason="by a user")
         return _drive(store, settings, record.public_id, ray_address, verbose, keep=False)
 
 
+def read_result(store: Store, experiment_id: str, ray_address: str | None = None) -> Result:
+    """Return what this database knows about an experiment, ready to run more of it."""
+    return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address))
+
+
+def _add(experiment_id: str, ray_address: str | None, num_samples: int | None, verbose: int) -> Result:
+    """Run more trials of an experiment of this home. If a running service has the experiment, follow it."""
+    settings = Settings.from_env()
+    with _store(settings) as store:
+        continue_experiment(store, experiment_id, num_samples)
+        record = store.experiments.get(experiment_id)
+        return _drive(store, settings, experiment_id, ray_address, verbose, keep=not _brings_code(store, record.spec))
+
+
+def _brings_code(store: Store, spec: Spec) -> bool:
+    """Return True if the driver host has to load code of the user, so that no other experiment should use that host."""
+    code = store.code.get(spec.code) if spec.code is not None else None
+    parts = (spec.scheduler, spec.search, spec.stop)
+    return bool(code and (code.parts_blob or code.space_blob)) or any(names_code(part) for part in parts)
+
+
 LARGE_BYTES = 50_000_000
-"""A training function that is larger than this when pickled is warned of."""
+"""There is a warning if the pickled training function is larger than this."""
 
 
 def _warn_of_size(function: Any, code: CodeRecord) -> None:
-    """Warn of data that travel by value with the function. They are stored in the database once per experiment."""
+    """Warn of large data that are pickled with the function. They are stored in the database once per experiment."""
     size = len(code.blob or b"")
     if size <= LARGE_BYTES:
         return
@@ -259,7 +306,7 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
     large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
     which = f" (most of it is {', '.join(large)})" if large else ""
     warnings.warn(
-        f"the training function takes {size / 1e6:.0f} MB of data along by value{which}, which go into the database; pass large "
+        f"the training function is {size / 1e6:.0f} MB when pickled{which}, all of which goes into the database; pass large "
         "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them among ranks",
         UserWarning,
         stacklevel=above_this_package(),
@@ -267,11 +314,13 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:
-    """Warn of lists in a space without choices. Such a list was most likely meant as a choice."""
-    lists = [f"{name} is the one value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)]
+    """Warn of lists in a space without choices: such a list was most likely meant as a choice."""
+    lists = [
+        f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)
+    ]
     if lists:
-        what = f"{', '.join(lists)} for all trials: tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries it all"
-        warnings.warn(what, UserWarning, stacklevel=above_this_package())
+        advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
+        warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
 
 
 def _store(settings: Settings) -> Store:
@@ -289,7 +338,7 @@ def _drive(
     keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
-    progress = Progress(store, experiment_id, show=verbose > 0, echo=echo)
+    progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")
@@ -297,7 +346,7 @@ def _drive(
     from tuner.driver.hosts import kept
     from tuner.driver.hosts.cluster import DEAD
 
-    with progress, _Interrupts(store, experiment_id) as interrupts:
+    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         for attempt in range(3):
             started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
             try:
@@ -318,14 +367,14 @@ def _drive(
                     kept.shutdown()
                     raise
                 progress.say("the driver was killed; a new one continues from the last commit")
-    result = Result.load(store, experiment_id)
+    result = read_result(store, experiment_id, ray_address)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
     return result
 
 
 def _check_size(spec: Spec) -> None:
-    """Raise SpecError if a private Ray could never hold a trial. Starting Ray only to find out takes seconds."""
+    """Raise SpecError if a private Ray could never hold a trial. This saves the seconds of starting Ray to find out."""
     from tuner.driver.hosts.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
@@ -344,7 +393,7 @@ def _on_own_ray() -> bool:
     return kept is not None and kept.on_own_ray()
 
 
-def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -> None:
+def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) -> None:
     """Raise ClusterUnreachable if the host cannot start, in which case another try would not help."""
     import ray
 
@@ -362,7 +411,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: _Interrupts) -
         raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
 
 
-def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
+def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     """Follow an experiment that a running service drives."""
     progress.say("another driver, such as that of `tuner serve`, has this experiment; following it")
     while True:
@@ -375,7 +424,7 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: _I
         time.sleep(POLL_S)
 
 
-def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interrupts) -> None:
+def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     import ray
 
     done = host.drive.remote(experiment_id)
@@ -396,44 +445,6 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: _Interr
         progress.update()
 
 
-class _Interrupts:
-    """Counts Ctrl-C. The first one asks for a pause; the caller acts on the second.
-
-    Outside of `heard`, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
-    """
-
-    def __init__(self, store: Store, experiment_id: str) -> None:
-        self.store, self.experiment_id = store, experiment_id
-        self.count = 0
-        self.news = False
-        self._heard = False
-        self._before: Any = None
-
-    def __enter__(self) -> _Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._take)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        """Count Ctrl-C in this block, in which the caller looks at the count all the time."""
-        self._heard = True
-        try:
-            yield
-        finally:
-            self._heard = False
-
-    def _take(self, number: int, frame: Any) -> None:
-        if not self._heard:
-            raise KeyboardInterrupt
-        self.count += 1
-        if self.count == 1:
-            self.news = True
-            record = self.store.experiments.get(self.experiment_id)
-            self.store.commands.add(record.id, "pause", reason="by Ctrl-C")
-        else:
-            print("ending at once", file=sys.stderr)
+def _pause(store: Store, experiment_id: str) -> None:
+    record = store.experiments.get(experiment_id)
+    store.commands.add(record.id, "pause", reason="by Ctrl-C")

@@ -13,6 +13,7 @@ from tuner.errors import NotFound, SpecError
 from tuner.experiment.usecases import id_of
 from tuner.names import did_you_mean, keywords_explained
 from tuner.sdk.result import Result
+from tuner.sdk.run import read_result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
@@ -46,15 +47,15 @@ class ExperimentSummary:
 def load(experiment: str) -> Result:
     """Return the result of an experiment in this home's database, whichever process started it.
 
-    It has what `tuner.run` returned, or would have: trials, frame, best trial, best checkpoint. An experiment that is still
-    running gives what it has found so far; load it again for what came since. Nothing is started.
+    The result is what `tuner.run` returned, or would have: trials, data frame, best trial, best checkpoint. For a running
+    experiment it is what has been found so far. Nothing is started.
 
     Args:
         experiment: ``exp_...``, or the experiment's name if no other has it.
 
     Raises:
-        NotFound: This home has no such experiment. The message names the nearest one.
-        Conflict: Several experiments have this name. The message lists their ids.
+        NotFound: this home has no such experiment. The message names the nearest one.
+        Conflict: several experiments have this name. The message lists their ids.
     """
     if not isinstance(experiment, str):
         raise TypeError(f"expected an experiment's id or name, got {experiment!r}")
@@ -62,18 +63,18 @@ def load(experiment: str) -> Result:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):
             raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
-        return Result.load(store, found)
+        return read_result(store, found)
 
 
 def experiments(name: str | None = None, state: str | None = None) -> list[ExperimentSummary]:
     """List the experiments of this home's database, newest first.
 
     Args:
-        name: Only those with this text in their name.
-        state: Only those in this state: "running", "paused", "completed", "failed", ...
+        name: list only experiments whose name contains this text.
+        state: list only experiments in this state: "running", "paused", "completed", "failed", ...
 
     Raises:
-        SpecError: There is no such state.
+        SpecError: there is no such state.
     """
     if state is not None and state not in (known := [str(each) for each in ExperimentState]):
         raise SpecError(f"expected one of {', '.join(known)}, got {state!r}{did_you_mean(str(state), known)}", "/state")

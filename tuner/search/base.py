@@ -67,7 +67,7 @@ class Searcher(ABC):
             cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SearcherContext) -> None:
-        """Take what the searcher has to know about the experiment, and check that it supports the space.
+        """Set the experiment's context, and check that the searcher supports the space.
 
         Raises:
             SpecError: it does not support the space. The message names searchers that do.

@@ -1,4 +1,4 @@
-"""What all our own searchers share: points to evaluate, detection of repeats, options as JSON."""
+"""The base class of our own searchers: points to evaluate, detection of repeats, options as JSON."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Proposer(Searcher):
 
 
 class Cache(ABC):
-    """Folds a population into some other form, and starts anew if it gets a different population."""
+    """Folds a population into some other form, and starts again if it gets a different population."""
 
     def __init__(self) -> None:
         self._of: weakref.ref[Population] | None = None
@@ -114,7 +114,7 @@ class Cache(ABC):
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
-        """Take in what is new since the last call."""
+        """Process what is new since the last call."""
 
 
 class _Seen(Cache):

@@ -1,4 +1,4 @@
-"""Use any `ray.tune.search.Searcher`. Ray is not imported here; whoever passes such a searcher has imported it."""
+"""Use any `ray.tune.search.Searcher`. Ray is not imported here: code that passes such a searcher has imported it."""
 
 from __future__ import annotations
 
@@ -170,12 +170,12 @@ class _Live(Cache):
             self._searcher.on_trial_complete(name, result=None if failed else {**trial.last, **metrics}, error=failed)
         except Exception:  # from the user's code; the search continues
             log.warning(
-                "%s failed to take in the result of trial %s", type(self._searcher).__name__, name, exc_info=True
+                "%s failed to process the result of trial %s", type(self._searcher).__name__, name, exc_info=True
             )
 
 
 def ray_space(space: Space) -> dict[str, Any]:
-    """Return the parameters as `ray.tune` domains, nested by path. Choices among other things than scalars have indices."""
+    """Return the parameters as `ray.tune` domains, nested by path. Choices whose categories are not scalars have indices."""
     sample = sys.modules["ray.tune.search.sample"]
     nested: dict[str, Any] = {}
     for p in space.parameters:

@@ -156,7 +156,7 @@ class Writer:
 
 
 _RAY_REFERENCE = (
-    "a reference to Ray's object store becomes useless when that Ray ends: search over a name or a number, and pass the "
+    "a reference to Ray's object store is no longer valid when that Ray ends: search over a name or a number, and pass the "
     "objects to the function with tuner.with_parameters"
 )
 
@@ -166,7 +166,7 @@ def _is_ray_reference(value: Any) -> bool:
 
 
 def dump(writer: Writer) -> bytes:
-    """cloudpickle of the writer's values. SpecError points at those that cannot be pickled, and names what in them cannot."""
+    """Pickle the writer's values. Raise SpecError, pointing at each that cannot be pickled, with the part that is to blame."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _is_ray_reference(value)]:

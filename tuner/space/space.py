@@ -78,7 +78,7 @@ class Space:
         """Return the Python objects that the JSON form refers to, pickled by cloudpickle, or None if there are none.
 
         Raises:
-            SpecError: names the parameters whose objects cannot be pickled, and what in them cannot.
+            SpecError: names the parameters whose objects cannot be pickled, and the part that is to blame.
         """
         writer = Writer()
         writer.mapping(self._source, "/space")

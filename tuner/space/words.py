@@ -1,4 +1,4 @@
-"""How errors show values and paths."""
+"""Show values and paths in error messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who may use the service, and who did what: tokens and the audit trail.
+"""Tokens, which say who may use the service, and the audit trail, which says who did what.
 
-A token is shown once, when it is made. The database has its SHA-256 only: a token is 32 random bytes, so that a slow hash, as
+A token is shown once, when it is made. The database has only its SHA-256. A token is 32 random bytes, so a slow hash, as
 for passwords, would add nothing.
 """
 
@@ -27,13 +27,13 @@ from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
 
 PREFIX = "tnr_"
-"""Tokens begin with it, so that scanners for leaked secrets can tell one."""
+"""Tokens begin with it, so that scanners for leaked secrets recognise them."""
 
 SESSION_PREFIX = "tns_"
 """The values of cookies begin with it."""
 
 MAX_LIFETIME_S = 36500 * 86400.0
-"""The longest time for which a token can be made, about a hundred years."""
+"""The longest lifetime of a token, about a hundred years."""
 
 USED_EVERY_S = 60.0
 """The time of a token's latest use is written this often at most."""
@@ -123,7 +123,7 @@ class Access:
         """Create a token. Return its secret, which nobody can read again, and its record.
 
         Args:
-            name: Who or what it is for. It stands in the audit trail.
+            name: Who or what it is for. The audit trail shows it.
             role: What it allows.
             project: The only project that it shows. None: all projects.
             lifetime_s: Seconds until it expires. None: never.
@@ -174,7 +174,7 @@ class Access:
             connection.execute(update(tokens).where(tokens.c.public_id == token_id).values(used_at=time_of(now)))
 
     def revoke_token(self, token_id: str, *, now: float | None = None) -> TokenRecord:
-        """Revoke a token; one that is revoked stays as it is. Raise NotFound if there is none with this id."""
+        """Revoke a token. If it is revoked already, change nothing. Raise NotFound if there is no token with this id."""
         at = time_of(now)
         with self._write() as connection:
             wanted = (tokens.c.public_id == token_id) & self._shown(tokens)

@@ -34,17 +34,17 @@ class ChangeLog:
             return _bookmark(connection, experiment_id)
 
     def since(self, experiment_id: int, since: Bookmark, upto: int) -> Changes:
-        """Return the rows that changed behind a bookmark, as they are now, and the points of the reports up to entry `upto`.
+        """Return the rows that changed after a bookmark, as they are now, and the points of the reports up to entry `upto`.
 
-        A row may be newer than `upto`; it then comes again with the next changes. A bookmark made of an event_seq alone will do:
-        then some rows are returned that have not changed. Raise NotFound if there is no such experiment.
+        A row may be newer than `upto`; it then comes again with the next changes. If the bookmark has
+        only an event_seq, some rows are returned that have not changed. Raise NotFound if there is no such experiment.
         """
         with self._database.read() as connection:
             return _read(connection, experiment_id, since, upto)
 
 
 def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
-    """Return the end of the log, with what has to be known to tell later what changed behind it."""
+    """Return the end of the log, with what is needed to find out later what has changed since."""
     newest = select(func.max(segment.c.id)).join(trial, trial.c.id == segment.c.trial_id)
     last = connection.execute(newest.where(trial.c.experiment_id == experiment_id)).scalar() or 0
     # In one statement, so that the decisions are those that were open at exactly this entry.
@@ -56,7 +56,7 @@ def _bookmark(connection: Connection, experiment_id: int) -> Bookmark:
 
 
 def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int) -> Changes:
-    """Return every row that changed behind `since`, as it is now, and the points of the reports up to `upto`."""
+    """Return every row that changed after `since`, as it is now, and the points of the reports up to `upto`."""
     record = one(connection, experiment.c.id == experiment_id, str(experiment_id))
     log = history.event_rows(connection, experiment_id, since.seq, upto)
     decided = history.decision_rows(connection, experiment_id, since.seq, upto)
@@ -106,7 +106,7 @@ def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, 
 
 
 def _is_later_report(row: Any) -> bool:
-    """Return whether this is a report but not a segment's first one, which may be what tells that the segment has started."""
+    """Return whether this is a report, but not a segment's first one, which may be what shows that the segment has started."""
     return bool(row.kind == events.Reported.KIND and row.report_no > 1)
 
 

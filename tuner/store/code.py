@@ -1,4 +1,4 @@
-"""Training functions that travel by value, and where to find those that are imported."""
+"""Training functions that are stored by value, and where to find those that are imported."""
 
 from __future__ import annotations
 

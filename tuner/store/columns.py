@@ -27,8 +27,8 @@ from tuner.store.writing.writer import Cursor
 MAX_TRIALS = 500_000  # kept in memory, over all experiments
 READ_ALL_FROM = 5_000  # newer log entries
 
-Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~"]
-OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "=", "<", ">", "~")  # the longer ones first
+Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
+OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  # the longer ones first
 _LONG = ("reason", "waiting")
 _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
 NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
@@ -54,7 +54,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse ``best_value>=0.5``, ``state=running`` or ``params.optimizer/lr<0.01``."""
+        """Parse ``best_value>=0.5``, ``state=running``, ``params.optimizer/lr<0.01`` or ``params.width?=[16, 32, null]``."""
         found = [(text.find(op), -len(op), op) for op in OPERATORS if op in text]
         if not found or min(found)[0] < 1:
             raise SpecError(f"expected NAME OPERATOR VALUE with one of {' '.join(OPERATORS)}, got {text!r}", "/where")
@@ -91,7 +91,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number of a value, or one between those of its neighbours."""
+        """Return the number of a value; if no trial has it, one between the numbers of its neighbours."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))
@@ -109,6 +109,8 @@ class Column:
                 raise SpecError(f"{condition.name} is a number; ~ searches for a part of a text", "/where")
             inside = np.char.find(np.char.lower(self.words), condition.value.lower()) >= 0
             return np.isin(self.keys, np.flatnonzero(inside))
+        if condition.operator == "?=":
+            return self._among(condition)
         try:
             key = self.key(condition.value)
         except ValueError:
@@ -118,6 +120,25 @@ class Column:
         }  # fmt: skip
         found: NDArray[np.bool_] = compare[condition.operator](self.keys, key)
         return found & ~np.isnan(self.keys) if condition.operator == "!=" else found
+
+    def _among(self, condition: Filter) -> NDArray[np.bool_]:
+        """Return which values are in the condition's JSON list. A null in the list stands for no value."""
+        try:
+            wanted = json.loads(condition.value)
+        except ValueError:
+            wanted = None
+        if not isinstance(wanted, list):
+            raise SpecError(f"expected a JSON list behind {condition.name}?=, got {condition.value!r}", "/where")
+        found = np.isnan(self.keys) if None in wanted else np.zeros(len(self.keys), np.bool_)
+        for value in wanted:
+            if value is None:
+                continue
+            text = value if isinstance(value, str) else dumps(value)
+            try:
+                found |= self.keys == self.key(text)
+            except ValueError:
+                raise SpecError(f"{condition.name} is a number, got {text!r}", "/where") from None
+        return found
 
 
 class Columns:
@@ -135,7 +156,7 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Update what is kept to the end of the log, and read the groups of these columns if they are not kept yet."""
+        """Bring the kept columns up to date with the log, and read the groups of these columns if they are not kept yet."""
         last = int(cursor.value("SELECT last_event_seq FROM experiment WHERE id = ?", (self._experiment,)) or 0)
         if last != self._seq:
             self._columns.clear()
@@ -248,6 +269,23 @@ class Sorter:
         following = _encoded(sort, column.value(last), int(numbers[last])) if more else None
         return numbers[page].tolist(), following, total
 
+    def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
+        """Return (place in the order by number of the trial, how many trials there are) for at most `size` trials.
+
+        The first half are the first ones of the order. The others are spread evenly over the rest of it.
+        """
+        name = check_name(sort.removeprefix("-"), "/sort")
+        lock, columns = self._columns(experiment)
+        with lock:
+            columns.refresh(cursor, [name])
+            numbers, order = columns.numbers(), columns.order(sort)
+        self._forget()
+        total = len(order)
+        first = min((size + 1) // 2, total)
+        rest = np.linspace(first, total - 1, min(size - first, total - first)).round().astype(np.intp)
+        places = np.concatenate([np.arange(first, dtype=np.intp), rest])
+        return {int(numbers[order[place]]): int(place) + 1 for place in places}, total
+
     def _columns(self, experiment: int) -> tuple[threading.Lock, Columns]:
         with self._lock:
             found = self._kept.setdefault(experiment, (threading.Lock(), Columns(experiment)))
@@ -263,7 +301,7 @@ class Sorter:
 def _behind(
     column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
 ) -> NDArray[np.bool_]:
-    """Return which of the ordered positions come after the last one of the previous page."""
+    """Return those of the ordered positions that come after the last one of the previous page."""
     value, number = last
     keys, after = column.keys[order], numbers[order] > number
     nothing = np.isnan(keys)

@@ -45,7 +45,7 @@ class Drivers:
 
         Args:
             now: the time.
-            leased_from: if given, return instead the experiments whose lease is alive and belongs to anybody but this owner.
+            leased_from: if given, return instead the experiments whose lease is valid and belongs to another owner than this one.
         """
         if leased_from is None:
             free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
@@ -61,7 +61,7 @@ class Drivers:
             return [record(row) for row in connection.execute(query).mappings()]
 
     def adopt(self, experiment_id: int) -> None:
-        """Give an experiment that a script created to the service: from now on services drive it without being asked."""
+        """Hand an experiment that a script created over to the service, which drives it from now on."""
         with self._database.write() as cursor:
             cursor.execute(_ADOPT, (experiment_id,))
 

@@ -38,9 +38,6 @@ _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
-_NOT_ASKED = {"code": None, "resolved": None}
-"""The parts of a stored spec that are not part of the request."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -86,7 +83,7 @@ class Experiments:
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:
         """Return the experiment that was created with this key, or None if there is none yet.
 
-        Raise Conflict if its spec is another one.
+        Raise Conflict if its spec is different.
         """
         query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
         with self._database.read() as connection:
@@ -269,7 +266,7 @@ def record(row: Any) -> ExperimentRecord:
 
 
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
-    """Return the experiment that fits. Raise NotFound, with the name that is shown, if there is none."""
+    """Return the experiment that meets the condition. Raise NotFound, with `shown` in the message, if there is none."""
     row = connection.execute(select(*COLUMNS).where(condition)).mappings().first()
     if row is None:
         raise NotFound(f"no experiment {shown}")
@@ -319,9 +316,15 @@ def _stored_key(spec: Spec, key: str | None) -> str | None:
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
-    """Raise Conflict if two specs are different requests. The files of the code may have changed since the first one."""
-    if _plain({**stored, **_NOT_ASKED}) != _plain({**asked, **_NOT_ASKED}):
+    """Raise Conflict if two specs are different requests. The files of an entrypoint may have changed since the first one."""
+    if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
+
+
+def _asked(spec: Mapping[str, Any]) -> Any:
+    """Return what of a stored spec was part of the request."""
+    found = {**spec, "earlier": None, "resolved": None}
+    return _plain({**found, "code": None} if spec.get("entrypoint") else found)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Text out of the pieces of a log that are kept: its end, what follows an offset, or the lines that contain something."""
+"""Make text of the kept pieces of a log: its end, what follows an offset, or the lines that contain something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from tuner.domain.logs import Range, merged
 from tuner.store.records import LogQuery
 
-_CHARACTER_BYTES = 4  # what the longest character takes: a window that is smaller might never get beyond it
+_CHARACTER_BYTES = 4  # the bytes of the longest character: a smaller window could never get past one
 _LINE_BYTES = 160  # a guess at the length of a line, to read no more than the last lines need
 
 
@@ -48,7 +48,7 @@ def text_of(pieces: Sequence[Piece], query: LogQuery, complete: bool) -> LogText
         loaded = _last(pieces, query)
         begin = loaded[0][0] if loaded else size
         if loaded and begin == min(piece.start for piece in pieces):
-            begin = 0  # what was left out before it is told of
+            begin = 0  # the start of the bytes that were left out since the last note about that
     if not (complete and loaded and loaded[-1][0] + len(loaded[-1][1]) == size):
         loaded = _whole_characters(loaded)
     return _joined(loaded, begin)
@@ -123,7 +123,7 @@ def _last_lines(loaded: Loaded, lines: int) -> Loaded:
 
 
 def _whole_characters(loaded: Loaded) -> Loaded:
-    """Leave out the beginning of a character whose other bytes have not come yet, or are behind the window."""
+    """Leave out the first bytes of a character whose other bytes have not come yet, or are outside the window."""
     if not loaded:
         return loaded
     start, content = loaded[-1]
@@ -157,9 +157,9 @@ def gap_note(size: int, in_line: bool = False) -> bytes:
 
 
 def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:
-    """Return the lines that contain the text, in any case of letters; the newest of them if they are too many."""
+    """Return the lines that contain the text, ignoring case; only the newest if there are too many."""
     wanted = search.casefold()
-    runs: Loaded = []  # contents that no gap divides
+    runs: Loaded = []  # contents without a gap in between
     for start, content in loaded:
         if runs and runs[-1][0] + len(runs[-1][1]) == start:
             runs[-1] = runs[-1][0], runs[-1][1] + content

@@ -45,7 +45,7 @@ LogKey = tuple[int, int, int]
 
 
 class Logs:
-    """The logs of ranks. Nothing is decided from them, so whoever has a log may write it without a lease."""
+    """The logs of ranks. Nothing is decided from them, so any process that has a log may write it without a lease."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
@@ -56,7 +56,7 @@ class Logs:
     ) -> None:
         """Add what ranks of these segments (trial, segment) printed. A chunk that is there already changes nothing.
 
-        With a limit, delete what is in neither the head nor the tail of a log any more. Chunks of a segment that is not in
+        With a limit, delete what is no longer in the head or the tail of a log. Chunks of a segment that is not in
         the database are left out.
         """
         with self._database.write() as cursor:
@@ -68,12 +68,12 @@ class Logs:
             _compact(cursor, experiment_id, segment, rank, limit.head)
 
     def ranges(self, experiment_id: int, segment: Segment, rank: int) -> list[Range]:
-        """Return which bytes of a rank's log are here."""
+        """Return which bytes of a rank's log are stored."""
         with self._database.cursor() as (cursor, _):
             return _ranges(cursor, experiment_id, segment, rank)
 
     def unfinished(self, experiment_id: int) -> list[OpenLog]:
-        """Return the logs whose end is not here, of segments that have not ended or were among the last to end."""
+        """Return the logs whose end is not stored, of segments that have not ended or were among the last to end."""
         with self._database.cursor() as (cursor, _):
             return _unfinished(cursor, experiment_id)
 
@@ -83,7 +83,7 @@ class Logs:
             return _of_trial(cursor, public_id, query or LogQuery(), self._project)
 
     def recent(self, experiment_id: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-        """Return what is new in the logs of segments that have not ended, or have ended since then.
+        """Return what is new in the logs of segments that run, or that have ended since the last call.
 
         ends: up to which byte the log of a (trial, segment, rank) is known.
         """
@@ -182,7 +182,7 @@ class _Row(NamedTuple):
 
 
 def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) -> list[RankLog]:
-    """Return the logs of a trial that the query asks for, by segment and rank. NotFound if there is no such trial."""
+    """Return the logs of a trial that the query asks for, by segment and rank. Raise NotFound if there is no such trial."""
     found = cursor.value(_PROJECT, (trial,))
     if found is None or project not in (None, found):
         raise NotFound(f"no trial {trial}")
@@ -195,7 +195,7 @@ def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) 
 
 
 def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-    """Return what follows these ends in the logs of segments that have not ended, or have ended since then."""
+    """Return what was added after these ends to the logs of segments that had not ended then."""
     found = []
     for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
         known = ends.get(key, 0)

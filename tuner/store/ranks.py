@@ -1,4 +1,4 @@
-"""What ranks use of their machines."""
+"""Store what ranks use of their machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ranks:
     ) -> None:
         """Append what ranks used. Samples that are stored already, or whose segment is not stored, are left out.
 
-        keep: (trial, segment) -> n. Of these segments, delete the stored samples whose number is not a multiple of n.
+        keep: (trial, segment) -> n. Delete the stored samples of these segments whose number is not a multiple of n.
         """
         keep = keep or {}
         with self._database.write() as cursor:

@@ -52,7 +52,10 @@ class ExperimentRecord:
     spec: Spec
     state: Annotated[ExperimentState, About("where it is in its life")]
     source: Annotated[
-        str, About("python or api: where it was created; adopted: created in Python, now driven by a service")
+        str,
+        About(
+            "python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service"
+        ),
     ]
     project: Annotated[str, About("the project it belongs to")]
     code_hash: str | None
@@ -63,6 +66,8 @@ class ExperimentRecord:
     best: Mapping[str, Any] | None
     no_best: Annotated[str | None, About("why `best` is null although trials have reported")]
     counts: Mapping[str, int]
+    gpu_hours: Annotated[float, About("GPU hours that its trials have used, as of its newest event")]
+    cpu_hours: Annotated[float, About("CPU hours that its trials have held, as of its newest event")]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[str | None, About("why it failed, in words")]
     created_at: Annotated[float, About("when it was created")]
@@ -89,6 +94,8 @@ class ExperimentRecord:
             best=None,
             no_best=None,
             counts={},
+            gpu_hours=0.0,
+            cpu_hours=0.0,
             reason="",
             error=None,
             started_at=None,
@@ -153,6 +160,16 @@ class TrialSegment:
     segment: SegmentRecord
 
 
+@dataclass(frozen=True, slots=True)
+class TrialSample:
+    """Some of an experiment's trials, by number: the best ones, and others from all ranks behind them."""
+
+    trials: tuple[TrialRecord, ...]
+    ranks: tuple[int, ...]
+    """The place of each by best value among all trials, from 1. Trials without a value come last."""
+    total: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
@@ -195,7 +212,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """A decision. The API shows the fields that have an `About`, and some others in a form of their own."""
+    """A decision. The API shows the fields that have an `About`, and some others in another form."""
 
     seq: Annotated[int, About("its place in the log")]
     time: float
@@ -242,7 +259,7 @@ class StreamItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookmark:
-    """A place in an experiment's log, with what has to be known to tell what changed behind it."""
+    """A place in an experiment's log, with what is needed to find out what has changed since."""
 
     seq: int
     open_decisions: frozenset[int] | None = None  # event_seq of those that were pending there; None: not known
@@ -276,10 +293,10 @@ class BestPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed behind one entry of an experiment's log and up to another one. Rows are as they were when they were read."""
+    """What changed after one entry of an experiment's log and up to another one. Rows are as they were when they were read."""
 
     since: int
-    bookmark: Bookmark  # of the last entry: the next changes come behind it
+    bookmark: Bookmark  # of the last entry: the next changes come after it
     experiment: ExperimentRecord
     metrics: Sequence[str]
     trials: Sequence[TrialRecord]
@@ -318,10 +335,10 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """Which logs of a trial are wanted, and what of each.
+    """Which logs of a trial are wanted, and which part of each.
 
-    offset: what follows this byte of the log; else the end of the log. tail: at most so many lines, the last ones. search:
-    only lines that contain this text, in any case of letters. limit: at most so many bytes.
+    offset: return what follows this byte of the log; None: the end of the log. tail: at most this many lines, the last ones.
+    search: only lines that contain this text, ignoring case. limit: at most this many bytes.
     """
 
     rank: int | None = None
@@ -337,7 +354,7 @@ class RankLog:
     """What one rank printed in one segment: bytes `start` to `end` of its log, as text.
 
     To read on, ask again with `end` as the offset. left_out: how many bytes between `start` and `end` are not kept, which a
-    line in the text says. complete: the rank prints no more, and the text goes up to its last word.
+    line in the text says. complete: the rank prints no more, and the text reaches the end of its log.
     """
 
     trial: int

@@ -1,8 +1,8 @@
-"""The store: everything that is kept of experiments, by subject.
+"""The store: everything that is stored about experiments, by subject.
 
 Who may write: anybody may create experiments and add commands. Everything else about an experiment is written by its driver
 alone, which holds the *epoch*: `drivers.claim` starts a new one, and from then on every `drivers.commit` under an older epoch
-raises LostLease and writes nothing. Log entries never change; a decision changes from pending to done, once.
+raises LostLease and writes nothing. Log entries never change, except that a decision changes once from pending to done.
 
 Every method may be called from any thread. Errors are `StoreError`s. After an error that is also `Retryable` (locked, connection
 lost) nothing was written, or, if the connection broke during COMMIT, everything; repeating the same call is harmless.
@@ -81,7 +81,7 @@ class Store:
         self._database.check()
 
     def check_write(self) -> None:
-        """Write something that changes nothing. StoreError if the database takes no writes, because its disk is full, say."""
+        """Write something that changes nothing. Raise StoreError if the database takes no writes, as with a full disk."""
         with self._database.write() as cursor:
             cursor.execute("UPDATE alembic_version SET version_num = version_num")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, case, func, select
 
 from tuner.domain.states import TrialState
 from tuner.errors import NotFound
 from tuner.store import columns
-from tuner.store.records import CheckpointRecord, Page, SegmentRecord, TrialRecord, TrialSegment
+from tuner.store.records import CheckpointRecord, Page, SegmentRecord, TrialRecord, TrialSample, TrialSegment
 from tuner.store.sql.database import Database
 from tuner.store.sql.paging import number, page
 from tuner.store.sql.tables import checkpoint, experiment, segment, trial
@@ -80,11 +80,31 @@ class Trials:
             numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
             return Page(numbered(connection, experiment_id, numbers), token), total
 
-    def best(self, experiment_id: int, mode: str, count: int) -> list[int]:
-        """Return the numbers of the `count` trials with the best values. Trials without a value come last."""
-        sort = "-best_value" if mode == "max" else "best_value"
+    def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
+        """Return at most `size` trials: the best ones, and others that are spread evenly over the ranks behind them.
+
+        If there are no more trials than that, return all of them.
+        """
+        with self._database.cursor() as (cursor, connection):
+            places, total = self._sorter.sample(cursor, experiment_id, _by_value(mode), size)
+            trials: list[TrialRecord] = []
+            numbers = sorted(places)
+            for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
+                trials += numbered(connection, experiment_id, numbers[at : at + 1000])
+            return TrialSample(tuple(trials), tuple(places[found.number] for found in trials), total)
+
+    def sample_numbers(self, experiment_id: int, mode: str, size: int) -> list[int]:
+        """Return the numbers of the trials that `sample` returns, in order."""
         with self._database.cursor() as (cursor, _):
-            return self._sorter.page(cursor, experiment_id, sort, (), count, None)[0]
+            return sorted(self._sorter.sample(cursor, experiment_id, _by_value(mode), size)[0])
+
+    def trained(self, experiment_id: int, longest: float) -> int:
+        """Return how many iterations the completed and the stopped trials were trained, at most `longest` for each."""
+        query = select(func.sum(case((trial.c.iteration > longest, longest), else_=trial.c.iteration))).where(
+            trial.c.experiment_id == experiment_id, trial.c.state.in_([TrialState.COMPLETED, TrialState.STOPPED])
+        )
+        with self._database.read() as connection:
+            return int(connection.execute(query).scalar() or 0)
 
     def newest(self, experiment_id: int, count: int) -> list[TrialRecord]:
         """Return the last `count` trials by number, without segments."""
@@ -102,7 +122,7 @@ class Trials:
     def results(
         self, experiment_id: int, trials: Sequence[int], *, best: bool
     ) -> list[tuple[Mapping[str, Any], float]]:
-        """Return (flat params, best or last value) of those of these trials that have a value, by number."""
+        """Return number -> (flat params, best or last value), for those of these trials that have a value."""
         value = trial.c.best_value if best else trial.c.last_value
         query = select(trial.c.params, trial.c.best_params, value)
         query = query.where(trial.c.experiment_id == experiment_id, value.is_not(None))
@@ -165,6 +185,10 @@ class Trials:
     def _only_shown(self, query: Select[Any]) -> Select[Any]:
         """Leave out the experiments of other projects."""
         return query if self._project is None else query.where(experiment.c.project == self._project)
+
+
+def _by_value(mode: str) -> str:
+    return "-best_value" if mode == "max" else "best_value"
 
 
 def _trials() -> Select[Any]:

@@ -1,4 +1,4 @@
-"""Trials: what runs on the cluster, and what the driver host needs to run it there.
+"""Trials: what runs on the cluster, and what the driver host needs to run trials there.
 
 Each folder is a layer: it may use the folders below it and nothing above it. import-linter checks this.
 

@@ -2,7 +2,7 @@
 
 Databases and files contain pickles of training functions, searchers and checkpoints. A pickle refers to what it uses
 by module and name: a function that calls `tuner.report` refers to `report` in `tuner.trials.session`. When a module
-moves, its old name must therefore still be importable. This module tells Python's import system which module of today
+moves, its old name must therefore still be importable. This module tells Python's import system which present module
 has which old names. It works for all pickles, including nested ones and those that Ray loads.
 """
 
@@ -49,11 +49,11 @@ MOVED = {
     "tuner.pickling": "tuner.usercode.pickling",
     "tuner.trainable": "tuner.usercode.trainable",
 }
-"""Old name -> name of today. If a package has the old name of a module, its `__getattr__` is made by `names_of`."""
+"""Old name -> present name. If a package has the old name of a module, its `__getattr__` is made by `names_of`."""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Imports the module of today when an old name is imported; `sys.modules` then has it under both names."""
+    """Imports the present module when an old name is imported; `sys.modules` then has it under both names."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in MOVED else None
@@ -77,7 +77,7 @@ def install() -> None:
 def names_of(package: str) -> Callable[[str], Any]:
     """Return a `__getattr__` for a package that has the old name of a module.
 
-    It looks the name up in the module of today.
+    It looks the name up in the present module.
     """
 
     def getattribute(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""The user's code on its way to another process: entrypoints, pickles, training functions by value."""
+"""Move the user's code to another process: entrypoints, pickles, training functions by value."""

@@ -1,6 +1,6 @@
 """Checks that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
-The questions go to helper processes (`tuner.usercode.import_check`). A helper forks a child for each question, so an import
+Helper processes answer the questions (`tuner.usercode.import_check`). A helper forks a child for each question, so an import
 that hangs, prints or ends its process harms nobody. A second helper starts when the first one is busy, up to a limit; one
 slow import therefore holds up only those who ask about the same entrypoint.
 """
@@ -31,10 +31,10 @@ HELPERS = 4
 """How many imports run at the same time."""
 
 KEPT = 2
-"""How many idle helpers stay; each one holds the big libraries in memory."""
+"""How many idle helpers are kept; each holds the big libraries in memory."""
 
 WAITING = 32
-"""How many callers wait for an answer; further ones are refused."""
+"""How many callers may wait for an answer; further ones are refused."""
 
 FORGET_S = (1.0, 60.0)
 """A failure is remembered for as long as it took to find, within these bounds, or until a file of the module changes."""
@@ -54,7 +54,7 @@ class Entrypoint:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why an entrypoint cannot be used, and until when that is taken for granted."""
+    """Why an entrypoint cannot be used, and until when this is not checked again."""
 
     message: str
     until: float
@@ -63,7 +63,7 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Question:
-    """An import that a helper is working on. Everybody who asks the same thing meanwhile waits for its answer."""
+    """An import that a helper is working on. All callers that ask for the same import wait for its answer."""
 
     text: str
     module: str
@@ -98,9 +98,9 @@ class EntrypointChecker:
     def check(
         self, entrypoint: str, sys_path: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> Entrypoint:
-        """Import the entrypoint in a helper. EntrypointError says what is wrong with it, in which file and line.
+        """Import the entrypoint in a helper. Raise EntrypointError, with the file and the line, if something is wrong with it.
 
-        CheckerBusy if too many callers wait already, or if the checker is closed. `sys_path` comes before the helper's own,
+        Raise CheckerBusy if too many callers wait already, or if the checker is closed. `sys_path` comes before the helper's own,
         and `environ` is added to its environment.
         """
         return self._check(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
@@ -108,7 +108,7 @@ class EntrypointChecker:
     def check_function(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
     ) -> Entrypoint:
-        """Do as `check` for a function that a scheduler or a stopper calls; an error points at `pointer`."""
+        """Check a function that a scheduler or a stopper calls, as `check` does. An error points at `pointer`."""
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def pids(self) -> list[int]:
@@ -117,7 +117,7 @@ class EntrypointChecker:
             return [helper.pid for helper in (*self._idle, *self._busy)]
 
     def close(self) -> None:
-        """End all helpers at once, with the imports that they are at. Who waits for an answer gets CheckerBusy."""
+        """End all helpers at once, with their imports. Callers that wait for an answer get CheckerBusy."""
         with self._lock:
             self._closed = True
             helpers = [*self._idle, *self._busy]
@@ -144,7 +144,7 @@ class EntrypointChecker:
         raise EntrypointError(answer.message, pointer)
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return what is known, or wait for the answer to the question that runs already, or ask it."""
+        """Return a known answer, or wait for the import if it is already running, or start it."""
         with self._lock:
             known = self._known.get(text)
         if known is not None and _holds(known):  # looks at files, and a slow disk must hold up nobody else
@@ -172,7 +172,7 @@ class EntrypointChecker:
         raise question.answer or CheckerBusy("the check was interrupted")
 
     def _answer(self, question: _Question) -> None:
-        """Ask a helper and tell everybody who waits for this question."""
+        """Ask a helper, and pass the answer to all callers that wait for it."""
         try:
             question.answer = self._ask(question)
         except CheckerBusy as error:
@@ -208,7 +208,7 @@ class EntrypointChecker:
         return Entrypoint(json.loads(question.text)["entrypoint"], answer["hash"], files)
 
     def _take(self) -> _Helper:
-        """Wait for a free helper, starting one if there may be more, and return it."""
+        """Return a free helper. Start one if the limit allows it, else wait."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._idle or len(self._busy) < self._helpers)
             if self._closed:
@@ -237,7 +237,7 @@ class EntrypointChecker:
 
 
 class _Helper:
-    """A helper process in a session of its own, so that Ctrl-C at a terminal does not reach it and `end` reaches its children."""
+    """A helper process in a new session, so that Ctrl-C at a terminal does not reach it and `end` reaches its children."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -278,7 +278,7 @@ class _Helper:
         return None
 
     def end(self) -> None:
-        """Kill the helper and the import that it is at."""
+        """Kill the helper and its import."""
         with self._ending, contextlib.suppress(ProcessLookupError):
             if self._process.returncode is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -289,7 +289,7 @@ class _Helper:
 
 
 def _holds(known: Entrypoint | _Failure) -> bool:
-    """Return whether an answer is still right, as far as the user's files tell."""
+    """Return whether the user's files are as they were when this answer was given."""
     if isinstance(known, Entrypoint):
         return all(stat(file[0]) == file for file in known.files)
     if time.monotonic() >= known.until:

@@ -35,7 +35,7 @@ File = tuple[str, int, int]  # path, mtime in ns, size
 
 
 def stat(path: str) -> File | None:
-    """Return what tells that a file has changed; None if there is no such file."""
+    """Return values that change with the file's content; None if there is no such file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -44,7 +44,7 @@ def stat(path: str) -> File | None:
 
 
 def main() -> None:
-    """Answer questions, one JSON object a line, until standard input ends. An empty line says that the next may come."""
+    """Answer questions, one JSON object per line, until standard input ends. An empty line means "ready for the next one"."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what imports print must not come between the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is meant for the service, which then ends this
@@ -132,7 +132,7 @@ def examine(
             return {"error": message, "files": _own_files(), "heavy": _heavy(before)}
     files, heavy = _own_files(), _heavy(before)
     if not callable(found):
-        message = f"{entrypoint} is no function but {type(found).__name__} {found!r:.60}"
+        message = f"{entrypoint} is not a function but {type(found).__name__} {found!r:.60}"
         return {"error": message, "files": files, "heavy": heavy}
     try:
         if trainable:
@@ -172,7 +172,7 @@ def _heavy(before: set[str]) -> list[str]:
 
 
 def _files_of(error: BaseException) -> list[File]:
-    """Return the user's files that took part in an import that failed: those that are loaded, and those of the traceback."""
+    """Return the user's files of a failed import: those that were loaded, and those in the traceback."""
     names = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     if isinstance(error, SyntaxError) and error.filename:
         names.add(error.filename)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """Pickle a value with cloudpickle, and two kinds of objects that cloudpickle cannot handle.
+    """Pickle a value with cloudpickle, also if it contains one of two kinds of objects that cloudpickle cannot handle.
 
     A reference to an object in Ray's store stays valid as long as the process that made it lives; cloudpickle alone would make
     `ray.get` of it wait for ever in another process. A module whose class is not the usual one, such as `optuna.integration`,

@@ -17,7 +17,7 @@ from tuner.store.records import CodeRecord
 from tuner.usercode.pickling import culprits, dumps
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
-"""Packages whose versions are stored with the code: by-value functions depend on them when they are unpickled."""
+"""Packages whose versions are stored with the code, since unpickling a function may need the same ones."""
 
 
 def by_value(
@@ -25,7 +25,7 @@ def by_value(
 ) -> CodeRecord:
     """Return the record under which a function is stored; `function` is None if workers import it by its entrypoint.
 
-    EntrypointError if the function takes no argument, or cannot be pickled; the message names the part that cannot.
+    Raise EntrypointError if the function takes no argument or cannot be pickled. The message names the part that cannot.
     """
     blob = None
     if function is not None:
@@ -61,7 +61,7 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """Pickle the function. EntrypointError names the part of it that cannot be pickled."""
+    """Pickle the function. Raise EntrypointError, with the part that is to blame, if that is impossible."""
     try:
         return dumps(function)
     except Exception as error:

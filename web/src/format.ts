@@ -2,7 +2,7 @@
 
 import type { Params } from "./api/types";
 
-/** Four significant digits; powers of ten where the plain form gets long. */
+/** Four significant digits; powers of ten if the plain form is long. */
 export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
@@ -63,7 +63,7 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
-/** Seconds from start to end, or to now where it has not ended. */
+/** Seconds from start to end, or to now if it has not ended. */
 export function elapsed(start: string | null, end: string | null, now: number): number | null {
   if (start === null) return null;
   return Math.max(0, ((end === null ? now : Date.parse(end)) - Date.parse(start)) / 1000);

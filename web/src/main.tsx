@@ -6,9 +6,10 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { lazy, StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
 import { createBrowserRouter, RouterProvider } from "react-router";
-import { ApiError } from "./api/client";
+import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import { App } from "./App";
+import { keys } from "./live/keys";
 import { NotFoundPage } from "./pages/NotFoundPage";
 import { theme, variables } from "./theme";
 
@@ -35,7 +36,18 @@ function page(load: () => Promise<{ default: ComponentType }>) {
   );
 }
 
+const experimentPage = () => import("./pages/ExperimentPage");
 const list = page(() => import("./pages/ExperimentsPage"));
+
+// What the first page needs is asked for at once, while the rest of the bundle is still being run.
+const opened = /experiments\/(exp_\w+)$/.exec(window.location.pathname)?.[1];
+if (opened) {
+  void experimentPage();
+  void client.prefetchQuery({
+    queryKey: keys.experiment(opened),
+    queryFn: ({ signal }) => api.experiment(opened, signal),
+  });
+}
 
 const router = createBrowserRouter(
   [
@@ -45,7 +57,8 @@ const router = createBrowserRouter(
       children: [
         { path: "/", element: list },
         { path: "/experiments", element: list },
-        { path: "/experiments/:id", element: page(() => import("./pages/ExperimentPage")) },
+        { path: "/experiments/:id", element: page(experimentPage) },
+        { path: "/compare", element: page(() => import("./pages/ComparePage")) },
         { path: "/trials/:id", element: page(() => import("./pages/TrialPage")) },
         { path: "*", element: <NotFoundPage /> },
       ],

@@ -26,5 +26,7 @@ import "@mantine/core/styles/Modal.css";
 import "@mantine/core/styles/PasswordInput.css";
 import "@mantine/core/styles/SegmentedControl.css";
 import "@mantine/core/styles/Skeleton.css";
+import "@mantine/core/styles/InlineInput.css";
+import "@mantine/core/styles/Switch.css";
 import "@mantine/core/styles/Tabs.css";
 import "@mantine/core/styles/Tooltip.css";

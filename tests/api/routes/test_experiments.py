@@ -367,6 +367,26 @@ async def test_of_many_trials_the_best_curves_come(client: httpx.AsyncClient, sq
     assert [s["number"] for s in named["series"]] == [0, 2]
 
 
+async def test_a_sample_of_the_trials_has_the_same_trials_as_the_curves(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    made, epoch, trials = begin(sqlite_store, 6)
+    for trial, value in zip(trials, (0.1, 0.9, 0.5, 0.7, 0.2, 0.6), strict=True):
+        trial.best_value, trial.iteration = value, 4
+        trial.state = TrialState.STOPPED if trial.number < 3 else TrialState.RUNNING
+    log = [(10 + n, a_report(n, 1)) for n in range(6)]
+    batch = Batch(log=log, trials=trials, summary={"counts": {"running": 6}})
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    url = f"{API}/{made.public_id}"
+    found = (await client.get(f"{url}/trials/sample", params={"size": 4})).json()
+    assert [item["number"] for item in found["items"]] == [0, 1, 3, 5]
+    assert (found["ranks"], found["total"]) == ([6, 1, 2, 3], 6)
+    drawn = (await client.get(f"{url}/curves", params={"limit": 4})).json()
+    assert [one["number"] for one in drawn["series"]] == [0, 1, 3, 5]
+    whole = (await client.get(f"{url}/trials/sample")).json()
+    assert (len(whole["items"]), whole["trained"]) == (6, None if made.spec.max_t is None else 12)
+
+
 async def test_trials_come_sorted_and_filtered(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, epoch, trials = begin(sqlite_store, 5)
     for trial, value in zip(trials, (0.3, 0.1, 0.5, None, 0.2), strict=True):
@@ -433,7 +453,7 @@ async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
 
 
 class TestFunctionsThatASpecNames:
-    """They are looked at in a helper process, never imported here."""
+    """Functions are checked in a helper process, never imported here."""
 
     @pytest.fixture
     def mine(self, tmp_path: Path) -> dict[str, Any]:
@@ -450,7 +470,7 @@ class TestFunctionsThatASpecNames:
             ("raises_at_import:f", "RuntimeError: boom at import"),
             ("exits_at_import:f", "SystemExit: 3"),
             ("not_there:f", "No module named 'not_there'"),
-            ("no_function:f", "no_function:f is no function"),
+            ("no_function:f", "no_function:f is not a function"),
             ("good_stop:g", "good_stop has no 'g'"),
             ("nonsense", 'expected "module:name"'),
         ],
@@ -515,7 +535,7 @@ async def test_why_there_is_no_best_trial_is_said(client: httpx.AsyncClient, sql
     bench.reported(0, 0.1, size=1.0)
     found = (await client.get(f"{API}/{stored(bench, sqlite_store).public_id}")).json()
     assert found["best"] is None
-    assert found["no_best"].startswith("no trial keeps within the constraints (size at most 0.25)")
+    assert found["no_best"].startswith("no trial meets the constraints (size at most 0.25)")
 
 
 async def test_labels_say_what_the_indices_of_choices_stand_for(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -45,7 +45,7 @@ async def test_the_page_is_served_at_every_address_of_its_own(client: httpx.Asyn
 async def test_the_page_finds_its_bundle_from_every_address(
     app: FastAPI, web: Path, path: str, up: str, prefix: str
 ) -> None:
-    """Behind a proxy that removes a prefix of which nobody tells the service, and with one that the server knows of."""
+    """Ask behind a proxy that removes a prefix, once unknown to the server and once known."""
     (web / "index.html").write_text('<link href="./favicon.svg"><script src="./assets/index-abc.js"></script>')
     transport = httpx.ASGITransport(app, root_path=prefix)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:

@@ -1,4 +1,4 @@
-"""Every trial fails of the same mistake: the search ends at the third, and not where it may go otherwise."""
+"""A search ends if its first three trials fail because of the same mistake, and not if others may succeed."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ def test_a_later_segment_counts_as_newer_although_it_began_at_an_earlier_iterati
     for _ in range(4):
         bench.reported(0)
     bench.saved(0, "at_5", 5)
-    bench.core.experiment.checkpoints.inherit(bench.core.trials[0], 2, None)  # as an exploit that begins anew
+    bench.core.experiment.checkpoints.inherit(
+        bench.core.trials[0], 2, None
+    )  # as an exploit of a trial without checkpoints
     bench.ended(0, "failed", LOST)
     assert source(bench, 0) is None
     bench.started(0)
@@ -79,7 +81,7 @@ def test_a_torn_checkpoint_is_given_up_for_the_newest_older_one_without_counting
 
 
 def exploited() -> Bench:
-    """Trial 0 has just exploited trial 3, and both had a checkpoint of their own before."""
+    """Return a core in which trial 0 has just exploited trial 3. Both had saved checkpoints before."""
     bench = Bench(
         num_samples=4,
         scheduler={"type": "pbt", "perturbation_interval": 1},

@@ -1,4 +1,4 @@
-"""The core fed by hand: what users, failures and restarts do to it."""
+"""The core, fed by hand with commands, failures and restarts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_system_failures_retry_by_themselves_and_user_failures_count() -> None:
 
 @pytest.mark.parametrize("synch", [False, True])
 def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experiment_in_words(synch: bool) -> None:
-    """It would raise for the next driver too, and for the one after that."""
+    """The function would raise for every later driver too."""
 
     def explore(params: dict[str, Any]) -> dict[str, Any]:
         return {"x": 1 / 0}
@@ -251,7 +251,7 @@ def test_what_a_stop_function_said_of_a_report_that_was_lost_does_not_count_for_
 
 
 def again(entry: Any) -> Any:
-    """As it comes out of the database."""
+    """Return the entry as the database returns it."""
     data = json.loads(json.dumps(entry.to_json()))
     return e.from_json(entry.KIND, data) if isinstance(entry, Event) else d.from_json(entry.KIND, data)
 
@@ -783,7 +783,7 @@ def test_a_trial_that_waits_for_its_scheduler_and_was_held_by_a_user_waits_again
 
 
 def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
-    """Let the donor wait too: in the synchronous form it may wait for the others to reach the end of the interval."""
+    """Let the donor wait too, as in synchronous PBT, in which members wait for the end of the interval."""
     bench = Bench(
         num_samples=4,
         scheduler={"type": "pbt", "perturbation_interval": 1},
@@ -805,7 +805,7 @@ def test_who_waits_for_a_donor_that_has_nothing_to_give_goes_on() -> None:
     bench.ended(3)
     trial = bench.core.trials[0]
     assert (trial.state, trial.held) == (TrialState.PENDING, False)
-    assert "has no checkpoint that this one could go on from" in trial.reason
+    assert "has no checkpoint that this one could continue from" in trial.reason
 
 
 def test_a_verdict_whose_answer_got_lost_asks_for_the_checkpoint_again() -> None:

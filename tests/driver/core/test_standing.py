@@ -20,7 +20,7 @@ CONSTRAINED = {"search": {"type": "tpe", "constraints": {"size": {"max": 0.25}}}
 
 
 def searched(seed: int, **options: Any) -> Simulation:
-    """PBT over a rate that is good for ten reports, and too large from then on."""
+    """Simulate PBT over a rate that is good for ten reports and too large afterwards."""
 
     def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
         done = checkpoint or 0.0
@@ -66,7 +66,7 @@ def last_params(bench: Bench) -> Any:
 
 
 def exploit(bench: Bench) -> None:
-    """Trial 0 reports its best value and then takes over another configuration."""
+    """Let trial 0 report its best value and then exploit another trial."""
     bench.started(0)
     bench.reported(0, 0.1)
     bench.core.trials[0].segments.append(
@@ -90,7 +90,7 @@ def test_only_reports_within_the_constraints_count() -> None:
     bench.reported(0, 0.1, size=1.0, checkpoint=True)
     assert bench.core.best_trial() is None
     assert bench.core.summary()["best"] == {
-        "why": "no trial keeps within the constraints (size at most 0.25): the nearest, trial 0, has size = 1"
+        "why": "no trial meets the constraints (size at most 0.25): the nearest, trial 0, has size = 1"
     }
     bench.reported(1, 0.5, size=0.2, checkpoint=True)
     bench.reported(1, 0.4, size=0.3, checkpoint=True)
@@ -167,4 +167,4 @@ def test_a_search_that_keeps_within_no_constraint_says_so() -> None:
     found = nothing_but(1.0, scheduler="fifo", search_alg=TPESearch(constraints={"size": {"max": 0.25}}))
     assert (found.best_trial, found.best_value, found.best_config, found.best_finished) == (None, None, None, None)
     assert found.error is not None
-    assert found.error.startswith("no trial keeps within the constraints (size at most 0.25): the nearest, trial ")
+    assert found.error.startswith("no trial meets the constraints (size at most 0.25): the nearest, trial ")

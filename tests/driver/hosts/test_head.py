@@ -1,4 +1,4 @@
-"""Ray's head without Ray: its commands, and which processes are its own."""
+"""Ray's head without Ray: its commands, and the search for its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host without Ray: what it keeps of an experiment, and for how long."""
+"""The host without Ray: leases, logs, and what it keeps of an experiment."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_
         await host._take_experiments()
     assert list(host.tasks) == [posted.id]
     news = await host.news()
-    assert news[0] == f"{posted.public_id} (digits) is taken up: it was given to this service"
+    assert news[0] == f"{posted.public_id} (digits) is driven here: it was created over the API"
     assert f"`tuner resume {left.public_id}` continues it" in news[1]
     assert len(news) == 2, "each once, and nothing of a script that may be starting"
     assert young.public_id not in " ".join(news)
@@ -303,7 +303,7 @@ async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on
 
 
 async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Host) -> None:
-    """`tuner.resume` whose Ray did not start leaves its command behind."""
+    """A `tuner.resume` whose Ray did not start leaves its command behind."""
     left = left_behind(host)
     host.store.commands.add(left.id, "resume", reason="by a user")
     await host._take_experiments()
@@ -346,7 +346,7 @@ async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
 async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk, and on a standby server, reads work all the time."""
+    """With a full disk, or on a standby server, reads still work."""
     monkeypatch.setattr(module, "LEASES_S", 0.0)
     theirs = left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
@@ -370,7 +370,7 @@ async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_
 async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service asks again if the first call takes long."""
+    """The service calls again if the first call takes long."""
     first = threading.Event()
     removals: list[int] = []
 
@@ -407,7 +407,7 @@ async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
 
 
 class Reporting:
-    """Trials that report until they are told to leave; counts the reports of each."""
+    """Runs trials that report until they are told to leave, and counts the reports of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 50) -> None:
         self.reports: dict[str, int] = {}
@@ -478,7 +478,7 @@ async def test_a_stop_function_that_blocks_delays_no_other_experiment(
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("misspelt", "stop raised KeyError: 'los', the metrics being 'accuracy'"),
+        ("misspelt", "stop raised KeyError: 'los'; the metrics were 'accuracy'"),
         ("ends_its_process", "stop raised RuntimeError: the function ends its process, with exit code 3"),
         ("hangs_for_the_first", "stop raised TimeoutError: the function took longer than 0.3 s"),
     ],

@@ -1,4 +1,4 @@
-"""Stop functions of users run in a process of their own, whatever they do there."""
+"""Stop functions of users run in a separate process, in which they may do anything."""
 
 from __future__ import annotations
 

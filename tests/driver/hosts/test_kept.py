@@ -1,4 +1,4 @@
-"""What stays between two calls of `tuner.run` in one process, on real Ray."""
+"""The host and the Ray that are kept between two calls of `tuner.run` in one process, on real Ray."""
 
 from __future__ import annotations
 

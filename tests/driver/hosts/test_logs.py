@@ -1,4 +1,4 @@
-"""The logs of ranks on the driver host: what is written when, and what becomes of ranks that could not send theirs."""
+"""The logs of ranks on the driver host: what is written when, and how the logs of killed ranks are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = LogLimit.of(1 << 20)
 
 
 class Table:
-    """The store, with a count of transactions, that may fail."""
+    """A store that counts transactions and can be made to fail."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class Table:
 
 
 class Search:
-    """A keeper over a real database, for an experiment with one running segment, `seg`."""
+    """A `LogKeeper` over a real database, for an experiment with one running segment, `seg`."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         made, _, _ = begin(store)
@@ -75,9 +75,9 @@ class Search:
     async def take(self, text: bytes, at: int = 0, rank: int = 0) -> None:
         await self.keeper.take("seg", [LogChunk.of(rank, at, text, T0)])
 
-    def end(self, *ranks: int, gone: Awaitable[Any] | None = None) -> None:
+    def end(self, *ranks: int, gone: Awaitable[Any] | None = None, rest: Sequence[LogChunk] = ()) -> None:
         files = [LogFile(rank, f"node{rank}", str(self.folder / f"rank{rank}.log")) for rank in ranks]
-        self.keeper.end("seg", files, gone)
+        self.keeper.end("seg", files, gone, rest)
 
     def logs(self) -> dict[int, tuple[str, bool]]:
         return {log.rank: (log.text, log.complete) for log in self.store.logs.of_trial(self.trial, LogQuery())}
@@ -121,6 +121,26 @@ async def test_living_ranks_send_the_rest_themselves(search: Search, monkeypatch
     await search.take(b"", 5)
     await flushing
     assert search.logs() == {0: ("sent\n", True)}, "what is waited for is written at once, and no file is read"
+
+
+async def test_what_came_with_the_results_of_ranks_is_written_and_not_waited_for(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LAST_WORDS_S", 30.0)
+    await search.take(b"sent\n")
+    rest = [LogChunk.of(0, 5, b"last\n", T0), LogChunk.of(0, 10, b"", T0), LogChunk.of(1, 0, b"", T0)]
+    search.end(0, 1, rest=rest)
+    await search.keeper.flush()
+    assert search.logs() == {0: ("sent\nlast\n", True), 1: ("", True)}
+    assert search.table.calls["ranges"] == 0, "no file is read"
+
+
+async def test_a_rest_that_cannot_be_stored_is_read_from_the_file(search: Search) -> None:
+    (search.folder / "rank0.log").write_bytes(b"all of it\n")
+    search.table.failures = 1
+    search.end(0, rest=[LogChunk.of(0, 0, b"all of it\n", T0), LogChunk.of(0, 10, b"", T0)])
+    await search.keeper.flush()
+    assert search.logs() == {0: ("all of it\n", True)}
 
 
 async def test_the_rest_of_a_killed_rank_is_read_from_its_file(search: Search) -> None:

@@ -1,4 +1,4 @@
-"""What ranks use over time: who is asked when, and what is kept of it."""
+"""Samples of what ranks use: when ranks are asked, and which samples are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIGURES = {"time": 100.0, "cpu_s": 1.5, "rss_bytes": 2e9, "threads": 7.0}
 
 
 class Cluster:
-    """Ranks that answer, and a shelf that remembers."""
+    """Imitates ranks that answer, and a store that remembers samples."""
 
     def __init__(self, ranks: int = 2) -> None:
         self.places = {"seg_a": Place(1, 0, 1)}

@@ -1,4 +1,4 @@
-"""One decision: what the model is shown, who is weighed, and who wins in cases where that is plain."""
+"""One decision: what the model is shown, which candidates are compared, and which one wins in clear cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(number: int) -> Floats:
 
 
 def results_of(curves: dict[int, list[float]], repeats: set[int] | None = None) -> Results:
-    """Trials with scores at the first levels."""
+    """Return results of trials with scores at the first levels."""
     listed: list[tuple[int, int, float | None]] = [
         (trial, level, score) for trial, scores in curves.items() for level, score in enumerate(scores)
     ]
@@ -90,7 +90,7 @@ def test_the_trial_that_reported_is_always_shown() -> None:
 
 
 def test_no_trial_is_weighed_of_which_the_model_was_not_told_how_it_went() -> None:
-    """All are known to be flat at the last level but one, so nobody promises much; one that is not looked at would."""
+    """All curves are known to be flat, so none promises much. A trial whose results the model is not shown would."""
     flat = {n: [0.0] * 6 + [0.001 * math.sin(n)] for n in range(500)} | {1000: [0.2 * k for k in range(8)]}
     for seed in range(5):
         winner = ask(results_of(flat), seed, thaw=1.0)
@@ -127,7 +127,7 @@ def test_a_started_trial_that_promises_as_much_is_thawed() -> None:
 
 
 def test_a_horizon_within_which_nobody_can_win_is_not_asked_about() -> None:
-    """Trial 0 stands still at 8, far below the best score. Whatever is drawn, the question is where it might be much later."""
+    """Trial 0 stagnates at 8, far below the best score. Only much later could it be better, whatever horizon is drawn."""
     curves = {0: [0.0] * 5, 1: [0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0]}
     found = [ask(results_of(curves), seed) for seed in range(40)]
     assert min(winner.forecast.until for winner in found if winner is not None) >= 14
@@ -181,7 +181,7 @@ def test_new_trials_keep_away_from_where_they_would_be_repeats() -> None:
 
 
 def test_new_trials_are_no_near_copies_of_tried_or_running_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where close neighbours are much alike, near copies of the best have the best chance of a small improvement."""
+    """If close neighbours are alike, near copies of the best trial are the most likely to improve a little."""
     results = results_of({n: [0.1 * n, 0.2 * n] for n in range(6)} | {9: [0.2 * k for k in range(8)]})
     nobody, running = np.array([], dtype=np.int64), np.array([1000])
     known = np.concatenate([results.points, place(1000)[None]])
@@ -201,7 +201,7 @@ def test_new_trials_are_no_near_copies_of_tried_or_running_ones(monkeypatch: pyt
 
 
 def test_the_best_of_a_few_points_is_no_end_of_a_climb() -> None:
-    """They lie at no edge, and differ from one time to the next more than the ends of climbs do."""
+    """Such points are not on an edge, and vary more from one draw to the next than the ends of climbs."""
     results = results_of({n: [0.1 * n, 0.2 * n] for n in range(6)} | {9: [0.2 * k for k in range(8)]})
     nobody = np.array([], dtype=np.int64)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,8 +116,21 @@ def some_evidence(seed: int = 0, trials: int = 12) -> tuple[Evidence, Floats]:
     return evidence, evidence.prior.mean(4) + 0.4 * g.normal(size=10)
 
 
-def naive_kernel(theta: Floats, a: list[tuple[Floats, int, float]], b: list[tuple[Floats, int, float]]) -> Floats:
-    """Straight from the formula, pair by pair. Rows are (x, trial, tau)."""
+def waves(x: Floats) -> Floats:
+    """Return what two earlier experiments expect of configurations (n, 5)."""
+    return np.stack([np.sin(5 * x[:, 0] + x[:, 3]), x[:, 1] * x[:, 2]], axis=1)
+
+
+EARLIER = pytest.mark.parametrize("earlier", [None, waves], ids=["alone", "with earlier experiments"])
+
+
+def naive_kernel(
+    theta: Floats,
+    a: list[tuple[Floats, int, float]],
+    b: list[tuple[Floats, int, float]],
+    earlier: Callable[[Floats], Floats] | None = None,
+) -> Floats:
+    """Compute the kernel by the formula, pair by pair. Rows are (x, trial, tau)."""
 
     def m52(r: float) -> float:
         return (1 + math.sqrt(5) * r + 5 * r * r / 3) * math.exp(-math.sqrt(5) * r)
@@ -128,23 +143,29 @@ def naive_kernel(theta: Floats, a: list[tuple[Floats, int, float]], b: list[tupl
             trend = m52(float(np.linalg.norm((x - y) / lengths)))
             near = local * math.exp(-(float(np.linalg.norm(x - y)) ** 2) / (2 * radius**2))
             line = LINEAR * float((x[:3] - 0.5) @ (y[:3] - 0.5))  # the fourth parameter is a choice
+            if earlier is not None:
+                line += float(earlier(x[None])[0] @ earlier(y[None])[0])
             grown = math.exp(theta[-1] * (tau - 1) + theta[-1] * (upsilon - 1))
             out[i, j] = (trend + line + near + own * (trial == other)) * grown * m52(abs(tau - upsilon) / scale)
     return out
 
 
+@EARLIER
 @pytest.mark.parametrize("seed", range(3))
-def test_slopes_are_those_of_finite_differences(seed: int) -> None:
+def test_slopes_are_those_of_finite_differences(seed: int, earlier: Callable[[Floats], Floats] | None) -> None:
     evidence, theta = some_evidence(seed)
+    evidence = replace(evidence, earlier=None if earlier is None else earlier(evidence.rows.x))
     _, slopes = evidence.loss(theta)
     assert slopes == pytest.approx(approx_fprime(theta, lambda t: evidence.loss(t)[0], 1e-6), rel=1e-4, abs=1e-4)
 
 
-def test_loss_is_the_negative_log_density() -> None:
+@EARLIER
+def test_loss_is_the_negative_log_density(earlier: Callable[[Floats], Floats] | None) -> None:
     evidence, theta = some_evidence()
+    evidence = replace(evidence, earlier=None if earlier is None else earlier(evidence.rows.x))
     n, rows = len(evidence.z), evidence.rows
     listed = [(rows.x[k], int(k), float(t)) for k, t in zip(rows.trial, rows.tau, strict=True)]
-    k = naive_kernel(theta, listed, listed) + (math.exp(theta[6]) + JITTER) * np.eye(n)
+    k = naive_kernel(theta, listed, listed, earlier) + (math.exp(theta[6]) + JITTER) * np.eye(n)
     amplitude = evidence.z @ np.linalg.solve(k, evidence.z) / n
     log_density = -0.5 * n * math.log(2 * math.pi) - 0.5 * np.linalg.slogdet(amplitude * k)[1] - 0.5 * n
     t = (theta - evidence.prior.mean(4)) / evidence.prior.sd(4)
@@ -152,17 +173,18 @@ def test_loss_is_the_negative_log_density() -> None:
     assert evidence.loss(theta)[0] == pytest.approx(-log_density - constant + 0.5 * t @ t, rel=1e-9)
 
 
-def test_posterior_is_the_textbooks() -> None:
+@EARLIER
+def test_posterior_is_the_textbooks(earlier: Callable[[Floats], Floats] | None) -> None:
     evidence, theta = some_evidence(1)
     n, rows, g = len(evidence.z), evidence.rows, np.random.default_rng(5)
     running = np.array([2, 7])
     listed = [(rows.x[k], int(k), float(t)) for k, t in zip(rows.trial, rows.tau, strict=True)]
     everything = listed + [(rows.x[k], int(k), 1.0) for k in running]
     noise = math.exp(theta[6]) + JITTER
-    real = naive_kernel(theta, listed, listed) + noise * np.eye(n)
-    full = naive_kernel(theta, everything, everything) + noise * np.eye(n + 2)
+    real = naive_kernel(theta, listed, listed, earlier) + noise * np.eye(n)
+    full = naive_kernel(theta, everything, everything, earlier) + noise * np.eye(n + 2)
     amplitude = evidence.z @ np.linalg.solve(real, evidence.z) / n
-    posterior = Posterior(theta, GROUP, rows, evidence.z, running)
+    posterior = Posterior(theta, GROUP, rows, evidence.z, running, earlier)
     assert posterior.amplitude == pytest.approx(amplitude)
 
     new = np.concatenate([g.random((6, 3)), np.eye(2)[g.integers(2, size=6)] * math.sqrt(0.5)], axis=1)
@@ -174,8 +196,11 @@ def test_posterior_is_the_textbooks() -> None:
         ),
     }
     for points, (mean, sd) in asked.values():
-        to_real, to_full = naive_kernel(theta, points, listed), naive_kernel(theta, points, everything)
-        prior = np.diag(naive_kernel(theta, points, points))
+        to_real, to_full = (
+            naive_kernel(theta, points, listed, earlier),
+            naive_kernel(theta, points, everything, earlier),
+        )
+        prior = np.diag(naive_kernel(theta, points, points, earlier))
         assert mean == pytest.approx(to_real @ np.linalg.solve(real, evidence.z))
         explained = np.einsum("ij,ji->i", to_full, np.linalg.solve(full, to_full.T))
         assert sd == pytest.approx(np.sqrt(amplitude * (prior - explained)))
@@ -191,7 +216,7 @@ def test_a_running_trial_narrows_the_variance_and_leaves_the_mean_alone() -> Non
 
 
 def test_a_fit_improves_and_finds_what_made_the_data() -> None:
-    """Curves that vary along the first parameter only: its length comes out shorter than the others'."""
+    """The curves depend only on the first parameter, so its fitted length is shorter than the others'."""
     g = np.random.default_rng(3)
     x = g.random((40, 3))
     trial = np.repeat(np.arange(40), 3)
@@ -205,7 +230,7 @@ def test_a_fit_improves_and_finds_what_made_the_data() -> None:
 
 
 def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
-    """And then a small lead at the first level promises a large one at the last."""
+    """If they do, a small lead at the first level promises a large one at the last."""
     g = np.random.default_rng(4)
     trial, tau = np.repeat(np.arange(40), 3), np.tile([0.0, 0.5, 1.0], 40)
     height = g.normal(size=40)
@@ -226,7 +251,7 @@ def test_curves_that_fan_out_are_told_from_those_that_do_not() -> None:
 
 
 def test_a_linear_trend_reaches_the_corners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where scores grow along every parameter, the corner far away from all results promises the most."""
+    """If scores grow along every parameter, the corner that is far from all results promises the most."""
     x = np.random.default_rng(6).random((40, 6))
     theta = np.concatenate([np.log([0.3] * 6 + [1.0, 0.01, 1e-3, 1e-6, 0.1]), [0.0]])
     score = (x - 0.5).sum(1)

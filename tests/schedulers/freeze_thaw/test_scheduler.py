@@ -1,4 +1,4 @@
-"""Freeze-thaw: repeatable, survives its driver, and worth it."""
+"""Freeze-thaw is repeatable, survives its driver, and is better than random search."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
 
 class FitDrive(Drive):
-    """Fits come back too, late and in any order with the rest."""
+    """Also returns model fits, late and in any order among the other events."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self.fits: list[Any] = []
@@ -144,7 +144,7 @@ MIXED = {
 
 
 def loss_of(config: dict[str, Any]) -> float:
-    """Of a full training: between about 0.05 and 2, best near lr 0.02, three layers, gelu, sgd with momentum 0.9."""
+    """Return the loss of a full training, 0.05 to 2. The best is near lr 0.02, three layers, gelu, sgd, momentum 0.9."""
     opt = config["opt"]
     of_opt = 2 * (opt["momentum"] - 0.9) ** 2 if opt["name"] == "sgd" else 0.1 + 2 * (opt["beta"] - 0.9) ** 2
     of_act = {"relu": 0.08, "tanh": 0.2, "gelu": 0.0}[config["act"]]
@@ -162,7 +162,7 @@ def loss_of(config: dict[str, Any]) -> float:
 
 
 def training(config: dict[str, Any], checkpoint: int | None, saves: bool = True, end: int = 27) -> Iterator[Step]:
-    """Bad learning rates look better at first: curves cross."""
+    """Simulate curves that cross: bad learning rates look better at first."""
     final, speed = loss_of(config), 2 + 6 / (1 + math.exp(-2 * (math.log10(config["lr"]) + 2)))
     for r in range((checkpoint or 0) + 1, end + 1):
         yield Step({"loss": final + 2 * math.exp(-r * 3 / (end * 0.12 * speed))}, 1.0, r if saves else None)
@@ -224,7 +224,7 @@ def test_every_kind_of_decision_says_why_in_numbers() -> None:
 
 
 def test_a_reason_shows_the_numbers_that_made_it_so() -> None:
-    """What gets the worker has the larger chance, as it is weighed, in every reason that compares two."""
+    """In every reason that compares two candidates, the one that gets the worker has the larger adjusted chance."""
     compared = re.compile(
         r"\(([\d.e-]+)(?: %)? by iteration \d+(?:, counted as ([\d.e-]+)(?: %)? because of .*?)?, expected "
         r".*? than this trial \(([\d.e-]+)"
@@ -384,7 +384,7 @@ def finished_by(done: Simulation) -> list[str]:
 
 
 def crossing(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
-    """Simulate curves that get worse again, the sooner the better they begin."""
+    """Simulate curves that rise and then fall. The better they begin, the sooner they fall."""
     for r in range((checkpoint or 0) + 1, 100):
         yield Step({"loss": 1 + config["x"] - 0.5 * math.exp(-(((r - 3) / 2) ** 2)) + 0.01 * r}, 1.0, r)
 
@@ -477,7 +477,7 @@ def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
 
 def test_a_budget_is_refused_where_nobody_counts_it() -> None:
     with pytest.raises(
-        SpecError, match=r"limits.budget: the asha scheduler counts no full trainings: limit it by num_s"
+        SpecError, match=r"limits.budget: the asha scheduler has no budget of full trainings: limit it by num_s"
     ):
         small(scheduler="asha", budget=2)
     with pytest.raises(SpecError, match=r"the fifo scheduler \(scheduler auto: fifo, since 3 trials are too few"):

@@ -239,7 +239,8 @@ def test_a_variable_that_is_a_relative_path_is_no_storage(monkeypatch: pytest.Mo
     """Each process would take it for a directory of its own."""
     monkeypatch.setenv("SCRATCH", "scratch")
     with pytest.raises(
-        CheckpointError, match=r"the storage \$SCRATCH/x is scratch/x here, which is not an absolute path"
+        CheckpointError,
+        match=r"the storage \$SCRATCH/x becomes scratch/x on this machine, which is not an absolute path",
     ):
         place("$SCRATCH/x")
 

@@ -221,7 +221,7 @@ def loop(config: dict[str, Any]) -> str:
 
 
 def trainer(workers: int, use_gpu: bool = False) -> TorchTrainer:
-    """As functions for Ray Tune make one of their configuration: with the callback that reports to Ray Tune."""
+    """Return a trainer as functions for Ray Tune create it: with the callback that reports to Ray Tune."""
     return TorchTrainer(
         loop,
         train_loop_config={"lr": 0.5},
@@ -296,7 +296,7 @@ def test_data_sets_need_a_name_when_there_are_several() -> None:
         ({0: ("left", 1.0), 1: ("right", 1.0)}, r"hold 2 of the cluster's 2: lower"),
         (
             {0: ("left", 0.5), 1: ("right", 0.5)},
-            r"hold 1 of the cluster's 2, and no node has a whole one of the 1 that are left",
+            r"hold 1 of the cluster's 2, and the 1 that are left are not a whole one on any node",
         ),
     ],
     ids=["room", "full", "halves of two nodes"],

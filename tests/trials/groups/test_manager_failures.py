@@ -1,4 +1,4 @@
-"""A trial that is killed in every way there is: the failure says which rank and why, and nothing is left behind."""
+"""Trials that are killed in every possible way: the failure says which rank and why, and nothing is left behind."""
 
 from __future__ import annotations
 

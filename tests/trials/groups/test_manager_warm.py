@@ -93,7 +93,7 @@ def test_a_module_that_has_changed_is_not_used_from_memory(bench: Bench) -> None
 
 
 def test_a_changed_module_is_seen_that_the_training_function_imported(bench: Bench) -> None:
-    """By one trial alone: no other has come to this process in between."""
+    """Change a module that only one trial has imported, with no other trial in this process in between."""
     (bench.folder / "outer.py").write_text(
         "from tuner.trials.training.session import report\n"
         "def train(config):\n    import inner\n    report({'version': inner.version})\n"

@@ -83,7 +83,7 @@ NODES = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}]
         ),
         (
             Scaling(num_workers=2, use_gpu=True, resources_per_worker={"CPU": 3}),
-            "2 × (3 CPU, 1 GPU) are asked for; all nodes together hold 1 of them",
+            "2 × (3 CPU, 1 GPU) are asked for; all nodes together have room for 1",
         ),
     ],
 )

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import ray
-from ray.util.placement_group import placement_group_table
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import PlacementError
-from tuner.trials.groups.pool import Group, LostAtStart, NoRoom, Pool, _Waiter, group_key
+from tuner.trials.groups.pool import Group, LostAtStart, NoRoom, Pool, Standing, group_key
 from tuner.trials.messages.launch import CodeRef, Launch
 
 pytestmark = pytest.mark.ray
@@ -48,8 +48,9 @@ def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
 
     async def scenario() -> None:
         pool = Pool(None, name="exp_1", autoscaling=True, idle_timeout_s=60.0)
+        await pool._read_nodes()
         acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
-        for _ in range(3):  # up to the request, which a thread has in hand by then
+        for _ in range(5):  # up to the request, which a thread has in hand by then
             await asyncio.sleep(0)
         acquiring.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -62,7 +63,7 @@ def test_a_group_whose_forming_is_cancelled_while_it_is_asked_for_is_given_back(
 
 
 def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: None, tmp_path: Path) -> None:
-    """Two CPUs that this cluster of one does not have: at once, and where a second node has gone away."""
+    """Ask a cluster of one CPU for two, at once and after a second node has been lost."""
     launch = asking_for(2, tmp_path, limits=Limits(placement_timeout_s=0.5))
     waits: list[str] = []
 
@@ -124,7 +125,7 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
 
 
 def test_a_group_that_has_its_room_is_formed_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
-    """A warm group came free in between: what was invested in the new one is not thrown away."""
+    """A warm group became free in between: the new one is kept for the next trial."""
     launch = asking_for(0.25, tmp_path)
 
     async def scenario() -> list[Any]:
@@ -213,28 +214,28 @@ def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that
     assert told[0] == "waits until a worker with 1 CPU, asked for earlier, has found room"
 
 
-def test_who_asks_for_nothing_that_a_waiting_group_lacks_is_not_held_up(
-    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small, large = asking_for(0.5, tmp_path), asking_for(0.5, tmp_path)
-    pairs = {"CPU": 0.5, "GPU": 1.0}
-    large = dataclasses.replace(large, scaling=Scaling(use_gpu=True, resources_per_worker=pairs))
+def test_room_that_others_hold_is_waited_for_in_ray(small_ray: None, tmp_path: Path) -> None:
+    """Another user of the cluster holds most of the CPU. A group that fits beside it is not held up meanwhile."""
+    launch = asking_for(1, tmp_path, limits=Limits(placement_timeout_s=2.0))
+    small = dataclasses.replace(asking_for(0.25, tmp_path), experiment_id="other")
 
-    async def scenario() -> list[bool]:
+    async def scenario() -> str:
         pool = Pool(None, name="exp_8", autoscaling=False, idle_timeout_s=60.0)
-        monkeypatch.setattr(pool, "_lacking", no)
-        waiter = _Waiter(group_key(large), asyncio.get_running_loop().create_future(), large, 0.0)
-        found = []
-        for free in ({"CPU": 1.0}, {"CPU": 0.0}, {"CPU": 1.0, "GPU": 1.0}):
-            monkeypatch.setattr(ray, "available_resources", lambda free=free: free)
-            found.append(await pool._would_take(small, waiter))
+        theirs = placement_group([{"CPU": 0.75}])
+        await pool.blocking(theirs.wait, 30)
+        waits: list[str] = []
+        acquiring = asyncio.create_task(pool.acquire(launch, waits.append))
+        while not waits:
+            await asyncio.sleep(0.01)
+        group, _ = await pool.acquire(small, waits.append)
+        pool.release(group, reusable=False)
+        with pytest.raises(NoRoom, match=r"there was no room for a worker with 1 CPU within 2 s"):
+            await acquiring
+        remove_placement_group(theirs)
         await pool.close()
-        return found
+        return waits[0]
 
-    async def no(launch: Launch) -> None:
-        return None
-
-    assert asyncio.run(scenario()) == [False, True, True]
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "waits for room for a worker with 1 CPU"
 
 
 def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_path: Path) -> None:
@@ -249,3 +250,79 @@ def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_pat
         await pool.close()
 
     asyncio.run(scenario())
+
+
+def test_experiments_take_turns_and_a_higher_priority_comes_first(small_ray: None, tmp_path: Path) -> None:
+    """One warm group serves them all, as they run the same code."""
+    standings = {"urgent": Standing(priority=10), "heavy": Standing(weight=2.0)}
+
+    async def scenario() -> list[str]:
+        pool = Pool(
+            None,
+            name="exp_9",
+            autoscaling=False,
+            idle_timeout_s=60.0,
+            standing=lambda name: standings.get(name, Standing()),
+        )
+        served: list[str] = []
+        warm = dataclasses.replace(asking_for(1, tmp_path), experiment_id="warm")
+        group, _ = await pool.acquire(warm, lambda reason: None)
+
+        async def run(name: str, trials: int) -> None:
+            for _ in range(trials):
+                group, _ = await pool.acquire(dataclasses.replace(warm, experiment_id=name), lambda reason: None)
+                served.append(name)
+                await asyncio.sleep(0.02)
+                pool.release(group, reusable=True)
+
+        equal = [asyncio.create_task(run(name, 6)) for name in ("a", "b", "c") for _ in range(2)]
+        urgent = asyncio.create_task(run("urgent", 2))
+        while pool.waiting() == [] or len(pool.waiting()) < 7:
+            await asyncio.sleep(0.001)
+        assert pool.waiting()[0].experiment == "urgent"
+        assert [one.experiment for one in pool.held()] == ["warm"]
+        assert pool.share("warm") == 1.0
+        pool.release(group, reusable=True)
+        await asyncio.gather(urgent, *equal)
+        assert pool.held() == pool.waiting() == []
+        await pool.close()
+        return served
+
+    served = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert served[:2] == ["urgent", "urgent"]
+    for at in range(5, 38):
+        counts = [served[2:at].count(name) for name in ("a", "b", "c")]
+        assert max(counts) - min(counts) <= 3, served
+
+
+def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_room(
+    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = dataclasses.replace(asking_for(1, tmp_path), experiment_id="ours")
+    theirs = dataclasses.replace(ours, experiment_id="theirs", env={"X": "1"})  # needs processes of its own
+
+    async def scenario() -> tuple[bool, bool, list[str]]:
+        pool = Pool(None, name="exp_10", autoscaling=False, idle_timeout_s=60.0)
+        group, _ = await pool.acquire(ours, lambda reason: None)
+        waits: list[str] = []
+        waiting = asyncio.create_task(pool.acquire(theirs, waits.append))
+        while not waits:
+            await asyncio.sleep(0.01)
+        pool.release(group, reusable=True)
+        again, warm = await pool.acquire(ours, lambda reason: None)
+        same = again is group and warm and not waiting.done()
+        monkeypatch.setattr("tuner.trials.groups.pool.SLICE_S", 0.0)
+        pool.release(group, reusable=True)
+        late = asyncio.create_task(pool.acquire(ours, lambda reason: None))
+        other, _ = await waiting
+        turned = not late.done()
+        pool.release(other, reusable=False)
+        group, _ = await late
+        pool.release(group, reusable=False)
+        await pool.close()
+        return same, turned, waits
+
+    same, turned, waits = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert same, "it asked again at once"
+    assert turned, "it has had the group for long enough"
+    assert waits[0] == "waits for room for a worker with 1 CPU, which 1 other experiment shares"

@@ -1,4 +1,4 @@
-"""Which Lightning is meant, and that the other one is left alone."""
+"""Find the Lightning package that the user means, and do not import the other one."""
 
 from __future__ import annotations
 

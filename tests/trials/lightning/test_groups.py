@@ -1,4 +1,4 @@
-"""Lightning on real worker groups: two ranks, paused and gone on with, whole and sharded."""
+"""Lightning on real worker groups: two ranks that are paused and resumed, with whole and with sharded checkpoints."""
 
 from __future__ import annotations
 

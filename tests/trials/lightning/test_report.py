@@ -1,4 +1,4 @@
-"""Lightning trials: what is reported, and that leaving and going on changes nothing but what the configuration says."""
+"""Lightning trials: what is reported, and that a pause changes nothing except what a new configuration changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def fit(flavour: str, schedule: Any, config: Mapping[str, Any], **options: Any) 
 
 
 def fit_alone(flavour: str, **options: Any) -> Any:
-    """With the callback in the Trainer, and no word of `prepare_trainer`."""
+    """Fit with the callback in the Trainer and without `prepare_trainer`."""
     callback = tuner.lightning.ReportCallback(lightning=flavour)
     made = trainer(flavour, max_epochs=6, callbacks=[callback], **options)
     model = module(flavour, CONFIG, one_cycle)
@@ -255,7 +255,7 @@ def test_a_trainer_that_was_not_prepared_is_refused_in_a_trial_of_several_ranks(
 def leave_and_go_on(
     flavour: str, schedule: Any, leave_at: int, then: Mapping[str, Any] = CONFIG, **options: Any
 ) -> Any:
-    """(trainer, model, driver) of the second segment, of the first one's driver and model."""
+    """Run two segments. Return (trainer, model, driver) of the second one, and the driver and model of the first one."""
     with trial(leave_at) as first:
         fit(flavour, schedule, CONFIG, **options)
     assert first.saved is not None

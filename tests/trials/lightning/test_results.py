@@ -28,7 +28,7 @@ def sgd(net: nn.Module, config: Any) -> Any:
 
 
 def fitted(there: Any, model: Any) -> Returned:
-    """As a rank does it."""
+    """Fit as a rank does."""
     there.strategy._lightning_module = model
     known = landmarks(there)
     there.fit(model, *loaders())
@@ -36,7 +36,7 @@ def fitted(there: Any, model: Any) -> Returned:
 
 
 def brought_back(make: Callable[[], Any], flavour: str = FLAVOURS[0], **options: Any) -> tuple[Any, Any, Any]:
-    """(trainer of the script, its model, the model that was trained)."""
+    """Return (trainer of the script, its model, the model that was trained)."""
     trained, mine, here = make(), make(), trainer(flavour, max_epochs=1, **options)
     returned = fitted(trainer(flavour, max_epochs=1, **options), trained)
     here.strategy._lightning_module = mine
@@ -158,7 +158,7 @@ def test_the_script_draws_on_from_where_training_ended() -> None:
 
 
 def test_a_model_without_storage_gets_its_weights() -> None:
-    """As after ``with trainer.init_module(empty_init=True)``."""
+    """Check a model made by ``with trainer.init_module(empty_init=True)``."""
     trained = module(FLAVOURS[0], {}, sgd)
     returned = fitted(trainer(FLAVOURS[0], max_epochs=1), trained)
     here, mine = trainer(FLAVOURS[0], max_epochs=1), module(FLAVOURS[0], {}, sgd).to("meta")

@@ -120,7 +120,7 @@ def test_population_based_training_goes_on_with_the_new_hyperparameters() -> Non
 
 
 def alone(config: dict[str, Any]) -> None:
-    """With `ReportCallback` among the Trainer's callbacks, and no word of `prepare_trainer`."""
+    """Train with `ReportCallback` in the Trainer and without `prepare_trainer`."""
     import pytorch_lightning as pl
 
     from tests.trials.lightning.cases import loaders, module

@@ -1,4 +1,4 @@
-"""Reports by the line, and by the actor's call whenever the line fails: each exactly as often as it was sent."""
+"""Reports over the socket, and by calls of the actor if it fails: each arrives exactly as often as it was sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 
 
 class Driver:
-    """An exchange on a loop of its own, and the other way to the same driver."""
+    """A report server on its own event loop, and the other way to the same driver."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -68,7 +68,7 @@ class Driver:
         return Verdict(next_milestone=reports[-1].report_no + 1) if reports[-1].waits else None
 
     def hold(self, segment_id: str) -> Future[None]:
-        """Let batches of this segment wait; done when one has come."""
+        """Let batches of this segment wait. Return once one has come."""
         self.held[segment_id] = asyncio.Event()
         self.came[segment_id] = Future()
         return self.came[segment_id]

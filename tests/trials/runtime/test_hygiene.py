@@ -1,4 +1,4 @@
-"""The state of a process before and after a trial; each case in a process of its own."""
+"""The state of a process before and after a trial; each case in a separate process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_a_trial_changed_is_put_back(tmp_path: Path) -> None:
 
 
 def test_hooks_for_exceptions_do_not_pile_up() -> None:
-    """`init_process_group` puts its own round the one that it finds, and leaves it there."""
+    """`init_process_group` wraps the existing hook in its own, and never removes it."""
     found = after(
         """
         import torch.distributed as dist

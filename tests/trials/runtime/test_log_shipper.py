@@ -75,11 +75,56 @@ def test_what_is_written_comes_while_it_is_written_and_once(path: Path, driver: 
 def test_the_last_words_are_sent_though_there_was_no_time_before(path: Path, driver: Driver) -> None:
     sending = shipper(path, driver)
     path.write_bytes(b"x" * 300_000 + b"Traceback: boom\n")
-    sending.finish()
+    assert sending.rest() == [], "too long to go with the result"
     sending.start()
-    sending.join(30)
+    assert sending.join(30)
     assert driver.content() == path.read_bytes()
     assert driver.chunks[-1].size == 0
+
+
+@pytest.mark.parametrize("text", [b"", b"one line\n", b"x" * 10_000])
+def test_a_short_rest_is_returned_and_not_sent(
+    path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr(log_shipper, "PERIOD_S", 30.0)
+    sending = shipper(path, driver)
+    sending.start()
+    path.write_bytes(text)
+    *chunks, last = sending.rest()
+    assert b"".join(chunk.content() for chunk in chunks) == text
+    assert (last.rank, last.start, last.size) == (2, len(text), 0)
+    assert sending.tick(), "the thread forgets it"
+    assert driver.chunks == []
+
+
+def test_the_rest_is_what_has_not_been_sent(path: Path, driver: Driver) -> None:
+    sending = shipper(path, driver)
+    path.write_bytes(b"early\n")
+    assert not sending.tick()
+    path.write_bytes(b"early\nlate\n")
+    chunks = sending.rest()
+    assert [chunk.content() for chunk in chunks] == [b"late\n", b""]
+    assert driver.content() == b"early\n"
+
+
+def test_a_rest_that_is_asked_for_while_the_thread_sends_is_sent(path: Path, driver: Driver) -> None:
+    sending = shipper(path, driver)
+    path.write_bytes(b"late\n")
+    with sending._sending:
+        assert sending.rest() == []
+    sending.start()
+    assert sending.join(30)
+    assert driver.content() == b"late\n"
+    assert driver.chunks[-1].size == 0
+
+
+def test_all_segments_of_a_process_share_a_thread(path: Path, driver: Driver) -> None:
+    first, second = shipper(path, driver), shipper(path, driver)
+    for sending in (first, second):
+        sending.start()
+        sending.finish()
+        assert sending.join(30)
+    assert [thread.name for thread in threading.enumerate()].count("tuner-logs") == 1
 
 
 def test_a_rank_that_prints_nothing_sends_the_end_alone(path: Path, driver: Driver) -> None:
@@ -107,8 +152,7 @@ def test_it_gives_up_at_the_end_if_the_driver_stays_away(path: Path, driver: Dri
     sending = shipper(path, driver)
     sending.start()
     sending.finish()
-    sending.join(30)
-    assert not sending._thread.is_alive()
+    assert sending.join(30)
     assert driver.chunks == []
 
 
@@ -128,7 +172,7 @@ def test_of_a_long_log_the_head_and_the_tail_are_sent(path: Path, driver: Driver
 
 
 def test_a_rank_that_writes_fast_keeps_the_newest_part_readable(path: Path, driver: Driver) -> None:
-    """While it trains it sends the head and the newest part; at the end what it has skipped of the tail."""
+    """It sends the head and the newest part while it trains, and at the end what it has skipped of the tail."""
     content = b"0123456789abcdef" * 250_000
     path.write_bytes(content)
     sending = shipper(path, driver, LogLimit.of(len(content)))

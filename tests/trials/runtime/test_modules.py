@@ -1,4 +1,4 @@
-"""Sources that change while a warm process knows them."""
+"""Sources that change after a warm process has imported them."""
 
 from __future__ import annotations
 

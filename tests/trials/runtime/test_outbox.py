@@ -179,7 +179,7 @@ def test_a_driver_out_of_reach_for_good_ends_the_trial_and_names_what_is_lost() 
 
 
 def test_the_thread_never_takes_the_verdict_of_an_ask() -> None:
-    """It sends all the time while the training thread asks."""
+    """Let the thread send all the time while the training thread asks."""
     outbox = Outbox(Driver(), batching_s=0.0)
     for number in range(1, 400, 2):
         outbox.put(message(number))

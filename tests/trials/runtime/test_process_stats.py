@@ -1,4 +1,4 @@
-"""What a process tells about what it uses."""
+"""Measure what a process uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says of its progress and of its errors, without Ray."""
+"""The progress and the errors that a rank reports, without Ray."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_why_a_checkpoint_was_not_saved(root: Exception, cause: str) -> None:
 
 
 def a_rank() -> tuple[Any, Any]:
-    """One whose segment was prepared an hour ago, and the segment."""
+    """Return a rank whose segment was prepared an hour ago, and the segment."""
     session = SimpleNamespace(count=0, progressed_at=time.monotonic() - 3600, waiting_for_verdict=False, saving=False)
     segment: Any = SimpleNamespace(session=session, thread=None, ended=threading.Event(), result=None, outbox=None)
     rank: Any = object.__new__(Rank)

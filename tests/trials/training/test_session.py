@@ -1,4 +1,4 @@
-"""The session of one rank, with the ways out of it as plain objects in this process."""
+"""The session of one rank, whose ports are plain objects in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Ses
 
 
 class Memory:
-    """Reports as rank 0 sends them; `verdicts` answers milestones."""
+    """Keeps the reports that rank 0 sends, and answers milestones with `verdicts`."""
 
     def __init__(self, verdicts: Callable[[int], Verdict]) -> None:
         self.sent: list[Report] = []
@@ -189,7 +189,7 @@ def test_should_checkpoint_knows_of_an_interrupt() -> None:
 
 
 def test_an_interrupt_asks_for_a_checkpoint_at_its_own_report_only() -> None:
-    """Else ranks that learn of it before and after a scheduler's milestone would differ."""
+    """Otherwise ranks that learn of it before and after a scheduler's milestone would differ."""
     early, _, of_early = make(lambda n: Verdict(next_milestone=None), first_milestone=2)
     late, _, of_late = make(lambda n: Verdict(next_milestone=None), first_milestone=2)
     early.release("a", 3)
@@ -207,7 +207,7 @@ def test_an_interrupt_asks_for_a_checkpoint_at_its_own_report_only() -> None:
 
 
 def interrupt(*ranks: Session) -> None:
-    """As the group manager does it."""
+    """Interrupt the ranks as the group manager does."""
     name = f"interrupt {next(_names)}"
     number = max([rank.hold(name) for rank in ranks]) + 1
     for rank in ranks:
@@ -414,7 +414,7 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     zero.hand_out(1, Verdict(action="pause"))
     assert one.take(1) == Verdict(action="pause"), "messages of earlier segments are passed over"
     zero.hand_out(5, Verdict())
-    with pytest.raises(RuntimeError, match="rank 0 is at report 5 where this rank is at report 4: every rank must"):
+    with pytest.raises(RuntimeError, match="rank 0 is at report 5 and this rank at report 4: every rank must"):
         one.take(4)
     zero.hand_out(6, Verdict(next_milestone=8))
     zero.ended()

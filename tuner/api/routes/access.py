@@ -34,7 +34,7 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 
 
 class Session(Model):
-    """Who the service takes the caller for."""
+    """Who the caller is, according to the service."""
 
     required: Annotated[bool, Field(description="whether the service asks for a token")]
     name: Annotated[
@@ -46,7 +46,7 @@ class Session(Model):
 
 
 class SignIn(Model):
-    """What signing in takes."""
+    """The body of a sign-in."""
 
     token: Annotated[
         str, Field(min_length=1, max_length=1000, description="tnr_..., as `tuner token create` printed it")
@@ -54,9 +54,9 @@ class SignIn(Model):
 
 
 class NewToken(Model):
-    """What creating a token takes."""
+    """The body that creates a token."""
 
-    name: Annotated[str, Field(description="who or what it is for; it stands in the audit trail", max_length=100)]
+    name: Annotated[str, Field(description="who or what it is for; the audit trail shows it", max_length=100)]
     role: Annotated[RoleName, Field(description="what it allows")]
     project: Annotated[
         str | None,

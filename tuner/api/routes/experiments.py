@@ -41,7 +41,7 @@ from tuner.store import ExperimentRecord, Store
 router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
 MOST_REPLAYED = 200_000
-"""A replay of an experiment with more reports is refused. One of so many takes about ten seconds."""
+"""A replay of an experiment with more reports is refused. One of this many takes about ten seconds."""
 
 
 @router.post(
@@ -81,9 +81,14 @@ async def dry_run(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     configurations: Annotated[int, Query(ge=0, le=100, description="how many configurations to show")] = 5,
+    seconds_per_iteration: Annotated[
+        float | None,
+        Query(gt=0, allow_inf_nan=False, description="how long one unit of time_attr takes, to forecast GPU hours"),
+    ] = None,
 ) -> Response:
     def dry_run() -> Response:
-        return answer(schemas.DryRun.of(usecases.dry_run(_in_project(here, data), here.checker, configurations)))
+        spec = _in_project(here, data)
+        return answer(schemas.DryRun.of(usecases.dry_run(spec, here.checker, configurations, seconds_per_iteration)))
 
     return await here.off_the_pool(dry_run)
 
@@ -212,7 +217,8 @@ def list_trials(
         list[str] | None,
         Query(
             max_length=20,
-            description="conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value",
+            description="conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it) "
+            "?= (is in this JSON list; null stands for no value), a value",
             examples=[["best_value>=0.9", "params.optimizer=adam"]],
         ),
     ] = None,
@@ -229,6 +235,28 @@ def list_trials(
         )
     items = [schemas.Trial.of(trial) for trial in page.items]
     return answer(schemas.TrialPage(items=items, next_page_token=page.next_token, total=total))
+
+
+@router.get(
+    "/experiments/{experiment_id}/trials/sample",
+    response_model=schemas.TrialSample,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get the best trials, and others from all ranks behind them: what a chart of very many trials shows.",
+)
+def sample(
+    here: Here,
+    experiment_id: ExperimentId,
+    size: Annotated[
+        int, Query(ge=1, le=10_000, description="how many trials at most; half of them are the best")
+    ] = 1000,
+) -> Response:
+    record = _find(here.store, experiment_id)
+    found = here.store.trials.sample(record.id, record.spec.objective.mode, size)
+    longest = (record.spec.resolved or {}).get("scheduler", record.spec.scheduler).get("max_t") or record.spec.max_t
+    trained = None
+    if isinstance(longest, int | float) and record.spec.time_attr == "training_iteration":
+        trained = here.store.trials.trained(record.id, longest)
+    return answer(schemas.TrialSample.of(found, trained))
 
 
 @router.get(
@@ -251,12 +279,13 @@ def curves(
     ] = "step",
     points: Annotated[
         int | None,
-        Query(ge=4, le=100_000, description="points of a curve over the whole range, about; 1000 by default"),
+        Query(ge=4, le=100_000, description="about how many points a curve over the whole range has; 1000 by default"),
     ] = None,
     low: Annotated[float | None, Query(alias="from", description="where the range begins, on the axis x")] = None,
     high: Annotated[float | None, Query(alias="to", description="where the range ends")] = None,
     trial: Annotated[
-        list[int] | None, Query(max_length=1000, description="numbers of trials; by default the best")
+        list[int] | None,
+        Query(max_length=1000, description="numbers of trials; by default those of /trials/sample with size=limit"),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="how many trials, if `trial` names none")] = 2000,
     max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
@@ -273,7 +302,7 @@ def curves(
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
-        wanted = here.store.trials.best(record.id, record.spec.objective.mode, limit)
+        wanted = here.store.trials.sample_numbers(record.id, record.spec.objective.mode, limit)
     found = here.store.metrics.curves(
         record.id, metric, x=x, points=points or max_points or 1000, low=low, high=high, trials=wanted
     )

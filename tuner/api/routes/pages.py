@@ -16,7 +16,7 @@ OWN = frozenset({"", "experiments", "trials", "compare", "new", "cluster", "sett
 """The first parts of the addresses of the page."""
 
 RESERVED = frozenset({"api", "assets", "docs", "healthz", "metrics", "openapi.json", "readyz", "redoc"})
-"""The first parts of addresses that programs use. A wrong one gets a problem as JSON, never the page."""
+"""The first parts of addresses that programs use. A wrong one is answered with a problem as JSON, never with the page."""
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}

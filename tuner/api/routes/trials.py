@@ -42,11 +42,13 @@ def logs(
     trial_id: TrialId,
     rank: Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="only this rank")] = None,
     segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal")] = None,
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only the last so many lines of each")] = None,
+    tail: Annotated[
+        int | None, Query(ge=0, le=1_000_000, description="only this many lines of each, the last ones")
+    ] = None,
     offset: Annotated[
         int | None, Query(ge=0, le=MAX_OFFSET, description="only what follows this byte: `end` of the answer before")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most so many bytes of each")] = 1_000_000,
+    limit: Annotated[int, Query(ge=1, le=10_000_000, description="at most this many bytes of each")] = 1_000_000,
     search: Annotated[
         str | None,
         Query(min_length=1, max_length=1000, description="only lines that contain this, in upper or lower case"),
@@ -67,7 +69,7 @@ def log_text(
     request: Request,
     trial_id: TrialId,
     rank: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="which rank")] = 0,
-    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal; else the newest")] = None,
+    segment: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="its ordinal; by default the newest")] = None,
     follow: Annotated[bool, Query(description="stay connected until the rank prints no more")] = False,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))

@@ -6,6 +6,7 @@ Times are RFC 3339 in UTC. NaN and infinities are null.
 from __future__ import annotations
 
 from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
+from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
     BestSoFar,
     BestSoFarOf,
@@ -58,6 +59,7 @@ from tuner.api.schemas.trials import (
     Trial,
     TrialDetail,
     TrialPage,
+    TrialSample,
 )
 
 __all__ = [
@@ -68,6 +70,12 @@ __all__ = [
     "Change",
     "Changes",
     "Checkpoint",
+    "Cluster",
+    "ClusterGroup",
+    "ClusterNode",
+    "ClusterRank",
+    "ClusterShare",
+    "ClusterWait",
     "Configuration",
     "Continuation",
     "Counts",
@@ -116,6 +124,7 @@ __all__ = [
     "TrialDetail",
     "TrialOutcome",
     "TrialPage",
+    "TrialSample",
     "Usage",
     "UsageSeries",
     "labels",

@@ -48,7 +48,7 @@ class Changes(Model):
     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
     """
 
-    since: Annotated[int, Field(description="the event_seq behind which this is what changed")]
+    since: Annotated[int, Field(description="the event_seq after which this changed")]
     seq: Annotated[int, Field(description="the event_seq up to which the log is covered; also the id of the message")]
     reset: Annotated[bool, Field(description="too much has changed: read everything again; the lists are empty")]
     experiment: Annotated[Experiment | None, Field(description="null while only its last_event_seq changes")]
@@ -75,7 +75,7 @@ class Changes(Model):
 
     @classmethod
     def bare(cls, seq: int, experiment: Experiment | None = None, *, reset: bool = False) -> Changes:
-        """Nothing but the experiment's row, or the word that everything has to be read again."""
+        """Return changes with only the experiment's row, or with the request to read everything again."""
         return cls(
             since=seq,
             seq=seq,
@@ -91,7 +91,7 @@ class Changes(Model):
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
     """Return the data of one server-sent event: a decision as `Decision`, others with their own fields."""
-    data = {} if item.event == "model_fitted" else dict(item.data)  # a model means nothing to people, and may be large
+    data = {} if item.event == "model_fitted" else dict(item.data)  # nobody can read a model, and it may be large
     head: dict[str, Any] = {"seq": item.seq, "time": rfc3339(item.time), "kind": item.event}
     if item.event == "decision":
         head["kind"] = data.pop("kind")

@@ -61,6 +61,23 @@ class Objective(Model):
     mode: Literal["min", "max"]
 
 
+def expected_gpu_hours(record: ExperimentRecord) -> float | None:
+    """Return the GPU hours that the experiment will have used at its end, at the pace of its trials so far.
+
+    None before the first trial has ended, and if it is not known how many trials there will be. A trial that runs counts as half
+    an ended one.
+    """
+    if record.state.ended:
+        return record.gpu_hours
+    ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
+    total, limit = record.spec.num_samples, record.spec.limits.gpu_hours
+    if not ended or total is None:
+        return None
+    done = ended + 0.5 * record.counts.get("running", 0)
+    expected = max(record.gpu_hours, record.gpu_hours * total / done)
+    return expected if limit is None else max(record.gpu_hours, min(expected, limit))
+
+
 class Resolved(Model):
     """What the requested scheduler and search mean in this experiment."""
 
@@ -84,6 +101,10 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     max_t: int | None
     time_attr: str
     seed: Annotated[int, Field(description="searches with the same seed draw the same configurations")]
+    priority: Annotated[int, Field(description="experiments of a higher priority get room on the cluster first")]
+    weight: Annotated[
+        float, Field(description="share of the cluster relative to other experiments of the same priority")
+    ]
     space: Annotated[Json, Field(description="the search space, in its JSON form")]
     search: Annotated[Json, Field(description="as asked for; see resolved")]
     scheduler: Annotated[Json, Field(description="as asked for; see resolved")]
@@ -99,6 +120,10 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     how_to_go_on: Annotated[str | None, Field(description="if it is abandoned, what to do, in words")]
     metrics: Annotated[list[str], Field(description="names reported so far")]
     counts: Annotated[Counts, Field(description="trials by state")]
+    expected_gpu_hours: Annotated[
+        float | None,
+        Field(description="at its end, if its other trials use as many as those so far; null: too early to tell"),
+    ]
     trials: Annotated[int, Field(description="how many trials there are")]
     best: Annotated[Best | None, Field(description="the best trial so far")]
     labels: Annotated[
@@ -125,6 +150,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             max_t=spec.max_t,
             time_attr=spec.time_attr,
             seed=spec.seed,
+            priority=spec.priority,
+            weight=spec.weight,
             space=dict(spec.space),
             search=dict(spec.search),
             scheduler=dict(spec.scheduler),
@@ -138,6 +165,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
             counts=counts,
+            expected_gpu_hours=expected_gpu_hours(record),
             trials=sum(counts.model_dump().values()),
             best=_best(record),
             labels=labels(json.dumps(dict(spec.space))),
@@ -178,6 +206,13 @@ class DryRun(Model):
     time_attr: str
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
+    gpu_hours_at_most: Annotated[
+        float | None,
+        Field(
+            description="if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or "
+            "num_samples, is not known"
+        ),
+    ]
     configurations: Annotated[
         list[Configuration], Field(description="of the first trials, as long as no result is known")
     ]
@@ -197,6 +232,7 @@ class DryRun(Model):
             time_attr=spec.time_attr,
             scaling=spec.scaling,
             limits=spec.limits,
+            gpu_hours_at_most=found.gpu_hours_at_most,
             configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
         )
 
@@ -208,9 +244,11 @@ class Share(Model):
 
 class Importances(Model):
     metric: str
-    items: Annotated[list[Share], Field(description="the most important first, together 1; empty with too few results")]
+    items: Annotated[
+        list[Share], Field(description="the most important first; they add up to 1; empty if there are too few results")
+    ]
     trials: Annotated[int, Field(description="ended trials with a result")]
-    needed: Annotated[int, Field(description="how many of them there must be")]
+    needed: Annotated[int, Field(description="how many of these are needed")]
     left_out: Annotated[int, Field(description="ended trials that were not used; at most 5,000 are, evenly spaced")]
 
     @classmethod

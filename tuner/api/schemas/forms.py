@@ -22,7 +22,7 @@ Number = float | None
 
 
 def rfc3339(time: float) -> str:
-    """Return seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. A time that no calendar has becomes 1970-01-01."""
+    """Return seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. A time that cannot be a date becomes 1970-01-01."""
     if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
         time = 0.0
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -74,7 +74,7 @@ WORDS = {
     "x": "the horizontal axis",
     "y": "the values of the metric",
 }
-"""What a field means that means the same wherever it occurs. Other fields say it themselves."""
+"""The meaning of fields that mean the same wherever they occur. Other fields have their own description."""
 
 
 def _describe(schema: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ class LogItem(Model):
     segment: Annotated[int, Field(description="ordinal of the segment within the trial")]
     rank: Annotated[int, Field(description="the rank that printed it")]
     stream: Annotated[str, Field(description="always output: both streams, in the order in which they were written")]
-    text: Annotated[str, Field(description="what it printed; a line of its own says where bytes are not kept")]
+    text: Annotated[str, Field(description="what it printed; a separate line says where bytes are missing")]
     start: Annotated[int, Field(description="offset of the text in the rank's log, in bytes")]
     end: Annotated[int, Field(description="the offset that follows the text; ask for what follows with `offset`")]
     left_out: Annotated[int, Field(description="how many bytes in between are not kept; a line in the text says where")]

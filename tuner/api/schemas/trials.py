@@ -12,6 +12,7 @@ from tuner.store import (
     TrialRecord,
     TrialSegment,
 )
+from tuner.store import TrialSample as TrialSampleRecord
 
 
 class Failure(Model):
@@ -80,6 +81,28 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
 
 class TrialPage(PageOf[Trial]):
     total: Annotated[int, Field(description="how many trials match, on all pages together")]
+
+
+class TrialSample(Model):
+    """Some of an experiment's trials: the best ones, and others that are spread evenly over the ranks behind them."""
+
+    items: Annotated[list[Trial], Field(description="by number; all trials, if there are no more than were asked for")]
+    ranks: Annotated[
+        list[int],
+        Field(
+            description="the place of each item by best value among all trials, from 1; those without a value are last"
+        ),
+    ]
+    total: Annotated[int, Field(description="how many trials there are")]
+    trained: Annotated[
+        int | None,
+        Field(description="iterations of all completed and stopped trials, at most max_t each; null without a max_t"),
+    ]
+
+    @classmethod
+    def of(cls, found: TrialSampleRecord, trained: int | None) -> Self:
+        items = [Trial.of(record) for record in found.trials]
+        return cls(items=items, ranks=list(found.ranks), total=found.total, trained=trained)
 
 
 class TrialDetail(Trial):

@@ -1,4 +1,4 @@
-"""Notice that every trial fails of the same mistake before all of them have tried."""
+"""End a search early if all its trials fail because of the same mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
-    """Return what a failure has in common with others of its kind; None if it says nothing about the next trial.
+    """Return the kind and place of a failure, which are equal for failures alike; None if it says nothing about the next trial.
 
     That is (type of the exception, "line 12 of train.py") for an exception in the user's code, and ("no report", "its end")
     for a function that returned without one. A node that was lost, a process that was killed and a lack of memory say nothing
@@ -38,8 +38,8 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
     """Return the reason to end the search if the first ALIKE trials to end, with the one that fails now, failed alike.
 
-    Trials fail alike if they raise the same exception at the same line, or if all return without a report. None if any trial has
-    ever reported, or has ended in another way. Trials that will be retried have not failed.
+    Trials fail alike if they raise the same exception at the same line, or if all return without a report. Return None if any
+    trial has ever reported, or has ended in another way. Trials that will be retried have not failed.
     """
     place = place_of(failure)
     if place is None or any(trial.reports for trial in trials):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import CheckpointPolicy, Objective
-from tuner.domain.trial import Kept, Population, Segment, Trial
+from tuner.domain.trial import KeptCheckpoint, Population, Segment, Trial
 from tuner.driver.core.retention import keeps_all, superfluous
 
 Deletion = tuple[int, CheckpointInfo]
@@ -33,7 +33,7 @@ class CheckpointLedger:
         self._owner: dict[str, int] = {}  # every ready checkpoint that exists -> the trial that saved it
         self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
         self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
-        self._unfinished: dict[str, Kept] = {}  # uploads that were under way when their segment ended
+        self._unfinished: dict[str, KeptCheckpoint] = {}  # uploads that were under way when their segment ended
         self._borrowers: dict[str, dict[int, None]] = {}  # checkpoint of one trial -> others that would start from it
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
@@ -49,15 +49,15 @@ class CheckpointLedger:
         """Return whether this checkpoint is ready and neither lost nor being deleted."""
         return checkpoint in self._owner
 
-    def find(self, checkpoint: str) -> Kept | None:
+    def find(self, checkpoint: str) -> KeptCheckpoint | None:
         """Return a checkpoint that exists, by its id, whichever trial saved it."""
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
-        """Take in a checkpoint that `segment` of the trial saved, or the news that one is ready by now.
+        """Add a checkpoint that `segment` of the trial saved, or note that a known one is ready by now.
 
-        `value` and `t` are the objective and the time attribute of its report, if that is known. News may come in any order:
+        `value` and `t` are the objective and the time attribute of its report, if that is known. Calls may come in any order:
         before the report, after later checkpoints, or after the deletion was decided, in which case it is ignored.
         """
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
@@ -67,7 +67,7 @@ class CheckpointLedger:
             info = known.info if known.info.ready else info
             value = known.value if value is None else value
             t = known.t if t is None else t
-        kept = trial.checkpoints[info.id] = Kept(info, value, segment, t)
+        kept = trial.checkpoints[info.id] = KeptCheckpoint(info, value, segment, t)
         if info.ready:
             self._owner[info.id] = trial.number
         if not _is_reported(trial, kept):
@@ -79,7 +79,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def reported(self, trial: Trial, segment: int, iteration: int, value: float | None, t: float | None) -> None:
-        """Take in that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
+        """Note that the report of this iteration is committed: a checkpoint that came before it becomes usable."""
         early = self._early.get(trial.number)
         if not early:
             return
@@ -88,7 +88,7 @@ class CheckpointLedger:
             if _is_reported(trial, kept):
                 del early[name]
                 if kept.segment == segment and kept.info.step == iteration:
-                    trial.checkpoints[name] = Kept(kept.info, value, segment, t)
+                    trial.checkpoints[name] = KeptCheckpoint(kept.info, value, segment, t)
         self._choose_start(trial)
         self.tidy(trial)
 
@@ -99,7 +99,7 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def segment_ended(self, trial: Trial, segment: Segment) -> None:
-        """Drop checkpoints whose report never came, and uploads under way. An upload counts again if it turns out to be done."""
+        """Drop checkpoints whose report never came, and unfinished uploads. An upload counts again if it turns out to be done."""
         early = self._early.pop(trial.number, {})
         self._gone.pop(trial.number, None)
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
@@ -114,7 +114,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def lose(self, names: Iterable[str]) -> None:
-        """Take in that these checkpoints are gone or torn: no trial starts from them, and their files are deleted."""
+        """Note that these checkpoints are gone or incomplete: no trial starts from them, and their files are deleted."""
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
@@ -126,7 +126,7 @@ class CheckpointLedger:
         return [name for name in self._owner if (kept := self.find(name)) is not None and kept.info.node == node]
 
     def deleted(self, trial: Trial, checkpoint: str) -> None:
-        """Take in that the files of a checkpoint are gone."""
+        """Note that the files of a checkpoint are gone."""
         self.deleting.pop(checkpoint, None)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
@@ -142,19 +142,19 @@ class CheckpointLedger:
             self._active.pop(trial.number, None)
 
     def trial_ended(self, trial: Trial) -> None:
-        """Take in that the trial will never start again, so that it holds no checkpoint of another one."""
+        """Note that the trial will never start again, so it needs no checkpoint of another trial."""
         self.note_active(trial)
         if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
             self.tidy(self._trials[owner])
 
     def leads(self, number: int) -> None:
-        """Take in that this trial has the best value by now."""
+        """Note that this trial has the best value now."""
         before, self._best = self._best, number
         if before is not None and before != number:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Decide on the deletion of what the policy does not keep and nothing points to."""
+        """Decide to delete the checkpoints that the policy does not keep and nothing points to."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
@@ -165,7 +165,7 @@ class CheckpointLedger:
             pinned = set(self._pinned())
             self._delete(trial, [kept for kept in found if kept.info.id not in pinned])
 
-    def _delete(self, trial: Trial, kept: Iterable[Kept]) -> None:
+    def _delete(self, trial: Trial, kept: Iterable[KeptCheckpoint]) -> None:
         for info in [k.info for k in kept]:
             self._drop(trial, info.id)
             self.deleting[info.id] = trial.number, info
@@ -178,14 +178,14 @@ class CheckpointLedger:
         for number in self._borrowers.pop(checkpoint, {}):
             self._choose_start(self._trials[number])
 
-    def _usable(self, trial: Trial, since: int = 1) -> list[Kept]:
+    def _usable(self, trial: Trial, since: int = 1) -> list[KeptCheckpoint]:
         """Return the ready checkpoints of segments from `since` on whose reports are known, oldest first."""
         early = self._early.get(trial.number, {})
         found = trial.checkpoints.values()
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
-    def _consider(self, trial: Trial, kept: Kept) -> None:
-        """Let a checkpoint that is new, or ready by now, be the start if it is newer than the present one.
+    def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
+        """Let the trial start from this checkpoint, which is new or ready by now, if it is newer than its present one.
 
         This looks at no other checkpoint: a trial may keep thousands.
         """
@@ -195,7 +195,7 @@ class CheckpointLedger:
         elif self._is_usable(trial, kept) and age(kept) > age(present):
             trial.checkpoint = kept.info
 
-    def _is_usable(self, trial: Trial, kept: Kept) -> bool:
+    def _is_usable(self, trial: Trial, kept: KeptCheckpoint) -> bool:
         return kept.info.ready and kept.info.id not in self._early.get(trial.number, ())
 
     def _choose_start(self, trial: Trial) -> None:
@@ -233,10 +233,10 @@ class CheckpointLedger:
                     yield segment.source.id
 
 
-def _is_reported(trial: Trial, kept: Kept) -> bool:
+def _is_reported(trial: Trial, kept: KeptCheckpoint) -> bool:
     return kept.segment <= len(trial.segments) and kept.info.step <= trial.segments[kept.segment - 1].iteration
 
 
-def age(kept: Kept) -> tuple[int, int]:
+def age(kept: KeptCheckpoint) -> tuple[int, int]:
     """Sort checkpoints of one trial, the oldest first: an exploit may set a later segment back to an earlier iteration."""
     return kept.segment, kept.info.step

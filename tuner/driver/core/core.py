@@ -24,8 +24,8 @@ from tuner.search.base import Searcher
 log = logging.getLogger(__name__)
 
 
-_OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted)
-"""Events that mean nothing once their segment is over. News of a checkpoint may come later than that."""
+_OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
+"""Events that mean nothing once their segment is over. `CheckpointSaved` may come later than that."""
 
 
 class Core:
@@ -80,11 +80,11 @@ class Core:
         return self.experiment.standing.best_trial(self.trials)
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
-        """Take in an entry that was committed before. Decide nothing and do nothing."""
+        """Apply an entry that was committed before. Decide nothing and do nothing."""
         self.experiment.apply(seq, entry, Effects())
 
     def handle(self, event: Event) -> Effects:
-        """Take in a new event and decide. An event that came before, or that comes from a segment that is over, is ignored."""
+        """Apply a new event and decide. Ignore an event that came before, or that comes from a segment that is over."""
         effects = self._effects = Effects()
         if self._is_stale(event):
             return effects
@@ -92,7 +92,7 @@ class Core:
         facts = self._apply(event)
         for decision in self.decider.after_event(event, self.experiment.missed[missed:]):
             facts += self._take(decision)
-        for fact in facts:  # what is decided about one may lead to more of them
+        for fact in facts:  # a decision about one may lead to more facts
             for decision in self.decider.after_fact(fact):
                 facts += self._take(decision)
         for step in self.decider.next_steps(event):
@@ -114,11 +114,15 @@ class Core:
         self.experiment.set_milestone(segment, verdict.next_milestone, decide_at, asked)
         return verdict
 
+    def may_yield(self, ref: SegmentRef) -> bool:
+        """Return whether this segment can make room for another experiment now."""
+        return self.experiment.segment(ref) is not None and self.experiment.may_yield(self.trials[ref.trial])
+
     def first_milestone(self, ref: SegmentRef) -> int | None:
         """Return the report_no of the first report at which the ranks of this segment wait; None if they need not."""
         segment = self.experiment.segment(ref)
         if segment is None:
-            return 1  # where its ranks learn that it is over
+            return 1  # there its ranks learn that it is over
         milestone, decide_at = self.decider.next_milestone(self.trials[ref.trial], segment)
         self.experiment.set_milestone(segment, milestone, decide_at)
         return milestone
@@ -132,7 +136,7 @@ class Core:
         donor = self.trials[decision.donor].checkpoint
         if donor is not None and donor.ready:
             return replace(decision, checkpoint=donor.id)
-        reason = f"waits for the checkpoint of trial {decision.donor}, which it is to go on from: {decision.reason}"
+        reason = f"waits for the checkpoint of trial {decision.donor}, from which it will continue: {decision.reason}"
         return d.Pause(trial=decision.trial, reason=reason, held=True, then=decision.to_json())
 
     def _apply(self, entry: Event | Decision) -> list[Fact]:
@@ -142,7 +146,7 @@ class Core:
         return self.experiment.apply(seq, entry, self._effects)
 
     def _is_stale(self, event: Event) -> bool:
-        """Whether an event is about a segment that is over, or is a report out of turn."""
+        """Return whether an event is about a segment that is over, or is a report out of order."""
         if not isinstance(event, _OF_OPEN_SEGMENTS):
             return False
         segment = self.experiment.open_segment(event.trial, event.segment)

@@ -1,7 +1,7 @@
-"""What is decided, and when: asks the rules, the scheduler, the searcher and `stop`. It reads the state and changes nothing.
+"""Decide: ask the rules, the scheduler, the searcher and `stop`. This reads the state and changes nothing.
 
 Its methods yield decisions one after the other. The core lets each take effect before it asks for the next one, so every
-decision is made in the light of those before it.
+decision knows those before it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ GIVE_UP_AFTER = 10
 """The experiment fails once this many trials have failed and none has ever reported."""
 
 FIT_AGAIN_S = 30.0
-"""Seconds without a new model fit after one that failed."""
+"""Seconds to wait for a new model fit after one that failed."""
 
 _S, _X = TrialState, ExperimentState
 
 
 class Judgement(NamedTuple):
-    """The verdict to go on, with what the state has to remember about it, see `State.set_milestone`."""
+    """The verdict to continue, with what the state has to remember about it, see `State.set_milestone`."""
 
     verdict: Verdict
     decide_at: float | None
@@ -66,7 +66,7 @@ class Decider:
 
     @property
     def may_start(self) -> bool:
-        """Whether another new trial is allowed."""
+        """Return whether another new trial is allowed."""
         experiment = self.experiment
         if experiment.finishing is not None or experiment.exhausted or self._exhausted:
             return False
@@ -76,7 +76,10 @@ class Decider:
     # -- after an event --------------------------------------------------------------------------------------------------
 
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
-        """Return what the core itself decides about an event. missed: metrics that `stop` misses for the first time."""
+        """Return what the core itself decides about an event.
+
+        missed: metrics that `stop` uses and that this report is the first to lack.
+        """
         match event:
             case e.Reported():
                 decisions = after_report(self.experiment, event)
@@ -93,7 +96,7 @@ class Decider:
             case e.Amended():
                 self._exhausted = False
                 return [d.Note(reason=event.reason or f"a user changed {names(event.changes)}")]
-            case e.BudgetSpent():
+            case e.BudgetSpent() | e.GpuHoursSpent():
                 return stop_all(self.experiment, self.experiment.finishing or "")
             case e.Suggested():
                 return self._after_suggestion(event)
@@ -109,6 +112,7 @@ class Decider:
                 | e.CheckpointDeleted()
                 | e.Drawn()
                 | e.Noted()
+                | e.RoomWanted()
             ):
                 return ()
             case _:
@@ -124,7 +128,7 @@ class Decider:
     # -- the scheduler ---------------------------------------------------------------------------------------------------
 
     def after_fact(self, fact: Fact) -> Iterable[Decision]:
-        """Return what the scheduler decides about a fact, as far as it still applies when it is about to take effect.
+        """Return the scheduler's decisions about a fact, without those that no longer apply when they are about to take effect.
 
         The scheduler may be the user's own, or call a function that is. If it raises now, it would for the next driver too.
         """
@@ -137,7 +141,7 @@ class Decider:
         return filter(self._still_applies, decisions) if decisions else ()
 
     def _concerns_scheduler(self, fact: Fact) -> bool:
-        """Return whether the scheduler is asked: of reports, only about those at milestones, and not if the trial is leaving."""
+        """Return whether the scheduler is asked. It is not asked about reports between milestones or of leaving trials."""
         if self.experiment.failing:
             return False
         if not isinstance(fact, TrialReported):
@@ -148,7 +152,7 @@ class Decider:
         return segment.decide_at is not None and fact.t >= segment.decide_at
 
     def _still_applies(self, decision: Decision) -> bool:
-        """Whether a decision of the scheduler is allowed: about the trial that reported, and about paused ones."""
+        """Return whether a decision of the scheduler is allowed: about the trial that reported, and about paused ones."""
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
         trial = self.trials[decision.trial]
@@ -170,15 +174,11 @@ class Decider:
     # -- what follows after any event ------------------------------------------------------------------------------------
 
     def next_steps(self, event: Event) -> Iterator[Decision | Question]:
-        """Yield what there is to do once an event and its facts are dealt with."""
+        """Yield the decisions that follow once an event and its facts have been handled."""
         if self.experiment.exploits:
             yield from self._end_waiting()
-        if (
-            isinstance(event, e.Reported)
-            and event.waits
-            and (pause := self._obey(self.trials[event.trial])) is not None
-        ):
-            yield pause
+        if isinstance(event, e.Reported) and event.waits and self.trials[event.trial].segments[-1].commanded:
+            yield from self._obey(self.trials[event.trial])
         if self.stopper is not None and self.experiment.finishing is None:
             yield from self._ask_stopper(self.stopper)
         if self.experiment.finishing is not None or self._has_free_slot():
@@ -187,12 +187,12 @@ class Decider:
             yield fit
 
     def _end_waiting(self) -> Iterable[Decision]:
-        """Let trials exploit whose donor's checkpoint is ready by now, and let those go on that wait for one in vain.
+        """Start the exploits whose donor's checkpoint is ready by now, and resume the trials that wait for one in vain.
 
-        A checkpoint may become usable with its report, after the news that it is ready. A donor that has none and does not run
-        will not have one: it may be paused until others come to the end of an interval.
+        A checkpoint may be ready before its report makes it usable. A donor that has none and does not run will not
+        get one: it may be paused until others reach the end of an interval.
         """
-        why = "trial {} has no checkpoint that this one could go on from, and none is on its way"
+        why = "trial {} has no checkpoint that this one could continue from, and is saving none"
         found: list[Decision] = []
         for exploit in self.experiment.exploits.values():
             donor = self.trials[exploit.donor]
@@ -202,16 +202,21 @@ class Decider:
                 found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
         return found
 
-    def _obey(self, trial: Trial) -> d.Pause | None:
-        """Pause the trial if a user wants that and its report did not end it.
+    def _obey(self, trial: Trial) -> Iterator[Decision]:
+        """Pause the trial if a user or another experiment wants that and its report did not end it.
 
         The ranks must be waiting: a trial that kept reporting after the decision to pause would not be judged by its scheduler
-        or max_t.
+        or max_t. A trial that makes room for another experiment is resumed at once: its next segment waits for its turn.
         """
         segment = trial.segments[-1]
-        if segment.commanded != "pause" or not segment.open or segment.leaving:
-            return None
-        return d.Pause(trial=trial.number, reason=f"paused by a user at iteration {trial.iteration}", held=True)
+        if not segment.open or segment.leaving:
+            return
+        if segment.commanded == "pause":
+            yield d.Pause(trial=trial.number, reason=f"paused by a user at iteration {trial.iteration}", held=True)
+        elif segment.commanded == "yield" and self.experiment.state is _X.RUNNING:
+            why = f"paused at iteration {trial.iteration} {segment.room_for}"
+            yield d.Pause(trial=trial.number, reason=why, held=True)
+            yield d.Resume(trial=trial.number, reason=f"continues when it is its turn again; {why}")
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the search if `stop` says so."""
@@ -261,7 +266,7 @@ class Decider:
         return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(trial.reports == 0 for trial in self.trials)
 
     def _nothing_is_left(self) -> bool:
-        """Whether nothing runs, and nothing is on its way that could lead to another segment."""
+        """Return whether nothing runs, and nothing is pending that could lead to another segment."""
         waits = self._fitting or self.experiment.exploits or self._asked is not None
         return not self.experiment.segments.open and not waits
 
@@ -287,7 +292,7 @@ class Decider:
         return True
 
     def _go_on(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
-        """Let a paused trial go on."""
+        """Continue a paused trial."""
         if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
             choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to go on from")
         if isinstance(choice, d.Resume):
@@ -300,7 +305,7 @@ class Decider:
         return _may_deliver(self.trials[decision.donor])
 
     def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
-        """Warn of the first trial that a scheduler paused and resumes although it has no checkpoint to go on from."""
+        """Warn once, when a scheduler resumes a trial that has no checkpoint to continue from."""
         if trial.checkpoint is not None or not trial.iteration:
             return
         for other in self.trials:
@@ -309,7 +314,7 @@ class Decider:
                 return
         why = (
             f"trial {trial.number} starts over, {counted(trial.iteration, 'report')} once more, as its function has saved no "
-            "checkpoint: pass one to tuner.report, or take a scheduler that never resumes, such as asha"
+            "checkpoint: pass one to tuner.report, or use a scheduler that never resumes, such as asha"
         )
         yield d.Note(reason=why, trial=trial.number, warning=True)
 
@@ -337,7 +342,7 @@ class Decider:
     # -- verdicts --------------------------------------------------------------------------------------------------------
 
     def farewell(self, trial: Trial, leaving: Leave) -> Verdict:
-        """Return what the ranks of a segment do that is to end."""
+        """Return the verdict for a segment that must end."""
         match leaving:
             case "pause":
                 return Verdict(action="pause", save_checkpoint=True, reason=trial.reason)
@@ -350,9 +355,9 @@ class Decider:
                 assert_never(leaving)
 
     def go_on(self, trial: Trial, segment: Segment) -> Judgement:
-        """Return what the ranks of a segment do that is not to end: whether to save a checkpoint, and when they wait next."""
+        """Return the verdict for a segment that continues: whether to save a checkpoint, and when its ranks wait next."""
         spec = self.experiment.spec
-        asked = (  # the verdict is asked for again, its answer having been lost; or the scheduler was asked just now
+        asked = (  # the verdict is asked for again because its answer was lost, or the scheduler was asked just now
             segment.decided_at == segment.report_no > 0
             or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
         )
@@ -365,7 +370,7 @@ class Decider:
         return Judgement(Verdict(next_milestone=milestone, save_checkpoint=save), decide_at, asked)
 
     def _is_best_yet(self, trial: Trial) -> bool:
-        """Whether the trial's newest report is the best of the whole experiment."""
+        """Return whether the trial's newest report is the best of the whole experiment."""
         best, mark = self.experiment.standing.best, trial.best_mark
         return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
@@ -381,5 +386,5 @@ class Decider:
 
 
 def _may_deliver(donor: Trial) -> bool:
-    """Whether there is a checkpoint of the donor, or one may yet come."""
+    """Return whether the donor has a checkpoint, or may yet save one."""
     return donor.checkpoint is not None or donor.holds_resources or donor.next is not None

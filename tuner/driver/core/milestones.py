@@ -1,7 +1,7 @@
 """The report at which the ranks of a segment wait next.
 
-They wait for the scheduler, a stopper or max_t, or for a checkpoint: one that is due by time, or one of what may be the best
-value yet.
+They wait for the scheduler, a stopper or max_t, or for a checkpoint that is due by time or that belongs to what may be the
+best value yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def next_milestone(
 ) -> int | None:
     """Return the report_no of the next report at which the ranks of the segment wait; None if they need never wait.
 
-    wanted: values of time_attr at which something is to be decided.
+    wanted: values of time_attr at which something must be decided.
     """
     found: int | None = None
     due = math.inf

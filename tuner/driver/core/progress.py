@@ -1,4 +1,4 @@
-"""What a report changes in its trial: the iteration, the time attribute, the metrics, the best value."""
+"""Apply a report to its trial: the iteration, the time attribute, the metrics, the best value."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from tuner.domain.events import Reported
 from tuner.domain.experiment import Spec
 from tuner.domain.segments import CheckpointInfo
-from tuner.domain.trial import Mark, Segment, Trial
+from tuner.domain.trial import ScoredReport, Segment, Trial
 from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.standing import Standing
 
 
 class Progress:
-    """Take reports into their trials, and tell the standing and the checkpoints about them. Part of `State`."""
+    """Apply reports to their trials, and pass them on to the standing and the checkpoints. Part of `State`."""
 
     def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger) -> None:
         self._spec, self._standing, self._checkpoints = spec, standing, checkpoints
@@ -24,7 +24,7 @@ class Progress:
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
-        """Take a report into its trial. Return its score (higher is better), or None if it has no finite objective."""
+        """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
         self._count(trial, segment, event)
         segment.scored = self._metrics <= event.metrics.keys()
         trial.last = {**trial.last, **event.metrics}
@@ -72,7 +72,7 @@ class Progress:
         score = self._objective.score(value)
         if trial.best_value is None or score > self._objective.score(trial.best_value):
             trial.best_value, trial.best_iteration, trial.best_segment = value, event.iteration, event.segment
-        trial.last_mark = Mark(value, event.iteration, event.segment)
+        trial.last_mark = ScoredReport(value, event.iteration, event.segment)
         return score
 
     def _note_values(self, trial: Trial, segment: Segment, event: Reported, value: float | None) -> None:

@@ -1,11 +1,11 @@
-"""Which checkpoints of a trial the policy does not keep."""
+"""Find the checkpoints of a trial that the policy does not keep."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from tuner.domain.experiment import CheckpointPolicy, Objective
-from tuner.domain.trial import Kept
+from tuner.domain.trial import KeptCheckpoint
 
 
 def keeps_all(policy: CheckpointPolicy) -> bool:
@@ -14,14 +14,14 @@ def keeps_all(policy: CheckpointPolicy) -> bool:
 
 
 def superfluous(
-    kept: Sequence[Kept], policy: CheckpointPolicy, objective: Objective, needed: Collection[str]
-) -> list[Kept]:
+    kept: Sequence[KeptCheckpoint], policy: CheckpointPolicy, objective: Objective, needed: Collection[str]
+) -> list[KeptCheckpoint]:
     """Return the checkpoints that are neither needed, nor among the newest `keep_last`, nor among the best `keep_best`.
 
     kept: the usable checkpoints of one trial, oldest first. needed: ids of those that are kept in any case. At least the
     newest one is always kept. The policy keeps all if one of its two numbers is None.
     """
-    if policy.keep_last is None or policy.keep_best is None:  # keeps_all, in a form that mypy reads
+    if policy.keep_last is None or policy.keep_best is None:  # the same as keeps_all, in a form that mypy understands
         return []
     newest = max(1, policy.keep_last)
     if len(kept) <= newest:

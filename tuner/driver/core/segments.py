@@ -1,6 +1,6 @@
 """The life of segments: planned, opened when a slot is free, entered by their ranks, left, closed.
 
-`tuner.domain.states.SEGMENT_CHANGES` is the table of it.
+`tuner.domain.states.SEGMENT_CHANGES` is the table of its legal changes.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Segments:
 
     @staticmethod
     def enter(trial: Trial, segment: Segment, time: float) -> bool:
-        """Take in that the ranks are in the training function. Return False if a verdict is already ending the segment.
+        """Note that the ranks are in the training function. Return False if a verdict is already ending the segment.
 
-        `SegmentStarted` says so, or the first report, if that is earlier.
+        This is known from `SegmentStarted`, or from the first report if that comes earlier.
         """
         segment.started_at = segment.clock = segment.saved_at = time
         trial.waiting = ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
-from tuner.domain.trial import Mark, Population, Trial
+from tuner.domain.trial import Population, ScoredReport, Trial
 from tuner.search.constraints import Constraint, in_words
 
 
@@ -30,7 +30,7 @@ class Standing:
         self._nearest: tuple[float, int, str, float] | None = None  # (excess, trial, metric, its value)
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
-        """Take in a report that has been folded into its trial."""
+        """Note a report that has been applied to its trial."""
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
             self._not_finite.setdefault(trial.number, trial.iteration)
@@ -46,7 +46,7 @@ class Standing:
         if trial.state is TrialState.COMPLETED:
             self.completed(trial)
 
-    def _judge(self, trial: Trial, mark: Mark) -> None:
+    def _judge(self, trial: Trial, mark: ScoredReport) -> None:
         broken = [(c.excess(trial.last), c.metric) for c in self.constraints if c.excess(trial.last) > 0]
         if broken:
             excess, metric = max(broken)
@@ -58,7 +58,7 @@ class Standing:
         trial.feasible = not broken if self._by_last else trial.feasible_best is not None
 
     def completed(self, trial: Trial) -> None:
-        """Take in that a trial has come to its end by itself: it reached max_t, its function returned, or `stop` was met."""
+        """Note that a trial was trained to its end: it reached max_t, its function returned, or `stop` was met."""
         if not self._counts_at_its_end(trial):
             return
         assert trial.last_mark is not None
@@ -66,8 +66,8 @@ class Standing:
         if self._finished is None or score > self._finished[0] or self._finished[1] == trial.number:
             self._finished = (score, trial.number)
 
-    def of(self, trial: Trial) -> Mark | None:
-        """Return the report that this trial is judged by, as `scope` says; None if none is within the constraints."""
+    def of(self, trial: Trial) -> ScoredReport | None:
+        """Return the report that counts for this trial under `scope`; None if none is within the constraints."""
         if self._by_last:
             return trial.last_mark if trial.feasible is not False else None
         return trial.best_mark if trial.feasible is not False else None
@@ -105,7 +105,7 @@ class Standing:
             _, number, metric, value = self._nearest
             said = f"has {metric} = {value:.4g}" if math.isfinite(value) else f"has not reported {metric!r}"
             wanted = ", ".join(in_words(c) for c in self.constraints)
-            return f"no trial keeps within the constraints ({wanted}): the nearest, trial {number}, {said}"
+            return f"no trial meets the constraints ({wanted}): the nearest, trial {number}, {said}"
         if not self.finite and self._not_finite:
             count, first = len(self._not_finite), min(self._not_finite.values())
             name = self._objective.metric
@@ -118,14 +118,14 @@ class Standing:
             return False
         return all(c.excess(trial.last) <= 0 for c in self.constraints)
 
-    def _is_better(self, mark: Mark) -> bool:
+    def _is_better(self, mark: ScoredReport) -> bool:
         return self.best is None or self._score(mark) > self.best[0]
 
-    def _score(self, mark: Mark) -> float:
+    def _score(self, mark: ScoredReport) -> float:
         return self._objective.score(mark.value)
 
 
-def _shown(trial: Trial, mark: Mark, checkpoint: str | None) -> dict[str, Any]:
+def _shown(trial: Trial, mark: ScoredReport, checkpoint: str | None) -> dict[str, Any]:
     return {
         "trial_number": trial.number,
         "value": mark.value,

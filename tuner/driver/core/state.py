@@ -24,6 +24,7 @@ from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.progress import Progress
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.standing import Standing
+from tuner.driver.core.usage import Usage
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -42,7 +43,7 @@ _S, _X = TrialState, ExperimentState
 
 @dataclass(slots=True)
 class Effects:
-    """What handling events leads to: entries and rows to commit (`log`, `touched`) and, after that, things to do (`actions`)."""
+    """The outcome of handling events: entries and rows to commit (`log`, `touched`), and `actions` to carry out afterwards."""
 
     log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Effects:
 class State:
     """One experiment: its trials with their segments and checkpoints, who leads, and how far it has come.
 
-    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring says why it is apart. The state of the
+    Everything may read it. Only `apply` changes it, and `set_milestone`, whose docstring gives the reason. The state of the
     scheduler and of the stopper belongs to it: `apply` tells both what happened.
     """
 
@@ -69,7 +70,10 @@ class State:
         self.epoch = 0
         self.seq = 0  # event_seq of the newest entry
         self.now = 0.0  # time of the newest event
+        self.before = 0.0  # of the one before it
         self.running_s = 0.0  # seconds that it was running, under any driver, since its first trial started
+        self.usage = Usage(spec.scaling)
+        self.capped = False  # the GPU hours are used up, so nothing may run for longer than it must
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
         self.finishing: str | None = None  # why nothing new is started
@@ -80,8 +84,12 @@ class State:
         self.progress = Progress(spec, self.standing, self.checkpoints)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
-        self.unseen = stopper.metrics() if stopper is not None else frozenset()  # `stop` looks at them; never reported
-        self.missed: tuple[str, ...] = ()  # those of them that a report has lacked, in the order of the notes about it
+        self.unseen = (
+            stopper.metrics() if stopper is not None else frozenset()
+        )  # metrics that `stop` uses and that were never reported
+        self.missed: tuple[
+            str, ...
+        ] = ()  # those of `unseen` that a report has lacked, in the order of the notes about them
         self.warned_ends = 0  # how many segments ended with a warning
         self._slots: int | None = None
         self._effects = Effects()
@@ -95,12 +103,12 @@ class State:
 
     @property
     def counts_time(self) -> bool:
-        """Whether time counts against the time budget: the experiment runs, and its first trial has started."""
+        """Return whether time counts against the time budget: the experiment runs, and its first trial has started."""
         return self.begun and self.state in (_X.RUNNING, _X.PAUSING)
 
     @property
     def all_ended(self) -> bool:
-        """Whether no trial is left that may still run."""
+        """Return whether no trial is left that may still run."""
         return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
 
     def segment(self, ref: SegmentRef) -> Segment | None:
@@ -108,7 +116,7 @@ class State:
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
-        """Return what `segment` does, for a caller that has no ref at hand."""
+        """Return what `segment` returns, for a caller that has no ref."""
         trial = self.trials.get(number)
         if trial is None or not trial.segments:
             return None
@@ -119,15 +127,16 @@ class State:
         """Return what the experiment's row shows: the best trial, counts by state, why it ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.standing.summary(self.trials)
-        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error}
+        hours = {"gpu_hours": self.usage.gpu_hours(self.now), "cpu_hours": self.usage.cpu_hours(self.now)}
+        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
 
     # -- what changes it -------------------------------------------------------------------------------------------------
 
     def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
         """Let a log entry take effect; return what the scheduler may have to decide about.
 
-        seq, entry: what will be, or was, committed. effects: takes the trials that change and the actions that follow; a fold
-        has no use for them.
+        seq, entry: what will be, or was, committed. effects: collects the trials that change and the actions that follow; a
+        fold does not need them.
         """
         self._effects = effects
         self.seq = max(self.seq, seq)
@@ -156,14 +165,13 @@ class State:
 
     @staticmethod
     def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
-        """Note at which report the ranks of an open segment will wait next, because they are about to be told so.
+        """Note the report at which the ranks of an open segment will wait next. They are about to be told.
 
         decide_at: the value of time_attr at which the scheduler is to be asked then. asked: whether the scheduler was asked
         at the newest report.
 
-        This is the one change that no log entry makes. It belongs to the conversation with ranks that are alive: they do not
-        outlive their driver, so the next driver has no use for it, and nothing that is logged depends on it before the ranks
-        report again.
+        This is the one change that no log entry makes. It concerns only living ranks. They do not outlive their driver, so
+        the next driver does not need it, and nothing that is logged depends on it before the ranks report again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
         if asked:
@@ -175,7 +183,7 @@ class State:
                 self.running_s += max(0.0, event.time - self.now)
         else:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
-        self.now = max(self.now, event.time)
+        self.before, self.now = self.now, max(self.now, event.time)
 
     def _apply_event(self, event: Event) -> list[Fact]:
         """Apply an event; return what follows from it for the scheduler."""
@@ -204,6 +212,11 @@ class State:
                 self._apply_command(event)
             case e.Amended():
                 self._amend(event.changes)
+            case e.GpuHoursSpent():
+                self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
+                self.capped = True
+            case e.RoomWanted():
+                self._want_room(event)
             case e.BudgetSpent():
                 self.finishing = f"the time budget of {event.seconds:g} s is spent"
             case e.Suggested():
@@ -248,10 +261,12 @@ class State:
         trial = self._touch(event.trial)
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        self.usage.begin(trial.number, event.time - event.held_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
 
     def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
+        self.usage.begin(trial.number, time)
         if not self.segments.enter(trial, segment, time):
             return []
         if trial.state is _S.PENDING:
@@ -267,23 +282,25 @@ class State:
             facts = self._enter(trial, segment, event.time)
         self.warned_ends += bool(event.warning)
         self.segments.close(trial, SegmentState(event.outcome), event.time)
+        self.usage.end(trial.number, event.time)
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
         return facts
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
-        """Take in that a new driver has the experiment: what ran under the one before is lost."""
+        """Note that a new driver has the experiment: what ran under the one before is lost."""
         self.epoch, self._slots = event.epoch, event.slots
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
         for trial in self.trials:
             if trial.holds_resources:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
+                self.usage.end(trial.number, self.before)  # its ranks died with their driver
         for number, info in self.checkpoints.deleting.values():  # the driver before may not have got to them
             self._act(DeleteCheckpoint(number, info))
 
     def _apply_command(self, event: e.Commanded) -> None:
-        """Note what a user wants. Decisions follow for whatever needs no report of a running trial to happen."""
+        """Note what a user wants. What can be done without a report of a running trial is decided next."""
         if event.trial is not None:
             if event.command == "pause" and event.trial in self.trials and self.trials[event.trial].holds_resources:
                 self._want_pause(self.trials[event.trial])
@@ -330,6 +347,7 @@ class State:
         if self.state.ended:
             self.state = change_experiment(self.state, _X.RUNNING)
         self.finishing, self.failing, self.error, self.exhausted = None, False, None, False
+        self.capped = False
 
     def _amend(self, changes: Mapping[str, Any]) -> None:
         """Change the spec, and tell the scheduler and the searcher what they have to know of it."""
@@ -346,6 +364,20 @@ class State:
         )
         self.scheduler.amend(context)
 
+    def may_yield(self, trial: Trial) -> bool:
+        """Return whether the trial can be paused for another experiment: it runs, and can go on from a checkpoint."""
+        segment = trial.segment
+        if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
+            return False
+        free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
+        return free and segment.report_no > 0 and trial.checkpoint is not None
+
+    def _want_room(self, event: e.RoomWanted) -> None:
+        trial = self._touch(event.trial)
+        if self.may_yield(trial):
+            trial.segments[-1].commanded, trial.segments[-1].room_for = "yield", event.reason
+            self._act(Interrupt(trial.ref, "pause"))
+
     def _pause_all(self) -> None:
         begins = self.state is _X.RUNNING
         if begins:
@@ -355,7 +387,7 @@ class State:
                 self._want_pause(trial)
 
     def _want_pause(self, trial: Trial) -> None:
-        """Note that a user wants the trial paused, and have its ranks report soon: a decision can be made only then."""
+        """Note that a user wants the trial paused, and make its ranks report soon, since the decision can only be made then."""
         segment = trial.segments[-1]
         if not segment.leaving:
             segment.commanded = "pause"
@@ -479,12 +511,12 @@ class State:
         last = [trial for trial in self.trials if trial.state is _S.FAILED][-1].reason
         if count == 1:
             return last
-        if self.failing and self.finishing and last in self.finishing:  # it names the failure already
+        if self.failing and self.finishing and last in self.finishing:  # it already names the failure
             return self.finishing
         return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
 
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
-        """Take a checkpoint in. The value that goes with it is known unless a later segment has reported that iteration too."""
+        """Add a checkpoint. The value that belongs to it is known unless a later segment has also reported that iteration."""
         newest = trial.segments[-1]
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment

@@ -40,13 +40,15 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
         if address:
             ray.init(address=address, **quiet)
             return False
-        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # a private Ray needs no advice on it
+        logging.getLogger("ray._private.authentication").setLevel(
+            logging.ERROR
+        )  # Ray logs advice about authentication, which a private Ray does not need
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
     except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time
         log.debug("Ray could not be reached or started", exc_info=True)
         with contextlib.suppress(Exception):
-            ray.shutdown()  # of what had come up already
+            ray.shutdown()  # ends the processes that had already started
         raise ClusterUnreachable(_unreachable(address, error)) from None
 
 
@@ -105,12 +107,14 @@ def too_large(scaling: Scaling) -> str | None:
     there = this_machine()
     if there is None:
         return None
-    without_end = dict.fromkeys(scaling.bundle(), 1e30)  # of what only a started Ray knows
+    without_end = dict.fromkeys(
+        scaling.bundle(), 1e30
+    )  # assume enough of every resource that only a running Ray knows about
     reason = unmet(scaling, [{**without_end, "CPU": there["CPU"], "GPU": there["GPU"]}])
     if reason is None:
         return None
     here = " and ".join(f"{there[name]:g} {name}{'s' if there[name] != 1 else ''}" for name in ("CPU", "GPU"))
-    return f"{reason}; without a ray_address that is this machine alone, with {here}"
+    return f"{reason}; without a ray_address, only this machine is used, which has {here}"
 
 
 def _times(resources: Mapping[str, float], name: str, amount: float) -> float:

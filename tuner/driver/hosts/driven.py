@@ -44,14 +44,14 @@ class Running:
 
 
 @dataclass(slots=True)
-class _Heard:
-    """How far the reports of one segment have come in."""
+class _Received:
+    """The reports of one segment that have arrived so far."""
 
     report_no: int = 0  # the newest one
     time: float = 0.0  # when that one was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
-        """Whether a report is missing between what has come before and the end of this batch."""
+        """Return whether a report is missing between those that have arrived and the end of this batch."""
         newest = self.report_no
         for report in reports:
             if report.report_no > newest + 1:
@@ -60,7 +60,7 @@ class _Heard:
         return False
 
     def take(self, reports: Sequence[Report], now: float) -> list[float]:
-        """Return when each of the reports was made, by the clock of this process: never ahead of it, and never backwards."""
+        """Return when each report was made, by the clock of this process. The times never decrease or lie in the future."""
         times = []
         for report in reports:
             self.report_no = max(self.report_no, report.report_no)
@@ -80,11 +80,11 @@ class StoreJournal:
 
 
 class RankInbound:
-    """What the ranks of one experiment tell the driver: it becomes events of the loop."""
+    """Turns what the ranks of one experiment tell the driver into events of the loop."""
 
     def __init__(self, core: Core, loop: ExperimentLoop, running: Mapping[str, Running]) -> None:
         self.core, self.loop, self._running = core, loop, running
-        self._heard: dict[SegmentRef, _Heard] = {}
+        self._heard: dict[SegmentRef, _Received] = {}
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
 
@@ -92,10 +92,16 @@ class RankInbound:
         trial, ordinal = self._running[segment_id].ref
         self.loop.put(Waiting(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
-    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool) -> None:
+    def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool, held_s: float) -> None:
         trial, ordinal = self._running[segment_id].ref
         event = SegmentStarted(
-            time=time.time(), trial=trial, segment=ordinal, placement=placement, startup_s=startup_s, warm=warm
+            time=time.time(),
+            trial=trial,
+            segment=ordinal,
+            placement=placement,
+            startup_s=startup_s,
+            warm=warm,
+            held_s=held_s,
         )
         self.loop.put(event)
 
@@ -103,7 +109,7 @@ class RankInbound:
         self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
     ) -> Verdict | Resend | None:
         """Commit a batch of reports, and return the verdict if the ranks wait. Return a Resend if reports are missing."""
-        heard = self._heard.setdefault(segment, _Heard())
+        heard = self._heard.setdefault(segment, _Received())
         if heard.misses_before(reports):
             return Resend(after=heard.report_no)
         times = heard.take(reports, time.time())
@@ -112,12 +118,12 @@ class RankInbound:
         )
 
     async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
-        """Commit that a checkpoint of a segment has come into being, or that its upload is done."""
+        """Commit that a checkpoint of a segment was written, or that its upload is done."""
         trial, ordinal = segment
         await self.loop.put(CheckpointSaved(time=time.time(), trial=trial, segment=ordinal, checkpoint=info))
 
     async def draw(self, segment: SegmentRef, name: str, distribution: str) -> Any:
-        """Return the value of a parameter that a running trial has come to. It is committed before anybody learns it."""
+        """Return the value of a parameter that a running trial asks for. It is committed before it is returned."""
         async with self._drawing:
             trial = self.core.trials[segment.trial]
             draw = getattr(self.core.searcher, "draw", None)
@@ -145,7 +151,7 @@ class RankInbound:
         await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
 
     async def object(self, stored: Stored) -> Any:
-        """Return a reference to an object that came with the training code. It is read once, and kept with the experiment."""
+        """Return a reference to an object that was stored with the training code. It is read once per experiment."""
         if stored not in self._objects:
             self._objects[stored] = ray.put(await asyncio.to_thread(stored.load))
         return self._objects[stored]
@@ -168,7 +174,7 @@ class RayGroups:
 
     @property
     def storage(self) -> str:
-        """Return where the experiment's checkpoints lie."""
+        """Return where the experiment's checkpoints are stored."""
         return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
 
     @property
@@ -189,7 +195,8 @@ class RayGroups:
             running.inbound.ended(segment)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        await self._host.groups.interrupt(self._name(segment), why)
+        hard = why == "stop" and self._core.experiment.capped  # then it may not wait for a last checkpoint either
+        await self._host.groups.interrupt(self._name(segment), "cancel" if hard else why)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if info.node in (None, self._host.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
@@ -238,14 +245,14 @@ class RayGroups:
 
 
 class Driven:
-    """One experiment that this host drives: its core as of the log, its loop, and the ports between them."""
+    """One experiment that this host drives: its core, folded from the log, its loop, and the ports between them."""
 
     def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
         spec = record.first_spec  # the log has what was changed since
         code = host.store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
-        with functions_by_name():  # the judge's process runs what the user wrote
+        with functions_by_name():  # the process of the judge runs user code, so it is not imported here
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
         stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
         for stopper in stoppers:
@@ -263,10 +270,10 @@ class Driven:
         self.inbound = self.groups.inbound = RankInbound(self.core, self.loop, host.segments)
 
     async def close(self) -> None:
-        """Let go of the process that calls the user's stop functions, and of the loop.
+        """Release the loop, and the process that calls the user's stop functions.
 
-        The loop, the groups and the inbound port know each other. If they did not let go, all trials would stay in memory until
-        the next full garbage collection.
+        The loop, the groups and the inbound port know each other. With these references, all trials would stay
+        in memory until the next full garbage collection.
         """
         await self._judge.close()
         del self.loop, self.inbound, self.groups.inbound

@@ -1,4 +1,4 @@
-"""A Ray of the service's own: `ray start --head`, found again later, watched by its processes, and ended with all it started.
+"""Start a Ray for the service (`ray start --head`), find it again, watch its processes, and end it with all it started.
 
 Nothing here imports Ray, so the service can watch a head without being a process that Ray may end.
 """
@@ -22,13 +22,13 @@ from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
 
 MARK = "_TUNER_RAY_HEAD"
-"""A variable that every process of a head has in its environment. Ray's workers change their names, so these do not tell."""
+"""A variable in the environment of every process of a head. Ray's workers change their names, so names do not identify them."""
 
 COMMAND_S = 120.0
 """How long a command of Ray may take. `ray start` takes a few seconds, and more on a machine that is busy."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
-"""What the paths of Ray's own programs have in them."""
+"""A part of the paths of Ray's own programs."""
 
 _PARTS = ("gcs_server", "raylet")
 """The processes without which a head is dead."""
@@ -66,9 +66,9 @@ def find_head(home: Path) -> Head | None:
 
 
 def start_head(home: Path) -> Head:
-    """Return the head of this home, starting one if there is none; what a dead one has left behind is ended first.
+    """Return the head of this home. If there is none, end what a dead one has left behind, and start one.
 
-    ClusterUnreachable if Ray cannot be started.
+    Raise ClusterUnreachable if Ray cannot be started.
     """
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
@@ -102,7 +102,7 @@ def stop_head(home: Path) -> bool:
 
 
 def was_stopped(home: Path) -> bool:
-    """Return whether somebody has ended the head by `stop_head`, so that it is not to be started again."""
+    """Return whether the head was ended by `stop_head`, so that it must not be started again."""
     return not _marker(home).exists()
 
 
@@ -123,15 +123,15 @@ def _end(home: Path, patience_s: float) -> bool:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(stubborn, timeout=5)
-        stubborn = [process for process in _processes(home) if _runs(process)]  # what they had just started
+        stubborn = [process for process in _processes(home) if _runs(process)]  # what they had started in the meantime
     return bool(processes)
 
 
 def _processes(home: Path) -> list[psutil.Process]:
     """Return the processes that belong to the head of this home.
 
-    Each has the mark in its environment, or is one of Ray's own programs and was given the head's folder. Other processes that
-    name the folder, such as a `tail -f` on Ray's logs, belong to somebody else.
+    Each has the mark in its environment, or is one of Ray's own programs and was given the head's folder. Other processes
+    that name the folder, such as a `tail -f` on Ray's logs, are not part of it.
     """
     scratch = str(_scratch(home))
     found = []
@@ -159,7 +159,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _listens(gcs: psutil.Process, address: str) -> bool:
-    """Return whether this process listens at the port of the address: the marker may be of an earlier head."""
+    """Return whether this process listens at the port of the address: the marker may be from an earlier head."""
     port = int(address.rpartition(":")[2])
     try:
         return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in gcs.net_connections("tcp"))
@@ -178,7 +178,7 @@ def _scratch(home: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """Let one process at a time look for a head and start one."""
+    """Allow one process at a time to find or start a head."""
     with open(home / "ray_lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -192,7 +192,7 @@ def _has_token() -> bool:
 
 
 def _generate_token(home: Path) -> None:
-    """Let Ray write a token for this user. ClusterUnreachable if it cannot, as without one no head can be started."""
+    """Let Ray write a token for this user. Raise ClusterUnreachable if it cannot, since a head needs one."""
     done = _ray_command(home, "get-auth-token", "--generate")
     if done.returncode:
         raise ClusterUnreachable(
@@ -202,9 +202,9 @@ def _generate_token(home: Path) -> None:
 
 
 def _ray_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Ray's own command line, in a session of its own, so that a Ctrl-C here does not reach what it starts.
+    """Run Ray's command line in a new session, so that a Ctrl-C here does not reach what it starts.
 
-    ClusterUnreachable if it takes longer than `COMMAND_S`. The next start ends what it has left behind.
+    Raise ClusterUnreachable if it takes longer than `COMMAND_S`. The next start ends what the command has left behind.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))}

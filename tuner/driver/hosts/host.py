@@ -15,32 +15,35 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__, log_format
 from tuner.domain.batch import Batch
-from tuner.domain.events import Amended, Command, Commanded, Event
+from tuner.domain.events import RoomWanted
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
+from tuner.driver.commands import as_event
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import CommandRecord, ExperimentRecord
+from tuner.store.records import ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pool import Standing
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -51,10 +54,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
+SCRIPTS = ("python", "study")
+"""The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
+
 LEASES_S = 2.0
-"""How often a host looks for leases of drivers that have died, which costs more than to look for free experiments."""
+"""Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
+ROOM_S = 1.0
+"""How often a host looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
-"""Seconds before an experiment whose driver crashed is taken up again."""
+"""Seconds before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0
 """Seconds that the end of an experiment waits for its logs. What takes longer is still written afterwards."""
 CRASHES, PROGRESS = 3, 20
@@ -62,9 +70,9 @@ CRASHES, PROGRESS = 3, 20
 
 
 _VERSION = "-v"
-"""What stands before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+"""What precedes the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
 ANSWER_S = 10.0
-"""Seconds that the host of another version has to say who it is, and then to end."""
+"""Seconds that the host of another version may take to give its owner name, and then to end."""
 
 
 class Host:
@@ -78,6 +86,7 @@ class Host:
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
         self.driven: dict[int, Driven] = {}
+        self._named: dict[str, Driven] = {}  # the same, by public id
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
         self._seen: set[int] = set()
@@ -90,7 +99,7 @@ class Host:
         self._offered: set[int] = set()
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
-        self._starting = asyncio.Lock()  # the service calls `start` again if it takes long
+        self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
         self._failed_at = float("-inf")  # when a read or a write failed the last time, because the database was away
         self._leases_read_at = float("-inf")
         self._groups: GroupManager | None = None
@@ -108,7 +117,7 @@ class Host:
         Writes are done in the order of the calls. If the caller is cancelled, a write that has begun is still finished and
         waited for, so that the caller's next write, such as the release of a lease, comes after it.
 
-        Remember a failure that may pass. On a full disk, and on a server that became a standby, only writes fail.
+        An error that may pass is remembered. With a full disk, or a server that became a standby, only writes fail.
         """
         done = asyncio.get_running_loop().run_in_executor(self._writer, self._timed, function, *args)
         try:
@@ -144,11 +153,18 @@ class Host:
                 reserve_after_s=self.settings.reserve_after_s,
                 logs=self.logs,
                 log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
+                standing=self._standing,
+                preempt_after_s=self.settings.preempt_after_s,
             )
         return self._groups
 
+    def _standing(self, experiment: str) -> Standing:
+        """Return what an experiment is entitled to, as of its last change by a user."""
+        driven = self._named.get(experiment)
+        return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
+
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a node; here if it is this one, or one of an earlier cluster, which may have been this machine."""
+        """Run a function on a node, or here if the node is unknown: this machine may have been it in an earlier cluster."""
         if node != self.node and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
@@ -156,10 +172,10 @@ class Host:
     # -- what other processes call -----------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
-        """Begin to keep leases and to look for commands; with `serve`, also for experiments that want a driver.
+        """Start to renew leases and to look for commands; with `serve`, also for experiments that need a driver.
 
-        adopt: whether to take up what scripts have left behind too; what was given to a service is taken up anyway.
-        gone: owners that the caller knows to be dead; their experiments are taken up before their leases run out.
+        adopt: whether to drive experiments that scripts have left behind, too. Those created over the API are driven anyway.
+        gone: owners that the caller knows to be dead. Their experiments are driven here before their leases expire.
         """
         self._gone |= set(gone) - {self.owner}
         self._serving = self._serving or serve
@@ -175,13 +191,15 @@ class Host:
         if self._report_address is None:
             with contextlib.suppress(
                 OSError
-            ):  # an address that is not this machine's own, behind NAT: reports go by calls
+            ):  # the address is not one of this machine, as behind NAT: reports go by Ray calls
                 self._report_address = await self._report_server.open(ray.util.get_node_ip_address())
             gc.collect()
-            gc.freeze()  # libraries have come to stay: else what trials leave is only looked at once there is much of it
+            # Exclude the loaded libraries from collections: these are rare, and leave much garbage, while there are many objects.
+            gc.freeze()
         self._poked = asyncio.Event()
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
+        self._background.append(asyncio.create_task(self._make_room()))
         if self.settings.usage_every_s > 0:
             keeper = UsageKeeper(self.groups, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
@@ -210,12 +228,12 @@ class Host:
         return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
-        """Return lines for the log of the service: what this host has taken up since the last call, and what it has not."""
+        """Return lines for the log of the service: which experiments this host has claimed since the last call, and which not."""
         told, self._news = self._news, []
         return told
 
     async def live(self) -> None:
-        """Never return: the caller learns at once when this process dies."""
+        """Wait for ever, so that the caller learns at once when this process dies."""
         await asyncio.Event().wait()
 
     async def poke(self) -> None:
@@ -237,7 +255,7 @@ class Host:
         return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Take in that a checkpoint of a segment has been written, or that its upload is done."""
+        """Note that a checkpoint of a segment has been written, or that its upload is done."""
         found = self.segments.get(segment_id)
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
@@ -248,7 +266,7 @@ class Host:
             await self.logs.take(segment_id, chunks)
 
     async def draw(self, segment_id: str, name: str, distribution: str) -> Any:
-        """Return the value of a parameter that a rank's training code has come to. It is equal for all ranks."""
+        """Return the value of a parameter that a rank's training code asks for. All ranks get the same."""
         found = self._segment(segment_id)
         return await found.inbound.draw(found.ref, name, distribution)
 
@@ -263,7 +281,7 @@ class Host:
         await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """Return a reference, in a list, to an object that came with the training code."""
+        """Return a reference, in a list, to an object that was stored with the training code."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
     def _segment(self, segment_id: str) -> Running:
@@ -276,6 +294,22 @@ class Host:
         """Return, for each rank of a running segment, its Python stack ("stack") and what it uses (`process_stats.usage`)."""
         stacks, figures = await asyncio.gather(self.groups.stacks(segment_id), self.groups.usage(segment_id))
         return {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
+
+    async def cluster(self) -> dict[str, Any]:
+        """Return the cluster as `overview` describes it."""
+        nodes, available = await asyncio.gather(
+            asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
+        )
+        standings = {name: self._standing(name) for name in self._named}
+        return overview(
+            nodes,
+            available,
+            self.groups.held(),
+            self.groups.waiting(),
+            standings,
+            {name: self.groups.share(name) for name in standings},
+            began=time.time() - time.monotonic(),
+        )
 
     def _places(self) -> dict[str, Place]:
         return {name: Place(running.experiment, *running.ref) for name, running in self.segments.items()}
@@ -307,7 +341,7 @@ class Host:
     async def rest(self, keep_groups: bool) -> None:
         """Release the database and idle worker groups until the next `start`.
 
-        keep_groups: groups without GPUs stay until they have been idle for long.
+        keep_groups: keep groups without GPUs until their idle timeout.
         """
         if self.tasks:
             return
@@ -366,18 +400,23 @@ class Host:
                 raise
             except Exception as error:
                 return await self._refuse(record, epoch, error)
-            if epoch > 1:  # what ranks of an earlier driver had begun and not committed when they were killed
+            if (
+                epoch > 1
+            ):  # checkpoints that ranks of an earlier driver had begun and not committed when they were killed
                 await asyncio.to_thread(checkpoints.sweep, driven.groups.storage)
                 await self._find_logs(driven)
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            commands = {c.id: _commanded(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
+            commands = {c.id: as_event(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
             self._seen |= set(commands)
-            self.driven[record.id] = driven  # from now on it is given commands; its loop lets DriverStarted in first
+            self._named[record.public_id] = driven
+            self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
             state = await driven.loop.run(epoch, slots, commands)
             self._crashes.pop(record.id, None)
             if state.ended:
+                if self._groups is not None:
+                    self._groups.forget(record.public_id)
                 await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
             return state
         except StoreError:
@@ -388,6 +427,7 @@ class Host:
             return await self._refuse(record, epoch, error)
         finally:
             self.driven.pop(record.id, None)
+            self._named.pop(record.public_id, None)
             await self._leave_nothing(record)
             if self.logs is not None:
                 await self.logs.flush(record.id, timeout=LOGS_S)
@@ -412,7 +452,7 @@ class Host:
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """Fail an experiment that cannot be driven, with the reason where people will look."""
+        """Fail an experiment that cannot be driven, and store the reason as its error."""
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         batch = Batch(log=[], state=ExperimentState.FAILED, summary={"error": what, "reason": "it cannot be driven"})
@@ -439,7 +479,7 @@ class Host:
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
         await asyncio.gather(
-            *(self.groups.kill(name, "its driver let go of it") for name in mine), return_exceptions=True
+            *(self.groups.kill(name, "its driver released it") for name in mine), return_exceptions=True
         )
 
     # -- background ------------------------------------------------------------------------------------------------------
@@ -460,7 +500,7 @@ class Host:
                         task.cancel()
                 except Exception as error:
                     log.warning("a lease could not be renewed: %s", error)
-                    wait = min(wait, POLL_S)  # another host may claim what has run out once the database is back
+                    wait = min(wait, POLL_S)  # another host may claim expired leases once the database is back
                     break
 
     async def _watch(self) -> None:
@@ -480,12 +520,29 @@ class Host:
                 self._reading = False
                 self._failed_at = time.monotonic()
 
+    async def _make_room(self) -> None:
+        """Have trials paused whose room another experiment should have, see `tuner.trials.groups.fair_share`."""
+        while True:
+            await asyncio.sleep(ROOM_S)
+            if self._groups is None or len(self._named) < 2:
+                continue
+            for name, experiment, priority in self._groups.make_room(self._may_yield):
+                segment = self.segments[name]
+                reason = f"to make room for experiment {experiment} (priority {priority})"
+                trial, ordinal = segment.ref
+                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    def _may_yield(self, name: str) -> bool:
+        """Return whether a segment can be paused and go on later from a checkpoint."""
+        found = self.segments.get(name)
+        return found is not None and found.inbound.core.may_yield(found.ref)
+
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
             driven = self.driven.get(command.experiment_id)
             if driven is not None and command.id not in self._seen:
                 self._seen.add(command.id)
-                driven.loop.put(_commanded(command), command=command.id)
+                driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
         now = time.time()
@@ -493,16 +550,16 @@ class Host:
         free += await asyncio.to_thread(self._left_by_the_dead, now)
         found = [r for r in free if r.id not in self.tasks and now >= self._not_before.get(r.id, 0.0)]
         if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
-            # Reads or writes failed, so leases have run out whose holders live: they need a moment to renew them.
+            # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
-        theirs = [record.id for record in found if record.source == "python"]
+        theirs = [record.id for record in found if record.source in SCRIPTS]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
         for record in found:
             if record.id in self.tasks:
                 continue
-            if record.source != "python":
-                self._take_up(record, "it was given to this service")
+            if record.source not in SCRIPTS:
+                self._take_up(record, "it was created over the API")
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 self._take_up(record, "it is to be cancelled")
             elif record.abandoned(now) and self._adopting:
@@ -513,7 +570,7 @@ class Host:
                 self._news.append(how_to_go_on(record))
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
-        """Return the experiments whose lease is still alive although their driver is not. Looks every `LEASES_S` seconds."""
+        """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()
@@ -524,21 +581,14 @@ class Host:
 
     def _take_up(self, record: ExperimentRecord, why: str) -> None:
         self._offered.discard(record.id)
-        self._news.append(f"{record.public_id} ({record.name}) is taken up: {why}")
+        self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
         self._begin(record)
-
-
-def _commanded(command: CommandRecord) -> Event:
-    if command.command == "amend":
-        return Amended(time=time.time(), changes=command.payload, reason=command.reason)
-    name = cast("Command", command.command)
-    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of this package has started.
 
-    Return (version, owner) of each; the owner is None if the host did not say. The next host takes up their experiments.
+    Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
     """
     base, ended = _base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -554,11 +604,13 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         except ValueError:  # it has just ended
             continue
         owner = None
-        with contextlib.suppress(Exception):  # it is ended whatever it answers
+        with contextlib.suppress(Exception):  # it is ended even if it does not answer
             owner = ray.get(host.status.remote(), timeout=ANSWER_S)["owner"]
         ray.kill(host)
         until = time.monotonic() + ANSWER_S
-        while name in _names_of_hosts() and time.monotonic() < until:  # then its placement groups count as orphans
+        while (
+            name in _names_of_hosts() and time.monotonic() < until
+        ):  # once it is gone, its placement groups are orphans
             time.sleep(0.05)
         ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
     return ended
@@ -591,7 +643,7 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
         "max_concurrency": 10_000,
         "namespace": NAMESPACE,
         "name": name,
-        "enable_task_events": False,  # Ray's head would keep a record of each report
+        "enable_task_events": False,  # otherwise Ray's head keeps a record of each report
     }
     if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
         here = ray.get_runtime_context().get_node_id()

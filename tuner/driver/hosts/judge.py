@@ -48,7 +48,7 @@ class _Question:
 
 
 class Judge:
-    """The helper process of one experiment. It starts with the first question, and again if it has ended."""
+    """The helper process of one experiment. It is started for the first question, and again after it has ended."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Judge:
         await self._end()
 
     async def _answer(self) -> None:
-        """Send all waiting questions at once, and again until none waits."""
+        """Send all waiting questions together, until none waits."""
         while self._waiting:
             batch = list(self._waiting)
             try:

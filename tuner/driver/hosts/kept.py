@@ -1,8 +1,8 @@
 """Keep the driver host of a script or a notebook between calls, so that only the first call waits for Ray and a host to start.
 
 A host is kept for calls with the same settings and database. A Ray that was started here is kept for calls with the same
-address, environment variables and `sys.path`, because its workers take those from this process. Both end with the process and
-by `shutdown`.
+address, environment variables and `sys.path`, because its workers inherit those from this process. Both end with the process, or
+when `shutdown` is called.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _OF_LIBRARIES = frozenset(
         "TPU_ML_PLATFORM",  # TensorFlow, JAX
     }
 )
-"""Variables that libraries set when they are imported, on the workers too. A change of these needs no other Ray."""
+"""Variables that libraries set when they are imported, also on the workers. If they change, the same Ray can be used."""
 
 
 @dataclass(slots=True, eq=False)
 class _Kept:
     host: Any
-    needs: tuple[Any, ...]  # a call can use it only if its own needs are equal
+    needs: tuple[Any, ...]  # a call can use it only if its needs are the same
     connection: str  # to the Ray that it belongs to
     users: int = 0
 
@@ -67,7 +67,7 @@ def borrow(
     """Provide a driver host for the length of a `with` block: the kept one, or a new one that `start` waits for.
 
     address: of the Ray cluster. None means the one that this process is connected to, or a private one.
-    keep: whether the host may serve the next call. It never does after an exception; other users of it go on.
+    keep: whether the next call may use the host. It may not after an exception. Other users of the host are not disturbed.
     """
     kept = _take(settings, address, start)
     try:
@@ -95,7 +95,7 @@ def shutdown() -> None:
 
 
 def on_own_ray() -> bool:
-    """Whether this process is connected to the Ray that was started here for its searches."""
+    """Return whether this process is connected to the Ray that was started here for its searches."""
     return _private is not None and _private.connection == _connection()
 
 
@@ -105,7 +105,7 @@ def _take(settings: Settings, address: str | None, start: Callable[[Any], None])
         kept = _kept
         if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
             kept = _begin(settings, address, start)
-            if _kept is None:  # else another thread uses the kept one, and this one serves a single call
+            if _kept is None:  # otherwise another thread uses the kept one, and the new one is for this call only
                 _kept = kept
         kept.users += 1
         _users += 1
@@ -184,9 +184,9 @@ def _answers(host: Any) -> bool:
 
 
 def _rests(kept: _Kept) -> bool:
-    """Have the host release what it does not need, and return whether it did.
+    """Make the host release what it does not need, and return whether it did.
 
-    Idle worker groups may stay for a while on a Ray of our own. On one that others use, only the host stays.
+    Idle worker groups may stay for a while on a Ray of our own. On a Ray that others use, only the host stays.
     """
     private = _private is not None and _private.connection == kept.connection
     try:
@@ -197,7 +197,7 @@ def _rests(kept: _Kept) -> bool:
 
 
 def _end(kept: _Kept) -> None:
-    """Have the host release everything. If it does not, have Ray kill it, with everything that belongs to it."""
+    """Make the host release everything. If it does not, let Ray kill it with everything that belongs to it."""
     if not _here(kept):
         return
     try:

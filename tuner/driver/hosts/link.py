@@ -1,7 +1,7 @@
-"""The service's child process that talks to Ray: it starts the shared driver host, starts it again, and passes questions on.
+"""The service's child process that talks to Ray: it keeps the shared driver host running, and passes questions on to it.
 
-Ray ends a process that has lost its cluster. So the service itself is no process of Ray's: it starts this one, which may be
-ended, and starts it anew. The two exchange lines: the service sends its settings, the address of Ray, and questions; this
+Ray ends a process that has lost its cluster. So the service itself does not connect to Ray: it starts this process, which may
+be ended, and starts it again. The two exchange lines: the service sends its settings, the address of Ray, and questions; this
 process sends JSON objects. It ends when its standard input does.
 """
 
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tuner import __version__
@@ -24,13 +24,13 @@ from tuner.errors import ClusterUnreachable
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""How often the service is told that all is well."""
+"""How often the service is told that everything works."""
 
 START_S = 60.0
 """How long the driver host may take for an answer."""
 
 LOOK_S = 10.0
-"""How long ranks may take to say what they are doing."""
+"""How long the host may take to answer a question about ranks or the cluster."""
 
 
 class Link:
@@ -43,7 +43,7 @@ class Link:
         self._gone: list[str] = []
 
     def watch(self, address: str) -> None:
-        """Connect to Ray and watch for ever. ClusterUnreachable if there is no Ray at the address."""
+        """Connect to Ray and watch for ever. Raise ClusterUnreachable if there is no Ray at the address."""
         from tuner.driver.hosts.cluster import connect
 
         connect(address)
@@ -80,7 +80,7 @@ class Link:
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Start the host or find it; end one that runs the code of another version, so that its experiments are taken up."""
+        """Start or find the host. End one that runs the code of another version, so that this one can claim its experiments."""
         from tuner.driver.hosts.host import end_other_versions, start_host
 
         for version, owner in end_other_versions(self._settings):
@@ -88,18 +88,19 @@ class Link:
                 self._gone.append(owner)
             self._tell(
                 log=f"the driver host of {version} was ended, as this is {__version__}; "
-                "its experiments go on from their checkpoints"
+                "its experiments continue from their checkpoints"
             )
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
-        """Pass on what the service asks, until the lines end; then end this process."""
+        """Pass on the questions of the service until its lines end; then end this process."""
         for line in lines:
             question = json.loads(line)
             if question["ask"] == "poke":
                 self._poke()
             else:
-                threading.Thread(target=self._look, args=(question["id"], question["segment"]), daemon=True).start()
+                asked = (question["id"], question["ask"], question["args"])
+                threading.Thread(target=self._ask, args=asked, daemon=True).start()
         os._exit(0)
 
     def _poke(self) -> None:
@@ -107,20 +108,20 @@ class Link:
             with contextlib.suppress(Exception):
                 host.poke.remote()
 
-    def _look(self, number: int, segment: str) -> None:
+    def _ask(self, number: int, method: str, args: Sequence[str]) -> None:
         import ray
 
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return
         try:
-            self._tell(answer=number, found=ray.get(host.look.remote(segment), timeout=LOOK_S))
+            self._tell(answer=number, found=ray.get(getattr(host, method).remote(*args), timeout=LOOK_S))
         except Exception as error:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
 
 def packed(settings: Settings, adopt: bool) -> str:
-    """Return the first line that the process reads. It may hold a password, so it is no argument of the command line."""
+    """Return the first line that the process reads. It may contain a password, so it is not passed on the command line."""
     return base64.b64encode(pickle.dumps((settings, adopt))).decode()
 
 

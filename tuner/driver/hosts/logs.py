@@ -1,4 +1,4 @@
-"""The logs of ranks on the driver host: what ranks send is written to the database beside the log of events.
+"""Keep the logs of ranks: the driver host writes what they send to the database, beside the log of events.
 
 Nothing is decided from logs, so they are neither events nor in the core. Ranks send what they print about once a second; what
 comes within a moment is written in one transaction. When a segment ends, its ranks send the rest. What a rank could not send,
@@ -30,12 +30,12 @@ LAST_WORDS_S = 5.0
 RETRY_S = 1.0
 """How long to wait before the database is asked again after it did not answer."""
 _READ_S = 60.0  # how long reading a log file on another node may take
-_COMPACT_AT = 64  # chunks of one log that have come since its chunks were merged
-_FEW = 3  # chunks that are not worth merging at the end
+_COMPACT_AT = 64  # merge a log's chunks after this many new ones
+_FEW = 3  # at the end, do not merge fewer chunks than this
 
 
 class Owner(NamedTuple):
-    """Whose segment it is."""
+    """The trial and experiment of a segment."""
 
     experiment: int  # the internal id
     trial: int
@@ -81,10 +81,10 @@ class LogKeeper:
         self._hurry = asyncio.Event()  # write now what waits
         self._asking = (
             asyncio.Lock()
-        )  # one segment at a time asks what is stored, so that an outage does not fill all threads
+        )  # only one segment at a time reads what is stored, so that an outage does not block all threads
 
     def begin(self, segment_id: str, owner: Owner) -> None:
-        """Take in the logs of this segment from now on."""
+        """Accept logs of this segment from now on."""
         self._segments[segment_id] = _Segment(owner)
 
     async def take(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
@@ -96,14 +96,21 @@ class LogKeeper:
         if segment is not None and chunks:
             await self._store(segment, chunks)
 
-    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
         """Complete the logs of a segment in the background.
 
         gone: returns once the processes of the ranks are gone; None if they stay, and can send the rest themselves.
+        rest: what is left of the logs of those ranks that send no more.
         """
         segment = self._segments.get(segment_id)
         if segment is not None and segment.closing is None:
-            segment.closing = asyncio.create_task(self._close(segment_id, segment, files, gone))
+            segment.closing = asyncio.create_task(self._close(segment_id, segment, files, gone, rest))
 
     def is_closing(self, segment_id: str) -> bool:
         """Return whether the logs of this segment are being completed."""
@@ -127,10 +134,18 @@ class LogKeeper:
             self._flushing -= 1
 
     async def _close(
-        self, segment_id: str, segment: _Segment, files: Sequence[LogFile], gone: Awaitable[Any] | None
+        self,
+        segment_id: str,
+        segment: _Segment,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk],
     ) -> None:
         try:
-            await self._last_words(segment, {file.rank for file in files}, gone)
+            if rest:
+                with contextlib.suppress(Exception):  # it is read from the files then
+                    await self._store(segment, rest)
+            await self._last_words(segment, {file.rank for file in files} - {chunk.rank for chunk in rest}, gone)
             missing = [file for file in files if file.rank not in segment.ended_ranks]
             await asyncio.gather(*(self._read_rest(segment, file) for file in missing))
             for rank, count in segment.chunks.items():
@@ -139,11 +154,11 @@ class LogKeeper:
         except Exception:
             log.warning("the logs of %s are not complete", segment_id, exc_info=True)
         finally:
-            if self._segments.get(segment_id) is segment:  # it may have begun again
+            if self._segments.get(segment_id) is segment:  # the segment may have begun again
                 del self._segments[segment_id]
 
     async def _last_words(self, segment: _Segment, ranks: set[int], gone: Awaitable[Any] | None) -> None:
-        """Wait until all ranks have sent the end of their logs, or their processes are gone, or it takes too long."""
+        """Wait until all ranks have sent the end of their logs or are gone, but not too long."""
         leaving = asyncio.ensure_future(gone) if gone is not None else None
         deadline = time.monotonic() + LAST_WORDS_S
         while not ranks <= segment.ended_ranks and (left := deadline - time.monotonic()) > 0:
@@ -172,7 +187,7 @@ class LogKeeper:
             await asyncio.sleep(RETRY_S)
 
     async def _ranges(self, segment: _Segment, rank: int) -> list[Range]:
-        """Return what is stored of a log, once the database answers."""
+        """Return which bytes of a log are stored. Wait until the database answers."""
         owner = segment.owner
         async with self._asking:
             while True:
@@ -190,7 +205,7 @@ class LogKeeper:
         try:
             reading = self._on_node(file.node, nodes.rest_of_log, file.path, file.rank, self._limit, have)
             chunks: list[LogChunk] = await asyncio.wait_for(reading, _READ_S)
-        except Exception as error:  # the node is gone, and what the rank had not sent with it
+        except Exception as error:  # the node is gone, with what the rank had not sent
             log.info("the rest of the log %s on node %s cannot be read: %s", file.path, file.node[:8], error)
             return []
         return chunks
@@ -205,7 +220,7 @@ class LogKeeper:
         await stored
 
     async def _write(self) -> None:
-        """Write what waits, until nothing does."""
+        """Write all waiting chunks."""
         while self._waiting:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), GATHER_S)

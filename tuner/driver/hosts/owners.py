@@ -1,4 +1,4 @@
-"""Names of the processes that drive experiments, from which it can be told later whether the process still lives."""
+"""Names for the processes that drive experiments. From a name it can be found out later whether its process still lives."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def owner_name(pid: int | None = None) -> str:
 
 
 def owner_is_dead(owner: str | None) -> bool:
-    """Return True if the owner was a process of this machine and has ended; False if that cannot be told.
+    """Return True if the owner was a process of this machine and has ended, False if it lives or that is not known.
 
-    A name from another boot may also be that of another machine with the same host name, so its lease has to run out.
+    A name from another boot may belong to another machine with the same host name, so its lease must expire first.
     """
     try:
         host, pid, started = (owner or "").rsplit(":", 2)
         if host != socket.gethostname():
             return False
-        if "@" not in started:  # a version before this one wrote it, or a machine without /proc
+        if "@" not in started:  # an earlier version wrote it, or a machine without /proc
             return bool(abs(psutil.Process(int(pid)).create_time() - float(started)) > 1.0)
         ticks, boot = started.split("@")
         if boot != _boot_id():

@@ -1,7 +1,7 @@
 """Sample what the ranks use, CPU, memory and GPU, and store it as time series beside the log.
 
-No decision depends on the samples, so they are not events and the core does not see them. They travel over connections that the
-host has to its ranks anyway. Each costs a rank about a millisecond, on a thread of its own.
+No decision depends on the samples, so they are not events and the core does not see them. They use
+the connections that the host has to its ranks anyway. Each costs a rank about a millisecond, on a separate thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shelf(Protocol):
 
 @dataclass(slots=True)
 class _Pace:
-    """Thin out the samples of a segment: keep every one, later every second, every fourth, so that they stay evenly spaced."""
+    """Thin out the samples of a segment: keep all, later every second one, then every fourth, so that they stay evenly spaced."""
 
     looked: int = 0
     every: int = 1
@@ -50,7 +50,7 @@ class _Pace:
         return self.looked % self.every == 0
 
     def full(self) -> bool:
-        """Return whether there are too many by now. If so, half as many are kept from here on."""
+        """Return whether there are too many. If so, only half as many are kept from now on."""
         if self.looked // self.every <= SAMPLES:
             return False
         self.every *= 2

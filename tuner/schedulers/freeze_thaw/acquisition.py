@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints, Posterior, Rows
+from tuner.schedulers.freeze_thaw.earlier import Earlier
 from tuner.schedulers.freeze_thaw.levels import tau
 from tuner.schedulers.freeze_thaw.novelty import distance_to_nearest, log_apart, log_new
 from tuner.schedulers.freeze_thaw.results import Results
@@ -30,6 +31,7 @@ MAX_STARTED = 150  # number of started trials that a decision compares exactly
 RIVAL = 10  # in a thaw decision, a new configuration must promise this many times the improvement of any started trial
 HOPELESS = math.log(1e-3)  # if no started trial has a greater chance than this, the horizon becomes a full training
 SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
+AROUND_HINT = 4  # neighbours of each hint that are tried
 FEW = 30  # number of uniform points, if `DecisionInputs.few`
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
@@ -52,6 +54,8 @@ class DecisionInputs:
         thaw: the share of decisions that only started trials usually win.
         repeats: the probability of a repeat at each of `novelty.DISTANCES`, or None if no trial has repeated another.
         few: True to choose the best of a few uniform points as the new configuration.
+        earlier: gives what earlier experiments expect of encoded configurations, if there are any.
+        hints: realised points (h, p) that were good in earlier experiments.
     """
 
     results: Results
@@ -67,6 +71,8 @@ class DecisionInputs:
     thaw: float
     repeats: Floats | None = None
     few: bool = False
+    earlier: Earlier | None = None
+    hints: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,7 @@ def choose_next(
     numbers = np.unique(np.concatenate([seen, q.started[which], q.running]))
     x = cube.features(np.array([point(int(n)) for n in numbers]).reshape(-1, cube.dims))
     rows = Rows(x, np.searchsorted(numbers, seen), tau(q.levels, q.levels[q.results.level[kept]]))
-    posterior = Posterior(q.theta, cube.group, rows, warp.z, np.searchsorted(numbers, q.running))
+    posterior = Posterior(q.theta, cube.group, rows, warp.z, np.searchsorted(numbers, q.running), q.earlier)
 
     if len(which) > MAX_STARTED:
         mean, sd = posterior.of_trials(np.searchsorted(numbers, q.started[which]), np.ones(len(which)))
@@ -274,7 +280,7 @@ def _best_new(
         points = cube.realise(generator.random((FEW, cube.dims)))
         values = value(points)
     else:
-        points, values = _climbed(q.results.points[q.results.top(5)], cube, value, generator)
+        points, values = _climbed(q.results.points[q.results.top(5)], q.hints, cube, value, generator)
     best = int(values.argmax())
     if not math.isfinite(values[best]):
         return None, -math.inf
@@ -296,15 +302,18 @@ def _best_new(
 
 
 def _climbed(
-    top: Floats, cube: Cube, value: Callable[[Floats], Floats], generator: np.random.Generator
+    top: Floats, hints: Floats | None, cube: Cube, value: Callable[[Floats], Floats], generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return the ends of hill climbs and their values.
 
-    The climbs begin at the best of the scattered points and of the neighbours of `top`, the points of the best trials.
+    The climbs begin at the best of the scattered points, of the neighbours of `top`, the points of the best trials, and of
+    `hints` and their neighbours.
     """
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
     near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)
     points = np.concatenate([cube.scatter(SCATTERED, generator), near])
+    if hints is not None:
+        points = np.concatenate([points, hints, cube.perturb(np.repeat(hints, AROUND_HINT, 0), 0.1, generator)])
     values = value(points)
     k = np.argsort(-values, kind="stable")[:CLIMBERS]
     points, values = points[k], values[k]

@@ -1,4 +1,4 @@
-"""How much freeze-thaw may train, and which trial it trains to the end."""
+"""Limit how much freeze-thaw trains, and choose the trial that it trains to the end."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ It follows freeze-thaw Bayesian optimization (Swersky, Snoek and Adams, 2014, se
 time instead of an exponential decay. Results at a few geometric levels are enough, and a decision needs one Cholesky
 factorization of a few hundred rows.
 
-    k = A [ (M52(|x - x'| / l) + b·(x - 1/2)·(x' - 1/2) + c·G(|x - x'| / ρ) + s·1{i = i'}) · g(τ) g(τ') M52(|τ - τ'| / λ)
-            + (σ² + ε)·1{same row} ]
+    k = A [ (M52(|x - x'| / l) + b·(x - 1/2)·(x' - 1/2) + e(x)·e(x') + c·G(|x - x'| / ρ) + s·1{i = i'})
+              · g(τ) g(τ') M52(|τ - τ'| / λ) + (σ² + ε)·1{same row} ]
 
 M52 is the Matérn kernel of smoothness 5/2, G the Gaussian kernel, x the encoded configuration, τ = ln t / ln max_t,
 and i the trial. The terms are:
@@ -13,6 +13,8 @@ and i the trial. The terms are:
 * M52 over x: the trend over the space, with a length scale for each parameter.
 * b: a linear trend over the numeric parameters, of fixed weight. It extends what is known to the corners of the space,
   where optima often lie.
+* e: what models of earlier experiments expect of x, one entry for each experiment (`earlier.py`). So the scores may follow
+  those of an earlier experiment, as far as the results so far show that they do.
 * c: a short-range term. A near copy of a known configuration is expected to behave like it.
 * s: the individual part of each trial, such as the luck of its seed.
 * g(τ) = exp(γ(τ - 1)), γ >= 0: lets curves fan out. If all curves begin alike, a small early lead is a large final lead.
@@ -24,7 +26,7 @@ set to the maximum of the posterior by L-BFGS-B with analytic gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +99,12 @@ def centred(x: Floats, group: Ints) -> Floats:
     return out
 
 
+def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
+    """Return the columns (n, r) whose products are the trends of fixed weight: the linear one, and earlier experiments."""
+    line: Floats = math.sqrt(LINEAR) * centred(x, group)
+    return line if earlier is None else np.concatenate([line, earlier], axis=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Prior:
     """Normal priors on the logarithms of the parameters, as (median, standard deviation of the logarithm).
@@ -135,12 +143,21 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The rows and warped results z (n,) to which the parameters are fitted. `group` (q,): the parameter of each column."""
+    """The rows and warped results z (n,) to which the parameters are fitted.
+
+    Attributes:
+        rows: the rows.
+        z: their warped results.
+        group: the parameter of each column of `rows.x` (q,).
+        prior: the prior of the parameters.
+        earlier: what earlier experiments expect of each row of `rows.x` (trials, e), or None if there are none.
+    """
 
     rows: Rows
     z: Floats
     group: Ints
     prior: Prior
+    earlier: Floats | None = None
 
     @property
     def dims(self) -> int:
@@ -159,8 +176,8 @@ class Evidence:
         decay = np.exp(-q)
         nearness = squared_distances(x, x) / radius**2
         near = local * np.exp(-0.5 * nearness)
-        line = centred(x, self.group)
-        across = (1 + q + q * q / 3) * decay + near + LINEAR * (line @ line.T)
+        line = trends(x, self.group, self.earlier)
+        across = (1 + q + q * q / 3) * decay + near + line @ line.T
         across[np.diag_indices_from(across)] += own
         h = SQRT5 * np.abs(levels[:, None] - levels) / scale
         to_end = levels[:, None] + levels - 2
@@ -223,22 +240,41 @@ class Posterior:
     the mean, so parallel workers try different configurations. These rows come last, so one factorization serves both.
     """
 
-    def __init__(self, theta: Floats, group: Ints, rows: Rows, z: Floats, running: Ints) -> None:
-        """Factorize the kernel matrix. `running` (r,) are the rows of `rows.x` of the running trials."""
+    def __init__(
+        self,
+        theta: Floats,
+        group: Ints,
+        rows: Rows,
+        z: Floats,
+        running: Ints,
+        earlier: Callable[[Floats], Floats] | None = None,
+    ) -> None:
+        """Factorize the kernel matrix.
+
+        Args:
+            theta: the parameters.
+            group: the parameter of each column of `rows.x` (q,).
+            rows: the rows.
+            z: their warped results (n,).
+            running: the rows of `rows.x` of the running trials (r,).
+            earlier: gives what earlier experiments expect (n, e) of encoded configurations (n, q).
+        """
+        self._earlier = earlier
         d = int(group.max()) + 1
         self._group = group
         self._lengths = np.exp(theta[:d])[group]
         self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:-1]))
         self._growth = float(theta[-1])
         n = self._real = len(z)
+        self._z = z
         # `rows.x` may include trials without results, to be predicted. They are not part of the matrix.
         used, self._trial = np.unique(np.concatenate([rows.trial, running]), return_inverse=True)
         self._all, self._column = rows.x, np.full(len(rows.x), -1)
         self._column[used] = np.arange(len(used))
         self._x, self._scaled = rows.x[used], rows.x[used] / self._lengths
-        self._line = centred(self._x, group)
+        self._line = self._trends(self._x)
         self._levels, self._level = np.unique(np.concatenate([rows.tau, np.ones(len(running))]), return_inverse=True)
-        across = self._across(self._x)
+        across = self._across(self._x, self._line)
         across[np.diag_indices_from(across)] += self._own
         k = across[np.ix_(self._trial, self._trial)]
         k *= self._along(self._levels)[np.ix_(self._level, self._level)]
@@ -256,38 +292,68 @@ class Posterior:
         `trials` (m,) are rows of `rows.x`.
         """
         x = self._all[trials]
-        across = self._across(x)
+        line = self._trends(x)
+        across = self._across(x, line)
         known = np.flatnonzero(self._column[trials] >= 0)
         across[known, self._column[trials[known]]] += self._own
         levels, level = np.unique(tau, return_inverse=True)
         k = across[:, self._trial]
         k *= self._along(levels)[:, self._level][level]
-        return self._moments(k, x, tau)
+        return self._moments(k, line, tau)
 
     def of_new(self, x: Floats, tau: float) -> tuple[Floats, Floats]:
         """Return the mean and standard deviation (m,) for untried configurations x (m, q), all at one tau."""
-        k = self._across(x)[:, self._trial]
+        line = self._trends(x)
+        k = self._across(x, line)[:, self._trial]
         k *= self._along(np.array([tau]))[0, self._level]
-        return self._moments(k, x, np.array([tau]))
+        return self._moments(k, line, np.array([tau]))
 
-    def _moments(self, k: Floats, x: Floats, tau: Floats) -> tuple[Floats, Floats]:
+    def left_out(self) -> Floats:
+        """Return for each result (n,) its mean given the results of all other trials, in units of z.
+
+        It follows from the inverse of the kernel matrix (Rasmussen and Williams, 2006, section 5.4.2), block by block.
+        """
+        n = self._real
+        lower = self._inverse[:n, :n]
+        inverse = lower.T @ lower
+        out = np.empty(n)
+        for trial in np.unique(self._trial[:n]):
+            own = np.flatnonzero(self._trial[:n] == trial)
+            out[own] = self._z[own] - np.linalg.solve(inverse[np.ix_(own, own)], self._alpha[own])
+        return out
+
+    def end_weights(self) -> Floats:
+        """Return for each row of `rows.x` its weight (trials,) in the mean of a new configuration at τ = 1."""
+        along = self._along(np.ones(1))[0, self._level[: self._real]]
+        out = np.zeros(len(self._all))
+        used = np.flatnonzero(self._column >= 0)
+        sums = np.bincount(self._trial[: self._real], weights=along * self._alpha, minlength=len(self._x))
+        out[used] = sums[self._column[used]]
+        return out
+
+    def _trends(self, x: Floats) -> Floats:
+        return trends(x, self._group, None if self._earlier is None else self._earlier(x))
+
+    def _moments(self, k: Floats, line: Floats, tau: Floats) -> tuple[Floats, Floats]:
         mean: Floats = k[:, : self._real] @ self._alpha
         v = blas.dtrmm(1.0, self._inverse, k.T, lower=1, overwrite_b=1)
-        line = centred(x, self._group)
-        trend = 1 + self._local + self._own + LINEAR * np.einsum("ij,ij->i", line, line)
+        trend = 1 + self._local + self._own + np.einsum("ij,ij->i", line, line)
         prior = trend * np.exp(2 * self._growth * (tau - 1))
         variance = self.amplitude * (prior - np.einsum("ij,ij->j", v, v))
         return mean, np.sqrt(np.maximum(variance, 1e-9))
 
-    def _across(self, x: Floats) -> Floats:
-        """Return the kernel over configurations between x (m, q) and every trial, without the individual part of a trial."""
+    def _across(self, x: Floats, line: Floats) -> Floats:
+        """Return the kernel over configurations between x (m, q) and every trial, without the individual part of a trial.
+
+        `line` (m, r) are the trends of x.
+        """
         out = matern52(distances(x / self._lengths, self._scaled))
         near = squared_distances(x, self._x)
         near *= -0.5 / self._radius**2
         np.exp(near, out=near)
         near *= self._local
         out += near
-        out += (LINEAR * centred(x, self._group)) @ self._line.T
+        out += line @ self._line.T
         return out
 
     def _along(self, tau: Floats) -> Floats:

@@ -33,7 +33,7 @@ class Novelty:
         self._count = 0
 
     def follow(self, results: Sequence[tuple[int, int, float | None]], features: Callable[[int], Floats]) -> None:
-        """Take in what is new in a list of (trial, level, score) that only grows.
+        """Process the new items of a list of (trial, level, score) that only grows.
 
         `features` gives the features (q,) of a trial.
         """

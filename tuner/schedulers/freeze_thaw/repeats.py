@@ -20,7 +20,7 @@ class Repeats:
         self._count = 0
 
     def follow(self, results: Sequence[tuple[int, int, float | None]]) -> None:
-        """Take in what is new in a list of (trial, level, score) that only grows."""
+        """Process the new items of a list of (trial, level, score) that only grows."""
         for trial, level, score in results[self._count :]:
             curve = (*self._curves.get(trial, ()), (level, score))
             self._curves[trial] = curve

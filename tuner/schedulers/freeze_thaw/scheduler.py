@@ -31,6 +31,7 @@ from tuner.schedulers.base import (
 from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
 from tuner.schedulers.freeze_thaw.budget import Budget, repeated_training
 from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows
+from tuner.schedulers.freeze_thaw.learned import Learned
 from tuner.schedulers.freeze_thaw.levels import levels, tau
 from tuner.schedulers.freeze_thaw.novelty import Novelty
 from tuner.schedulers.freeze_thaw.reasons import Reasons
@@ -42,6 +43,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
 FIRST_TRIALS = 8  # chosen without the model
+FIRST_BESIDE = 4  # if earlier experiments are known, as many as this beside the configurations that were good there
 KEPT_TIMES = 64  # number of measured times in a median
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
@@ -136,6 +138,7 @@ class FreezeThawScheduler(Scheduler):
         self._cube = Cube(context.space)
         self._budget = Budget(self.budget, self.finish_best, self._end, context)
         self._reasons = Reasons(context.objective, context.time_attr)
+        self._learned = Learned.of(context.earlier, self._cube)
 
     def amend(self, context: SchedulerContext) -> None:
         super().amend(context)
@@ -145,7 +148,7 @@ class FreezeThawScheduler(Scheduler):
         return {"type": self.TYPE, **options_of(self)}
 
     def resolved(self) -> dict[str, Any]:
-        """Return the options with the lowest level and the budget in place of None.
+        """Return the options with the computed lowest level and budget instead of None.
 
         The budget stays None if there is no limit.
         """
@@ -267,7 +270,7 @@ class FreezeThawScheduler(Scheduler):
         if trials[number].tags.get("scout") and fact.t < self._scout_end:
             return ()
         may_start = self.context.num_samples is None or len(trials) < self.context.num_samples
-        first = max(FIRST_TRIALS, self.context.given_points)
+        first = max(self._first_trials(), self.context.given_points)
         if may_start and len(trials) < first and self._spread(trials, len(trials), "") is not None:
             why = f"the first {first} configurations are started before any trial continues"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
@@ -289,8 +292,11 @@ class FreezeThawScheduler(Scheduler):
         count = len(trials)
         if may_start and count < self.context.given_points:
             return Start(reason="started: this configuration is one of points_to_evaluate")
-        if may_start and (count < FIRST_TRIALS or not state.results):
-            why = f"started: one of the first {FIRST_TRIALS} configurations, which are spread over the space"
+        if may_start and (start := self._learned.start(count - self.context.given_points)) is not None:
+            return start
+        first = self._first_trials()
+        if may_start and (count < first or not state.results):
+            why = f"started: one of the first {first} configurations, which are spread over the space"
             if (start := self._spread(trials, count, why)) is not None:
                 return start
         if not state.results:
@@ -316,7 +322,8 @@ class FreezeThawScheduler(Scheduler):
             why = f"started: chosen without the model, as {self.random_share:.0%} of the new configurations are"
             return self._spread(trials, count, why)
         assert winner.point is not None
-        reason = self._reasons.started(winner)
+        said = self._learned.in_words(self._learned.judged(self._results(trials), self._cube))
+        reason = self._reasons.started(winner) + said
         return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
@@ -357,6 +364,8 @@ class FreezeThawScheduler(Scheduler):
                 thaw=self.thaw,
                 repeats=self._chance_of_repeats(trials),
                 few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
+                earlier=self._learned.judged(self._results(trials), self._cube),
+                hints=self._learned.hints,
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
             self._cache.winner = choose_next(inputs, self._cube, lambda n: self._point(trials[n]), generator)
@@ -384,7 +393,7 @@ class FreezeThawScheduler(Scheduler):
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """Return a Start at the next point of a low-discrepancy sequence.
 
-        Scouts have a sequence of their own, so that a few of them are spread over the whole space. In a finite space,
+        Scouts have a separate sequence, so that a few of them are spread over the whole space. In a finite space,
         the next point is the first one that has not been tried. Return None if all have been tried.
         """
         shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)
@@ -409,8 +418,12 @@ class FreezeThawScheduler(Scheduler):
         kept = results.thinned(np.random.default_rng(self._key("fit", count)))
         slots, trial = np.unique(results.slot[kept], return_inverse=True)
         grid = np.array(self._levels)
+        x = self._cube.features(results.points[slots])
+        earlier = self._learned.judged(results, self._cube)
+        learned = {} if earlier is None else {"earlier": earlier(x).tolist()}
         return {
-            "x": self._cube.features(results.points[slots]).tolist(),
+            **learned,
+            "x": x.tolist(),
             "trial": trial.tolist(),
             "tau": tau(grid, grid[results.level[kept]]).tolist(),
             "z": Warp.of(results.score[kept]).z.tolist(),
@@ -428,7 +441,8 @@ class FreezeThawScheduler(Scheduler):
             tau=np.array(payload["tau"], dtype=float),
         )
         z, group = np.array(payload["z"], dtype=float), np.array(payload["group"], dtype=np.int64)
-        evidence = Evidence(rows, z, group, PRIOR)
+        earlier = np.array(payload["earlier"], dtype=float) if "earlier" in payload else None
+        evidence = Evidence(rows, z, group, PRIOR, earlier)
         starts = [(np.array(payload["theta"], dtype=float), 25)]
         if payload["from_prior"]:
             starts.append((PRIOR.mean(evidence.dims), 12))
@@ -438,6 +452,10 @@ class FreezeThawScheduler(Scheduler):
         prior = PRIOR.mean(self._cube.dims)
         # An older version fitted a model with other parameters. Its fit cannot be used.
         return np.array(self.state.theta) if len(self.state.theta) == len(prior) else prior
+
+    def _first_trials(self) -> int:
+        """Return how many trials are chosen without the model, before any of them continues."""
+        return FIRST_TRIALS if self._learned.earlier is None else len(self._learned.picks) + FIRST_BESIDE
 
     # -- helpers -----------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How population based training changes a configuration: which parameters, and how each moves inside its domain."""
+"""Change a configuration for population based training: choose parameters, and move each inside its domain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT = "hyperparam_mutations"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What one parameter may become. Exactly one of these is given."""
+    """The source of new values of one parameter. Exactly one of these is given."""
 
     values: Sequence[Any] | None = None  # in an order in which neighbours are similar
     domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive

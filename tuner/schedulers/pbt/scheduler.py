@@ -38,7 +38,7 @@ from tuner.schedulers.shared.wording import at, reported
 
 @dataclass(slots=True)
 class Move:
-    """A configuration that a trial has from some training iteration on. If the trial took it over, it has a donor."""
+    """A configuration that a trial has from a training iteration on, with the donor if it came from one."""
 
     trial: int
     iteration: int  # of the checkpoint that it starts from
@@ -342,7 +342,7 @@ class PopulationBasedTraining(Scheduler):
         """Return the configurations that led to this trial's present weights, oldest first, as JSON.
 
         Each is ``{"iteration": after which it applied, "params": {...}, "trial": the trial that had it}``. Training
-        anew with these changes at these iterations repeats what the population found (PBT replay). For an experiment
+        again with these changes at these iterations repeats what the population found (PBT replay). For an experiment
         in a database, `tuner.experiment.lineage` returns the same.
         """
         moves: dict[int, list[Move]] = self.state.moves

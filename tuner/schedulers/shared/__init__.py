@@ -1,1 +1,1 @@
-"""What several schedulers use: rung levels in exact arithmetic, and phrases for reasons."""
+"""Code that several schedulers share: rung levels in exact arithmetic, and phrases for reasons."""

@@ -36,7 +36,7 @@ class Stopper(ABC):
     context: SchedulerContext
 
     def setup(self, context: SchedulerContext) -> None:
-        """Take what the stopper has to know about the experiment. Called once, before any other method."""
+        """Set the experiment's context. Called once, before any other method."""
         self.context = context
 
     @property

@@ -18,7 +18,7 @@ from tuner.schedulers.stoppers.plateau import ExperimentPlateauStopper, TrialPla
 def stopper_from_ray(theirs: Any, pointer: str = "/stop") -> Stopper | list[Any] | None:
     """Return a stopper with the options of a `ray.tune.stopper` object.
 
-    A combined stopper becomes the list of its parts. A stopper of the user's own class is wrapped in a `UsersStopper`.
+    A combined stopper becomes the list of its parts. A stopper of a class that the user wrote is wrapped in a `UsersStopper`.
     """
     make = _STOPPERS.get(type(theirs).__name__)
     if type(theirs).__module__.startswith("ray.tune.stopper"):

@@ -1,4 +1,4 @@
-"""A stopper that asks a function of the user's."""
+"""A stopper that calls a function of the user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FunctionStopper(Stopper):
         return {ITERATION: float(trial.iteration), TIME: trial.running_s, **trial.last}
 
     def answered(self, number: int, segment: int, iteration: int, answer: Mapping[str, Any]) -> None:
-        """Take in the function's answer to one report of a trial.
+        """Store the function's answer to one report of a trial.
 
         `answer` is ``{"stop": bool}``, or ``{"error", "args", "text", "traceback"}`` if the function raised an
         exception.

@@ -1,4 +1,4 @@
-"""What all searchers over Optuna's samplers share."""
+"""The base class of all searchers over Optuna's samplers."""
 
 from __future__ import annotations
 

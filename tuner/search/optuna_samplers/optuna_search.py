@@ -1,4 +1,4 @@
-"""Any sampler of Optuna's, including one that a user wrote."""
+"""Any Optuna sampler, including one that a user wrote."""
 
 from __future__ import annotations
 

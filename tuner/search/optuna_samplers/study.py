@@ -146,7 +146,7 @@ class Mirror(Cache):
         records: Sequence[Record] = (),
         attrs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take what the study needs to know about the experiment.
+        """Create an empty study for an experiment.
 
         Args:
             space: the search space.

@@ -21,14 +21,14 @@ from tuner.store.series import pyramid
 from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import NAN, Cursor
 
-MAX_ROWS = 60_000  # points that are read as they are
-MAX_BUCKETS = 400_000  # buckets that are read
-MAX_POINTS = 100_000  # points that are answered
-MAX_LOOKUPS = 20_000  # own steps that are looked up at once
+MAX_ROWS = 60_000  # how many points are read one by one
+MAX_BUCKETS = 400_000  # how many buckets are read
+MAX_POINTS = 100_000  # how many points are returned
+MAX_LOOKUPS = 20_000  # how many steps of the training code are looked up at once
 
 Floats = NDArray[np.float64]
 _RECORD = np.dtype(pyramid.FIELDS)
-MAX_LEVEL = 9  # 8 ** 9 reports are more than a segment has
+MAX_LEVEL = 9  # no segment has 8 ** 9 reports
 
 # A list of (segment id, first report_no, last report_no), as a table.
 _WANTED = {
@@ -53,7 +53,7 @@ _BEHIND_ROWS = """{greatest}(w.lo - 1, COALESCE((SELECT b.last_no FROM metric_bu
 _ROWS = """
 SELECT b.segment_id, b.data FROM {wanted} CROSS JOIN metric_bucket b
 WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= {from_} AND b.chunk <= (w.hi - 1) / ?"""
-# Leave out what the level above has already.
+# Leave out what the level above already has.
 _BEHIND_ABOVE = """{greatest}((w.lo - 1) / ?, 8 * COALESCE((SELECT u.chunk + 1 FROM metric_bucket u
   WHERE u.segment_id = w.id AND u.key_id = ? AND u.level = ? ORDER BY u.chunk DESC LIMIT 1), 0))"""
 
@@ -177,7 +177,7 @@ def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
 
 
 def _resolution(steps: int, total: int, points: int) -> tuple[int, int]:
-    """Return (reports of which the lowest and the highest are drawn, level of the buckets to read).
+    """Return (width, level of the buckets to read): of every `width` reports the lowest and the highest are drawn.
 
     Level 0 is the points themselves.
     """
@@ -330,7 +330,7 @@ def _points(
     match span.x:
         case "step":
             x = of[f"{point}_step"].astype(np.float64)
-        case "user_step":  # which buckets do not have: `_by_user_step` looks it up by the number of the report
+        case "user_step":  # buckets do not have it: `_by_user_step` looks it up by the number of the report
             x = of[f"{point}_no"].astype(np.float64)
         case "time":
             x = of[f"{point}_time"] - span.begin

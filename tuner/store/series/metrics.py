@@ -23,7 +23,7 @@ class Metrics:
         return self.names_of([experiment_id])[experiment_id]
 
     def names_of(self, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return what `names` returns, of several experiments in one query."""
+        """Return what `names` returns for each of several experiments, in one query."""
         with self._database.read() as connection:
             return names_of(connection, experiment_ids)
 
@@ -46,7 +46,7 @@ class Metrics:
             x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), or
                 "time" (seconds since the experiment's start).
             points: about how many points a curve over the whole range has; shorter curves have proportionally fewer. Of every
-                so many reports the lowest and the highest are kept, and of every segment the first and the last.
+                few reports the lowest and the highest are kept, and of every segment the first and the last.
             low: where the range begins, on the axis `x`.
             high: where the range ends.
             trials: numbers of trials; None for all.

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 FACTOR = 8
-SEAL_FROM = 16  # reports; the points of a shorter segment are read as quickly
+SEAL_FROM = 16  # reports; the points of a shorter segment can be read just as quickly
 
 #: n, gaps, and (report_no, step, time, value) of the first, last, lowest and highest point
 RECORD = struct.Struct("<II" + 4 * "Iidd")
@@ -202,7 +202,7 @@ def _split(points: list[Row], size: int) -> Iterator[list[Row]]:
 def fill(cursor: Any) -> None:
     """Write the buckets of all points of a database that has none.
 
-    The migration that adds the table calls this, so it must use only what the tables had then.
+    The migration that adds the table calls this, so it must use only columns that the tables had then.
     """
     for experiment, segment, ended_at, last_no in cursor.rows(
         """SELECT t.experiment_id, s.id, s.ended_at, (SELECT MAX(p.report_no) FROM metric_key k CROSS JOIN metric_point p

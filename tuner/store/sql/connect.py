@@ -1,4 +1,4 @@
-"""Engines with the settings that SQLite and PostgreSQL need, and the errors that may pass by themselves."""
+"""Engines with the settings that SQLite and PostgreSQL need, and which of their errors may pass by themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tuner.errors import Retryable, StoreError
 
 Synchronous = Literal["NORMAL", "FULL"]
 
-#: WAL shares memory between processes through the file system; these file systems do not support that between machines
+#: WAL shares memory between processes through the file system, which these file systems do not support between machines
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ncpfs"}
     | {"orangefs", "pvfs2", "davfs", "davfs2"}
@@ -34,7 +34,7 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""How long a PostgreSQL server may be silent, in seconds; the URL's own parameters (``?connect_timeout=3``) come first.
+"""How long a PostgreSQL server may be silent, in seconds; parameters of the URL (``?connect_timeout=3``) take precedence.
 
 ``tcp_user_timeout`` is in milliseconds. It ends a commit whose data nobody acknowledges because the network is partitioned; the
 keepalives only watch an idle connection.
@@ -102,7 +102,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn the write-ahead log on. Only the first process must; SQLite does not wait for it as for other locks."""
+    """Turn the write-ahead log on. Only the first process needs to. SQLite does not wait for this lock as it does for others."""
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
@@ -134,7 +134,7 @@ def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
 
 
 def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
-    """Return (type, mount point) of the file system of `path`, or ("", "") if the machine does not tell."""
+    """Return (type, mount point) of the file system of `path`, or ("", "") if it cannot be found out."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -58,7 +58,7 @@ class Database:
         """Begin a transaction on the one connection that writes.
 
         It takes SQLite's lock at once. A transaction that reads first and then finds another writer would fail immediately,
-        no matter how long it may wait.
+        whatever the timeout.
         """
         with self._lock, translated(self.backend):
             if self._write_connection is None:

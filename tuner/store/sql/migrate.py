@@ -47,7 +47,7 @@ def revision(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to `head()`. Several processes may call it at once. If nothing is to do, it costs one query."""
+    """Bring the database to `head()`. Several processes may call it at once. If there is nothing to do, it costs one query."""
     try:
         if revision(engine) == head():
             return

@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make one at each call
+_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make an encoder at each call
 
 
 class JsonText(TypeDecorator[Any]):
@@ -106,7 +106,7 @@ def columns_of(record: type, *own: Column[Any], leave_out: Container[str] = ()) 
 
     Args:
         record: a dataclass.
-        own: columns that need more than that, such as keys. Each takes the place of the field with its name.
+        own: columns that need more than that, such as keys. Each replaces the column of the field with its name.
         leave_out: names of fields that are not columns of this table.
     """
     hints = get_type_hints(record)
@@ -180,6 +180,8 @@ experiment = Table(
     Column("archived_at", Real),
     Column("changes", JsonText),  # what users have changed of `spec` since; see Spec.amended
     Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
+    Column("gpu_hours", Real, nullable=False, server_default="0"),
+    Column("cpu_hours", Real, nullable=False, server_default="0"),
     Column("tags", JsonText),  # of the spec as changed, to filter by
 )
 

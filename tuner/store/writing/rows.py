@@ -21,7 +21,7 @@ IDENTITY = ("public_id", "experiment_id", "number", "created_at")
 
 
 def clean(text: str | None) -> str | None:
-    """Return text that both databases take: without NUL and without unpaired surrogates."""
+    """Return the text without NUL and unpaired surrogates, which not both databases take."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -36,7 +36,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _encoder(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return what turns an attribute into the column's value; None if that is the attribute itself."""
+    """Return the function that turns an attribute into the column's value; None if they are the same."""
     match column.type:
         case Choice():
             return str

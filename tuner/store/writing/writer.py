@@ -27,6 +27,7 @@ FINITE, NAN, PLUS_INF, MINUS_INF = 0, 1, 2, 3
 _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
+  gpu_hours = COALESCE(?, gpu_hours), cpu_hours = COALESCE(?, cpu_hours),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, ended_at) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -81,7 +82,7 @@ _NEW: _Stage = (None, None, None)
 
 
 class Cursor:
-    """A cursor of either database that takes `?` for parameters."""
+    """A cursor that takes `?` for parameters, whichever the database."""
 
     def __init__(self, raw: Any, backend: str) -> None:
         self._raw = raw
@@ -231,6 +232,8 @@ class Writer:
                     last_seq,
                     None if best is None else dumps(best),
                     None if counts is None else dumps(counts),
+                    summary.get("gpu_hours"),
+                    summary.get("cpu_hours"),
                     clean(summary.get("reason")),
                     runs,
                     clean(summary.get("error")),
@@ -261,7 +264,7 @@ class Writer:
             self._states[trial.number] = values[0]
             for segment in reversed(trial.segments):
                 if self._write_segment(cursor, row, trial.number, segment, time):
-                    break  # the segments before it have not changed
+                    break  # earlier segments have not changed
                 if segment.ended_at is not None:
                     ended.add(self._segment(trial.number, segment.ordinal))
         if updates:

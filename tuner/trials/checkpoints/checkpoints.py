@@ -2,7 +2,7 @@
 
     {uri}/...             the user's files, of all ranks, and nothing else
     {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and what the checkpoint belongs to
-    {uri}.committed       the SHA-256 of the manifest; without it nobody is offered this directory
+    {uri}.committed       the SHA-256 of the manifest; a directory without it is not a checkpoint
 
 `uri` is a local path or any `pyarrow.fs` URI. Nothing here knows Ray or torch.
 """
@@ -36,8 +36,8 @@ class Checkpoint:
     """A directory of files at a local path or a URI.
 
     If `tuner` saved the checkpoint, its files are checked against its manifest before they are used, and
-    CheckpointError says what is missing or torn. For a checkpoint of a trial (one with `info`) this is a
-    CheckpointLost, or a CheckpointUnreachable if its storage does not answer. Neither is a mistake of the training
+    CheckpointError says what is missing or damaged. For a checkpoint of a trial (one with `info`) this is a
+    CheckpointLost, or a CheckpointUnreachable if its storage does not answer. Neither is a mistake in the training
     code.
     """
 
@@ -76,7 +76,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Give the files as a local directory, to be read only, within a `with` block.
+        """Provide the files as a local, read-only directory within a `with` block.
 
         A local checkpoint is not copied. One that is elsewhere is downloaded once for all processes of a node that
         use it at the same time.
@@ -133,7 +133,7 @@ class Checkpoint:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the files are on the disk of another node and have to be fetched."""
+        """Return whether the files are on the disk of another node and have to be fetched."""
         if self._fetch is None:
             return False
         try:
@@ -144,7 +144,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Add to an error which checkpoint it is about, and say whether that one is lost or out of reach."""
+        """Turn an error into one that names the checkpoint, and that says whether it is lost or out of reach."""
         try:
             yield
         except (CheckpointLost, CheckpointUnreachable):
@@ -313,7 +313,7 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 def _hash(file: BufferedReader) -> str:
     """Hash a file, to notice torn and mixed up files.
 
-    The hash is no protection against forgery, as every save and every restore has to wait for it.
+    The hash is chosen for speed, since every save and restore waits for it. It does not protect against forgery.
     """
     return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 

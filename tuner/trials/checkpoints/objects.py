@@ -1,4 +1,4 @@
-"""Large objects that come with a training function, given to the ranks through Ray's object store.
+"""Large objects that belong to a training function, sent to the ranks through Ray's object store.
 
 An object is kept in a file below the experiment's storage, named by its content, so that another process can continue
 the experiment. The driver host reads it once and puts it into the object store. The ranks of a node share what they
@@ -23,7 +23,7 @@ from tuner.usercode.pickling import dumps
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object in a file of its own, at a path or any pyarrow.fs URI."""
+    """An object in a separate file, at a path or any pyarrow.fs URI."""
 
     uri: str
 
@@ -56,7 +56,7 @@ _FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
 def folder_of(storage: str, database: str) -> str:
     """Return where the objects of the experiments of one database are.
 
-    Each database has a folder of its own, so that it knows who needs them.
+    Each database has a separate folder, so that it knows which experiments need an object.
     """
     key = hashlib.blake2b(database.encode(), digest_size=8).hexdigest()
     return join(storage, "objects", key)

@@ -42,6 +42,12 @@ def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
     return out
 
 
+def any_local(runtime_env: Mapping[str, Any]) -> bool:
+    """Return True if the environment names a directory or a file of this machine."""
+    modules = runtime_env.get("py_modules") or ()
+    return any(_is_path(value) or hasattr(value, "__file__") for value in (runtime_env.get("working_dir"), *modules))
+
+
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and "://" not in os.fspath(value)
 

@@ -1,4 +1,4 @@
-"""How the checkpoints of a rank get from the training thread to storage.
+"""Bring the checkpoints of a rank from the training thread to storage.
 
 The training thread only hands a directory over, by a rename if it is in the temp directory. A thread of the saver
 hashes the files and, if storage is a URI, uploads them. The saver of rank 0 then asks every other rank for its shard
@@ -29,7 +29,7 @@ from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
-"""(report_no, whether it belongs after the last report): by this the ranks of a group identify a checkpoint."""
+"""(report_no, whether it belongs after the last report), which identifies a checkpoint within a group."""
 
 Bring = Callable[[str, str, Files, str], None]
 """(path, node, files, directory): move files from a directory on the disk of a node to a local one, and remove the former."""
@@ -58,7 +58,7 @@ class _Job:
 class Saver:
     """Saves the checkpoints of one rank in one segment. `take` and `drain` belong to the training thread.
 
-    durable: what is committed on a disk survives a loss of power.
+    durable: checkpoints that are committed on a disk survive a loss of power.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Saver:
         self._finished = False
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Take over the content before returning. The next call raises what goes wrong later."""
+        """Take over the content before returning. A later error is raised by the next call."""
         self._raise()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
         uri = join(self._storage, self._trial, name)
@@ -212,7 +212,7 @@ class Saver:
         return merged
 
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Check that the uploaded shards do not contradict each other, apart from files that this rank saved, too."""
+        """Check that no two uploaded shards have different files of the same name, unless this rank saved that file too."""
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):
             for name in merged.keys() & shard.files.keys() - own.keys():
@@ -244,7 +244,7 @@ class Saver:
                         continue
                     if answer is not None:
                         break
-                    patience = None  # it is saving, and may take as long as this rank's own part
+                    patience = None  # it is saving, and may take as long as this rank
             except TimeoutError:
                 raise CheckpointError(
                     f"rank {rank} has not reached report {moment[0]} within {self.patience_s:g} s to add its part "

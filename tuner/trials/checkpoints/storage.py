@@ -146,7 +146,7 @@ def sync(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a filesystem that cannot do this for directories
+        if error.errno != errno.EINVAL:  # some filesystems cannot do this for directories
             raise
     finally:
         os.close(descriptor)
@@ -169,8 +169,8 @@ def sync_tree(folder: str, root: str) -> None:
 def private_folder(name: str) -> str:
     """Return a folder for the processes of this user below the temporary directory; create it if necessary.
 
-    The temporary directory is shared. If what has this name is not a directory of this user, or others may write to
-    it, this process gets a new folder of its own instead, which is removed when the process ends.
+    The temporary directory is shared. If the folder is not a directory of this user, or others may write to it,
+    this process gets a new folder instead, which is removed when the process ends.
     """
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -220,12 +220,12 @@ def absolute(uri: str | os.PathLike[str]) -> str:
 
 
 def _expanded(path: str) -> str:
-    """Replace ``~`` and ``$NAME``: each node may have a scratch disk with a name of its own."""
+    """Replace ``~`` and ``$NAME``: the scratch disk may have another name on each node."""
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
     if path.startswith("$") and not os.path.isabs(found):
-        raise CheckpointError(f"the storage {path} is {found} here, which is not an absolute path")
+        raise CheckpointError(f"the storage {path} becomes {found} on this machine, which is not an absolute path")
     return found
 
 

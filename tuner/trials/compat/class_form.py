@@ -7,9 +7,9 @@ class Digits:
     def load(self, folder: str): ...
     def cleanup(self): ...                # optional; also called when the trial is stopped
 
-`ray.tune.Trainable` classes work unchanged. Every rank has an object of its own and calls all methods. What rank 0
-saves is the checkpoint, unless the class has ``save_on_every_rank = True``: then each rank's files, under names of
-their own, become part of it.
+`ray.tune.Trainable` classes work unchanged. Every rank has a separate object and calls all methods. What rank 0
+saves is the checkpoint, unless the class has ``save_on_every_rank = True``: then each rank's files, under different
+names, become part of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ClassForm:
 
         def save(folder: str) -> None:
             steps.save(folder)
-            if not keeps:  # called because it may communicate with the other ranks
+            if not keeps:  # also called if nothing is kept, since it may communicate with the other ranks
                 for entry in os.scandir(folder):
                     shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 

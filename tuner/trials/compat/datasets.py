@@ -1,4 +1,4 @@
-"""Ray Data in a trial: which part of a data set each rank reads."""
+"""Ray Data in a trial: give each rank its part of a data set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tuner.trials.training import session
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to send to other processes for a data set.
 
-    That is how it is made, if it can say so, else references to its blocks. Blocks live as long as the process that
-    made them, so an experiment with such data cannot be resumed by another process.
+    If the data set knows how it is made, that description is sent, else references to its blocks.
+    Blocks live as long
+    as the process that made them, so an experiment with such data cannot be resumed by another process.
     """
     packed: dict[str, Any] = {}
     for name, dataset in datasets.items():
@@ -144,7 +145,7 @@ def _check_room() -> None:
                 free[node] = free.get(node, 0.0) - bundle.get("CPU", 0.0)
     if max(free.values(), default=0.0) < 1:
         left = sum(free.values())
-        spread = f", and no node has a whole one of the {left:g} that are left" if left >= 1 else ""
+        spread = f", and the {left:g} that are left are not a whole one on any node" if left >= 1 else ""
         raise TunerError(
             f"Ray Data needs a CPU outside the worker groups, which hold {there - left:g} of the cluster's {there:g}{spread}: "
             'lower max_concurrent_trials or resources_per_worker={"CPU": ...}'

@@ -49,8 +49,8 @@ def as_function(trainable: Any) -> TrainFunction:
 
 _INSTEAD_OF = {
     "ray.tune.tuner.Tuner": ": pass what it was given, tuner.run(trainable, param_space, tune_config=..., run_config=...)",
-    "optuna.study.study.Study": ": pass the objective, tuner.run(objective, metric=..., mode=...); its finished trials are "
-    "learned from with search_alg=tuner.search.DefineByRunSearch('tpe', warm_start=study)",
+    "optuna.study.study.Study": ": pass the objective, tuner.run(objective, metric=..., mode=...); to learn from its finished "
+    "trials, pass search_alg=tuner.search.DefineByRunSearch('tpe', warm_start=study)",
 }
 
 

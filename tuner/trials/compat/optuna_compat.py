@@ -32,7 +32,7 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective as a function of the configuration, which has what the search space, if any, determines.
+    """An objective as a function of the configuration, which contains the parameters of the search space, if there is one.
 
     `metrics` are the names under which its values are reported, in order.
     """
@@ -93,7 +93,7 @@ def _one_for_all_ranks() -> None:
 
 
 class _Attributes:
-    """Takes the place of Optuna's storage: what helpers of Optuna attach to a trial is kept with ours."""
+    """Replaces Optuna's storage: what helpers of Optuna attach to a trial is kept with ours."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial

@@ -1,4 +1,4 @@
-"""The functions of Ray Train and Ray Tune, as they work inside a trial of ours.
+"""Make the functions of Ray Train and Ray Tune work inside our trials.
 
 Two module-level variables of Ray decide what `ray.train.report`, `ray.tune.report`, `get_checkpoint`, `get_context`,
 `ray.train.torch.*` and `ray.train.lightning.*` talk to: the session that Ray Tune reads (and Ray Train, if its second version
@@ -87,7 +87,7 @@ def this_machine() -> dict[str, float] | None:
         found = importlib.import_module(MACHINE).ResourceAndLabelSpec()
         found.resolve(is_head=True)
         return {"CPU": float(found.num_cpus), "GPU": float(found.num_gpus)}
-    except Exception:  # it is elsewhere in another version, or has another signature
+    except Exception:  # in another version it may be elsewhere, or have another signature
         log.debug("cannot find out what a Ray started here would find", exc_info=True)
         return None
 
@@ -405,7 +405,8 @@ class TrainContext:
 
     def get_storage(self) -> Any:
         raise NotHere(
-            "ray.train.get_context().get_storage(): checkpoints go where tuner.run(storage=...) says, by report"
+            "ray.train.get_context().get_storage(): pass checkpoints to report, "
+            "which stores them where tuner.run(storage=...) says"
         )
 
 

@@ -17,7 +17,7 @@ _AGAIN_S = 0.2  # between two attempts to reach a rank
 
 
 class Interrupts:
-    """Interrupts segments, in rounds until one has reached all ranks."""
+    """Interrupts segments, in rounds, until a round has reached all ranks."""
 
     def __init__(self) -> None:
         self._releases: set[asyncio.Task[None]] = set()

@@ -6,15 +6,26 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
-from tuner.domain.logs import LogLimit
+from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
 from tuner.trials.groups.interrupts import Interrupts
-from tuner.trials.groups.pool import RESERVE_AFTER_S, Group, LostAtStart, NoRoom, Pool
+from tuner.trials.groups.pool import (
+    PREEMPT_AFTER_S,
+    RESERVE_AFTER_S,
+    Group,
+    HeldGroup,
+    LostAtStart,
+    NoRoom,
+    Pool,
+    Standing,
+    WaitingGroup,
+    ordinary,
+)
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFile, SegmentRun, answer
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch
@@ -29,7 +40,13 @@ _URGENT = ("stop", "cancel")
 class Logs(Protocol):
     """Keeps what the ranks print."""
 
-    def end(self, segment_id: str, files: Sequence[LogFile], gone: Awaitable[Any] | None) -> None:
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
         """Complete the logs of a segment that has ended. Must not block.
 
         Args:
@@ -48,9 +65,11 @@ class GroupManager:
         autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: where the driver listens for reports; None if they can only go through Ray.
-        reserve_after_s: how long a group waits for room before groups that ask later must wait for it.
+        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
         logs: is told of the end of each segment.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
+        standing: returns the priority and the weight of an experiment.
+        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
     """
 
     def __init__(
@@ -64,6 +83,8 @@ class GroupManager:
         reserve_after_s: float = RESERVE_AFTER_S,
         logs: Logs | None = None,
         log_limit: LogLimit | None = None,
+        standing: Callable[[str], Standing] = ordinary,
+        preempt_after_s: float = PREEMPT_AFTER_S,
     ) -> None:
         self._logs = logs
         self._pool = Pool(
@@ -74,6 +95,8 @@ class GroupManager:
             report_address=report_address,
             reserve_after_s=reserve_after_s,
             log_limit=log_limit,
+            standing=standing,
+            preempt_after_s=preempt_after_s,
         )
         self._running: dict[str, SegmentRun] = {}
         self._interrupts = Interrupts()
@@ -98,7 +121,7 @@ class GroupManager:
             del self._running[launch.segment_id]
             running.over = True
             if self._logs is not None:
-                self._logs.end(launch.segment_id, running.log_files, running.gone)
+                self._logs.end(launch.segment_id, running.log_files, running.gone, running.log_rest)
             for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
@@ -153,6 +176,31 @@ class GroupManager:
         while self._running:
             await asyncio.sleep(0.01)
         await self._pool.close()
+
+    def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
+        """Return the groups that have room now, the oldest first, each with its ranks."""
+        found = []
+        for held in self._pool.held():
+            running = self._running.get(held.segment_id)
+            group = running.group if running is not None else None
+            found.append((held, list(_placement(group)["ranks"]) if group is not None else []))
+        return found
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the groups that wait, in the order in which they will be served."""
+        return self._pool.waiting()
+
+    def share(self, experiment: str) -> float:
+        """Return the largest part of any resource of the cluster that the experiment holds."""
+        return self._pool.share(experiment)
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end for other experiments, see `Pool.make_room`."""
+        return self._pool.make_room(may_end)
+
+    def forget(self, experiment: str) -> None:
+        """Forget what an experiment has used of the cluster, because it has ended."""
+        self._pool.forget(experiment)
 
     async def settle(self) -> None:
         """Wait until groups that are being ended are gone."""
@@ -222,7 +270,8 @@ class GroupManager:
                 if problem is not None:
                     return failed(problem)
                 running.training = True
-                inbox.started(launch.segment_id, _placement(group), time.monotonic() - begun, warm)
+                now = time.monotonic()
+                inbox.started(launch.segment_id, _placement(group), now - begun, warm, now - group.held_since)
                 if running.interrupt is not None:
                     running.interrupting = asyncio.create_task(self._interrupts.interrupt(running))
                 outcome = await watch.until_ended(trained)
@@ -270,9 +319,9 @@ def _placement(group: Group) -> Mapping[str, Any]:
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
-    """Return whether the worker is as usable after this failure as after a trial that ended well.
+    """Return whether the worker can be used again after this failure.
 
-    It is after a Python exception before the first report, if the rank is alone (no other rank may still wait for it)
+    It can after a Python exception before the first report, if the rank is alone (no other rank may still wait for it)
     and has no GPU, whose context the error may have broken. The clean-up of the process still has to succeed.
     """
     failure, scaling = outcome.failure, launch.scaling

@@ -27,7 +27,7 @@ def inspect(log_path: str) -> Findings:
 def reap(pids: Sequence[int]) -> list[int]:
     """Wait until these processes are gone, kill them after a moment, and end the processes that they started.
 
-    Each rank leads a process group of its own, which contains what it started. Return the pids that are still there.
+    Each rank leads a process group, which contains what it started. Return the pids that are still there.
     """
     deadline = time.monotonic() + _GONE_S
     hard = time.monotonic() + 0.5
@@ -66,7 +66,7 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
 
 
 def _alive(pid: int) -> bool:
-    """Return whether a process is running. A zombie is gone once its last thread is: it then holds nothing."""
+    """Return whether a process is running. A zombie counts as gone once its last thread is: it then holds nothing."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             state = file.read().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""Which process gets which rank, and whether the cluster can hold a group at all."""
+"""Assign ranks to processes, and check that the cluster can hold a group at all."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lacking(scaling: Scaling) -> str | None:
 
 
 def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Do the same for given nodes, each a dict of its total resources."""
+    """Return what `lacking` does for these nodes, each a dict of its total resources."""
     bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
     for name, amount in bundle.items():
         total = sum(node.get(name, 0.0) for node in nodes)
@@ -76,7 +76,7 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
     if strategy == "STRICT_SPREAD" and sum(fit > 0 for fit in fits) < count:
         return f"STRICT_SPREAD asks for {count} nodes with {what} each; there are {sum(fit > 0 for fit in fits)}"
     if sum(fits) < count:
-        return f"{count} × ({what}) are asked for; all nodes together hold {sum(fits)} of them"
+        return f"{count} × ({what}) are asked for; all nodes together have room for {sum(fits)}"
     return None
 
 

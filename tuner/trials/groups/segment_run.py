@@ -1,4 +1,4 @@
-"""What the group manager knows about one segment while it runs: its group, its interrupts, and the way to ask its ranks."""
+"""One segment while it runs, as the group manager knows it: its group, its interrupts, and the way to ask its ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from tuner.domain.logs import LogChunk
 from tuner.trials.groups.pool import Group
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress
@@ -37,7 +38,7 @@ class EndedEarly(Exception):
 
 
 class LogFile(NamedTuple):
-    """Where a rank has written its log."""
+    """The place of a rank's log."""
 
     rank: int
     node: str  # Ray's id
@@ -58,6 +59,7 @@ class SegmentRun:
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
+    log_rest: list[LogChunk] = field(default_factory=list)  # what came with the results of the ranks
     gone: Awaitable[Any] | None = None  # returns once the processes of its ranks are gone, if they are being ended
 
     def end(self, how: Literal["left", "failed"], reason: str) -> None:
@@ -107,5 +109,5 @@ class SegmentRun:
 
 
 async def answer(ref: Any) -> Any:
-    """Wait for the value of an `ObjectRef`, as a coroutine that tasks can be made of."""
+    """Return the value of an `ObjectRef`. Unlike the reference itself, this coroutine can be made a task."""
     return await ref

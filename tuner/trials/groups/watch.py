@@ -121,11 +121,12 @@ class Watch:
             return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
 
     async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
-        """Take in how one rank has ended. Return the segment's outcome if that decides it."""
+        """Record how one rank has ended. Return the segment's outcome if that decides it."""
         result = await self._result(task, rank)
         if isinstance(result, Failure):
             return failed(result, self._reports())
         self._results[rank] = result
+        self._run.log_rest += result.log
         if result.error is not None:
             failure = failures.from_error(result.error, self._placed[rank])
             if result.error.cause == "stop_ignored":

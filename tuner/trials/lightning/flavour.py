@@ -1,7 +1,7 @@
-"""Which Lightning: `lightning.pytorch` and `pytorch_lightning` are the same code with different classes.
+"""Tell `lightning.pytorch` from `pytorch_lightning`, which are the same code with different classes.
 
-Trainers check their parts with isinstance. So a class of ours must derive from the classes of the Lightning that the
-user imported, and must not import the other one. `Flavoured` classes get their base when they are instantiated.
+Trainers check their parts with isinstance. So our classes must derive from the classes of the package that the user
+imported, and must not import the other one. `Flavoured` classes get their base when they are instantiated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """The import names of one of the two."""
+    """The import names of one of the two packages."""
 
     pytorch: str
     fabric: str

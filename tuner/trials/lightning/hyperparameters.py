@@ -1,4 +1,4 @@
-"""The hyperparameters of optimizers and learning-rate schedules after a restore.
+"""Set the hyperparameters of optimizers and learning-rate schedules after a restore.
 
 Restoring a checkpoint overwrites what the configuration says: the state of an optimizer contains its learning rate,
 its weight decay and so on, the state of a scheduler contains its shape. After an exploit the new configuration must
@@ -53,8 +53,8 @@ def put_in_force(
 ) -> list[str]:
     """Change restored optimizers and schedulers where `before` and `now` differ, as described above.
 
-    Return what has changed, as messages. `paces`: for each scheduler, how many of its steps now take the time of one
-    before.
+    Return what has changed, as messages. `paces`: for each scheduler, how many of its present steps take the time of
+    one earlier step.
     """
     changes: list[str] = []
     touched: set[int] = set()
@@ -105,7 +105,7 @@ def _group(group: dict[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]
 def _set(group: dict[str, Any], name: str, value: Any) -> None:
     held = group.get(name)
     if isinstance(held, torch.Tensor) and not isinstance(value, torch.Tensor):
-        held.fill_(value)  # a compiled or captured step reads this tensor object
+        held.fill_(value)  # keep the tensor object, since a compiled or captured step reads it
     else:
         group[name] = value
 

@@ -18,7 +18,7 @@ from tuner.errors import EntrypointError, SpecError
 from tuner.settings import Settings
 from tuner.trials.lightning.flavour import FLAVOURS, Flavoured, flavour_of
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
-from tuner.trials.lightning.switches import Switches
+from tuner.trials.lightning.switches import GlobalState
 from tuner.trials.lightning.trial import Ranks, assign_trainer
 from tuner.trials.messages.protocol import RankAssignment
 
@@ -88,7 +88,7 @@ class RayStrategy(Flavoured):
         self.cluster_environment = Ranks.make(flavour, 0, num_workers, 0, 1, 0)
         self._resting: tuple[Any, list[Any]] | None = None
         if not self.scaling.bundle().get("GPU"):
-            self.parallel_devices = [torch.device("cpu")] * num_workers  # though this machine may have a GPU
+            self.parallel_devices = [torch.device("cpu")] * num_workers  # even if this machine has a GPU
         elif not torch.cuda.is_available() and not torch.backends.mps.is_available():
             self._accelerator = CUDAElsewhere.make(flavour)  # on a Mac Lightning insists on accelerator="cpu"
 
@@ -102,7 +102,7 @@ class RayStrategy(Flavoured):
             trainer.callbacks, self._resting = callbacks, None
 
     def rest_callbacks(self, trainer: Any) -> None:
-        """Do not tell the callbacks of this error here: on the ranks, which had something to save, they were told."""
+        """Do not report this error to the callbacks here. It was reported to those on the ranks, which had something to save."""
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []
 
@@ -238,7 +238,7 @@ class _Job:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
     ) -> None:
         self.function, self.args, self.kwargs, self.trainer = function, args, kwargs, trainer
-        self.switches = Switches.here()
+        self.switches = GlobalState.here()
 
     def __call__(self, assignment: RankAssignment) -> Any:
         self.switches.set()
@@ -265,7 +265,7 @@ class _Job:
 class _KeepWeights:
     """Keeps the weights as training left them.
 
-    They are kept after training if they are whole, and before a sharded strategy is torn down if not.
+    Whole weights are kept after training, sharded ones before their strategy is torn down.
     """
 
     def __init__(self, trainer: Any) -> None:

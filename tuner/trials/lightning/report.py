@@ -46,8 +46,8 @@ class ReportCallback(Flavoured):
             rank, each with a folder of its own, and you have to restore it yourself. False: trials cannot be
             paused or exploited. Nothing is written unless a checkpoint is wanted.
         after_restore: ``after_restore(trainer, module)`` is called when a trial continues from a checkpoint,
-            after the optimizers and schedules got the hyperparameters of the new configuration; for what only you
-            can know.
+            after the optimizers and schedules got the hyperparameters of the new configuration; for changes
+            that only you know of.
         lightning: "lightning.pytorch" or "pytorch_lightning"; only needed by unusual code.
 
     Raises:
@@ -98,7 +98,7 @@ class ReportCallback(Flavoured):
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Let this `fit` restore the trial's checkpoint, unless it was given a path.
+        """Make this `fit` restore the trial's checkpoint, unless it was given a path.
 
         Lightning chooses its path before it calls any hook, and loads the file after `setup`.
         """
@@ -170,7 +170,7 @@ class ReportCallback(Flavoured):
             self._due = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._held_back and not self._begun:  # the objective never came: the error then shows what did
+        if self._held_back and not self._begun:  # the objective was never logged: the error then shows what was
             self._begun = self._due = True
         self._report_if_due(trainer)
 
@@ -263,7 +263,7 @@ class ReportCallback(Flavoured):
             return
         if running.count == 0:
             raise CheckpointError(
-                f"this trial goes on from {running.checkpoint}, but Lightning was told to start elsewhere: "
+                f"this trial continues from {running.checkpoint}, but Lightning was given another checkpoint: "
                 "pass no ckpt_path to fit"
             )
 
@@ -332,7 +332,7 @@ def _redirect(connector: Any, path: str) -> None:
         if checkpoint_path:
             begin(checkpoint_path, *args, **kwargs)
         elif takes_weights_only:
-            begin(path, weights_only=False)  # it holds more than tensors
+            begin(path, weights_only=False)  # it contains more than tensors
         else:
             begin(path)
 

@@ -1,6 +1,6 @@
-"""What a Trainer on a worker returns to the Trainer in the script, so that the script sees no difference.
+"""Return the results of a Trainer on a worker to the Trainer in the script, so that the script sees no difference.
 
-That is weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
+These are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. An
 attribute may refer to the trainer, to another callback or to a layer of the model: such objects exist on both sides,
 and are sent as their names.
 """
@@ -127,7 +127,7 @@ def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
             held.data = torch.empty_like(tensor)  # its size changed, or `precision` changed its type
     unmade = any(tensor.is_meta for tensor in mine.values())
     if homeless := ", ".join(module.load_state_dict(weights, strict=False, assign=unmade).unexpected_keys):
-        log.warning("the model here has no place for %s, so these weights are not returned", homeless)
+        log.warning("the model in the script does not have %s, so these weights are not returned", homeless)
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
@@ -198,7 +198,7 @@ def _sliceable(batch: Any) -> bool:
 
 
 def _length(batch: Any) -> int:
-    """Return the number of rows of something that can be sliced."""
+    """Return the number of rows of a value that can be sliced."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
     return _length(next(iter(batch.values() if isinstance(batch, dict) else batch)))
@@ -286,7 +286,7 @@ def _load(data: bytes) -> Any:
 
 
 def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -> bytes:
-    """Pickle without the values that cannot be sent: those, such as open files and threads, stay behind."""
+    """Pickle everything except values that cannot be sent, such as open files and threads."""
     try:
         return _pickle(parts, names)
     except Exception:

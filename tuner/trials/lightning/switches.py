@@ -1,4 +1,4 @@
-"""Global settings of a script's process, so that the workers train under the same settings.
+"""Copy the global settings of a script's process, so that the workers train under the same settings.
 
 A Trainer sets some of them when it is created (`deterministic`, `benchmark`), which happens in the script.
 """
@@ -14,7 +14,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Switches:
+class GlobalState:
     """torch's global switches and the states of the random generators."""
 
     deterministic: tuple[bool, bool]  # (whether it is on, whether it only warns)
@@ -24,7 +24,7 @@ class Switches:
     generators: tuple[Any, Any, torch.Tensor]
 
     @classmethod
-    def here(cls) -> Switches:
+    def here(cls) -> GlobalState:
         return cls(
             (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
             (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),

@@ -183,5 +183,5 @@ def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector._lazy_init_strategy()
     except AttributeError as error:
         raise TunerError(
-            f"this version of {flavour.pytorch} keeps its strategy in another place than the versions that tuner knows: {error}"
+            f"this version of {flavour.pytorch} keeps its strategy elsewhere than the versions that tuner supports: {error}"
         ) from error

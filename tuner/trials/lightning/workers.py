@@ -318,8 +318,8 @@ def terminal() -> dict[str, Any]:
 class _Tee(io.TextIOBase):
     """A standard stream that keeps what is written while a listener exists.
 
-    It goes nowhere else: Ray prints the output of workers in a script that called `ray.init` itself, so it would
-    appear twice.
+    The text is written nowhere else: Ray prints the output of workers if the script has called `ray.init` itself, so it
+    would appear twice.
     """
 
     def __init__(self, stream: TextIO) -> None:

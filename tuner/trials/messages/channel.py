@@ -1,6 +1,6 @@
 """The channel between rank 0 and the other ranks of its group: sockets that outlive trials and process groups.
 
-It carries few and small messages: the rendezvous port of a trial, verdicts, and in the other direction what rank 0
+It carries a few small messages: the rendezvous port of a trial, verdicts, and in the other direction what rank 0
 must know to commit a checkpoint of several ranks. It does not use torch.distributed, because user code may use,
 destroy and break its process groups as it likes, and because trials without torch have none. The death of a peer is
 noticed at once, as `PeerLost`.

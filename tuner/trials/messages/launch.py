@@ -1,4 +1,4 @@
-"""What the driver host and the worker groups say to each other: plain data and two ports, no Ray and no torch."""
+"""The messages between the driver host and the worker groups: plain data and two ports, without Ray and torch."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Launch:
     checkpoint: CheckpointInfo | None = None  # to start from
     code: CodeRef
     space: Mapping[str, Any] | None = None  # JSON form; None: params are nested by their slashes
-    space_blob: bytes | None = None  # choices that JSON cannot hold
+    space_blob: bytes | None = None  # choices that JSON cannot express
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
-    storage: str  # path or URI under which this experiment's checkpoints lie
-    durable: bool = False  # checkpoints on a disk outlast a loss of power
+    storage: str  # path or URI under which this experiment's checkpoints are stored
+    durable: bool = False  # checkpoints on a disk survive a loss of power
     log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
     first_milestone: int | None = 1  # report_no; None: never
     checkpoint_every: int | None = None  # callables are asked every n reports
@@ -58,14 +58,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """The answer to a batch that leaves reports out: nothing of it was taken; send again what follows report `after`."""
+    """The answer to a batch with missing reports before it. Nothing was accepted: send all after report `after` again."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where one rank runs."""
+    """The node and process of one rank."""
 
     rank: int
     node: str  # Ray's id of the node
@@ -76,29 +76,31 @@ class Placed:
 
 
 class Inbox(Protocol):
-    """What a segment tells the driver about its way through the cluster. Called on the host's event loop; must not block."""
+    """What a segment tells the driver about its start. Its methods are called on the host's event loop and must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
         """Note that the segment waits for resources, for this reason. Called again when the reason changes."""
 
-    def started(self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool) -> None:
-        """All ranks are about to enter the training function."""
+    def started(
+        self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
+    ) -> None:
+        """Note that all ranks are about to enter the training function. Their group has had room for `held_s`."""
 
 
 class Driver(Protocol):
     """The Ray actor that ranks report to.
 
-    All methods may be called again with the same arguments after a lost answer: what is known already changes nothing.
+    After a lost answer, a method may be called again with the same arguments. What is already known changes nothing.
     """
 
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
-        """Commit a batch, and return the verdict if its last report has `waits`. Resend if reports before it are missing.
+        """Commit a batch, and return the verdict if its last report has `waits`, or a Resend if earlier reports are missing.
 
         None as an answer to a milestone means that the driver does not know this segment: its ranks leave.
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Note that a checkpoint is committed (or, with `ready` False, taken over and on its way).
+        """Note that a checkpoint is committed, or with `ready` False that it was taken over and is being saved.
 
         `report` has acknowledged the report that it belongs to before.
         """

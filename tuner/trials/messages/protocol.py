@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from tuner.domain.logs import LogChunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +66,12 @@ class RankResult:
     error: RankError | None = None
     as_value: bool = False  # its only report is the return value of the function
     warning: str = ""  # about a likely mistake that caused no failure
+    log: Sequence[LogChunk] = ()  # the rest of its log with the mark of the end; empty if it is sent in another way
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     reports: int
     idle_s: float  # since the latest report or verdict began or ended
-    waiting: bool  # for the driver, which may take any time and is not a hang
+    waiting: bool  # for the driver, which may take arbitrarily long and is not a hang
     saving: bool = False  # it is leaving or has left the function, and still has checkpoints to commit

@@ -5,7 +5,7 @@ of that.
 
 A connection carries what `launch.Driver.report` or `launch.Driver.take_logs` takes, and a message may be repeated. If
 a connection fails, or if the network only lets Ray through, the message and all that follow go by calls of the actor
-instead. Logs have connections of their own, so that a report never waits for them.
+instead. Logs have separate connections, so that a report never waits for them.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ReportServer:
 
 
 class _DriverConnection:
-    """A connection to the driver. It is made when first needed, and not made again once it has failed."""
+    """A connection to the driver. It is opened when first needed, and not again after it has failed."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
         self._address, self._purpose = address, purpose

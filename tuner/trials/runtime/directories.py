@@ -34,7 +34,7 @@ def explain_missing(error: BaseException, started_in: str | None) -> None:
     found = next((path for path in (name, os.path.dirname(name)) if path and _is_in(started_in, path)), None)
     if found is not None:
         error.add_note(
-            f"{found} is in {started_in}, but each trial has a working directory of its own. Use an absolute path, or "
+            f"{found} is in {started_in}, but each trial has its own working directory. Use an absolute path, or "
             "tuner.run(..., working_dir='caller')"
         )
 

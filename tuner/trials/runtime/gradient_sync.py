@@ -33,7 +33,7 @@ class GradientSyncCheck:
     def check(self) -> str | None:
         """Check at a report whether the ranks train separate models.
 
-        Return a message, or an empty string if they do not, or None if that cannot be said yet.
+        Return a message, or an empty string if they do not, or None if that is not known yet.
         """
         if not self._stepped:
             return None

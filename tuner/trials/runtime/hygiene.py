@@ -1,7 +1,7 @@
 """Clean up a worker process between two trials, and say if that is not possible.
 
-Restored are the environment, the working directory, sys.path, the root logger, warning filters, exception hooks, and
-torch's global switches; the next trial seeds the random generators. Freed are process groups, compiled graphs,
+This restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks, and
+torch's global switches; the next trial seeds the random generators. It frees process groups, compiled graphs,
 tracebacks that keep tensors alive, and reference cycles. If threads or GPU memory are left over, the reason is
 returned and the group is not used again. Module-level state of the user's own modules stays, as in any process that
 imports them once.
@@ -133,7 +133,7 @@ class Baseline:
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    """Return whether a thread is ours, Ray's or tqdm's, or one of C++ (autograd) that has once run Python code."""
+    """Return whether a thread is ours, Ray's or tqdm's, or a C++ thread (autograd) that has run Python code."""
     return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
 
 
@@ -148,7 +148,7 @@ def _children() -> list[tuple[int, str]]:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return []  # one system call tells; reading /proc takes a millisecond
+        return []  # one system call is enough; reading /proc takes a millisecond
     try:
         pids = [
             int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()

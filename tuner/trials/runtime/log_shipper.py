@@ -1,9 +1,12 @@
 """Send what a rank prints to the driver host while it trains, so that it can be read wherever the rank runs.
 
 The log file is the buffer: once a second a thread checks the size of the file and sends what the driver does not have
-yet. It never holds up training. If it falls behind, it skips what lies between the head of the log and its newest
-part, and sends the part of that which is kept at the end. If the process dies first, the driver host reads the rest
+yet. It never holds up training. If it falls behind, it skips what is between the head of the log and its newest
+part. At the end, it sends as much of that as is kept. If the process dies first, the driver host reads the rest
 from the file.
+
+Short trials follow one another within milliseconds. So the process has one such thread for all its segments, and a short
+rest of a log goes to the driver with the rank's result.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""How much of the newest part of a log is sent at once while the rank trains."""
+"""The most bytes that are sent at a time while the rank trains. They are the newest."""
+REST_BYTES = 16 << 10
+"""The longest rest of a log that goes with the result of the rank."""
 _CHUNKS_AT_ONCE = 4
 _ATTEMPTS = 3  # to send the rest at the end
 
@@ -30,41 +35,80 @@ Send = Callable[[str, Sequence[LogChunk]], None]
 
 
 class LogShipper:
-    """Sends the log of one rank in one segment, from `start` to `finish`."""
+    """Sends the log of one rank in one segment, from `start` to `finish` or `rest`."""
 
     def __init__(self, path: str, segment_id: str, rank: int, limit: LogLimit, send: Send) -> None:
         self._path, self._segment_id, self._rank = path, segment_id, rank
         self._limit, self._send = limit, send
         self._sent: list[Range] = []
-        self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tuner-logs", daemon=True)
+        self._sending = threading.Lock()
+        self._finished = False
+        self._attempts = 0  # to send the rest
+        self._done = threading.Event()
 
     def start(self) -> None:
         """Start sending."""
-        self._thread.start()
+        _thread.add(self)
 
     def finish(self) -> None:
-        """Tell the thread to send what is left and the mark of the end. Return at once."""
-        self._finished.set()
+        """Have the thread send what is left and the mark of the end. Return at once."""
+        self._finished = True
+        _thread.hurry()
 
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until everything has been sent, or sending has failed."""
-        self._thread.join(timeout)
+    def rest(self) -> list[LogChunk]:
+        """Return what is left and the mark of the end, for the caller to deliver.
 
-    def _run(self) -> None:
-        attempts = 0
-        while True:
-            finished = self._finished.wait(PERIOD_S)
+        If that is long, or the thread is sending just now, leave it to the thread as `finish` does, and return nothing.
+        """
+        chunks: list[LogChunk] = []
+        if self._sending.acquire(blocking=False):
+            try:
+                chunks = self._short_rest()
+            except OSError as error:
+                log.info("the log of %s cannot be read: %s", self._segment_id, error)
+            finally:
+                self._sending.release()
+        if chunks:
+            self._done.set()
+        else:
+            self.finish()
+        return chunks
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until everything has been sent, or sending has failed. Return whether that was in time."""
+        return self._done.wait(timeout)
+
+    def tick(self) -> bool:
+        """Send what the driver does not have yet. Return True if this was the last time."""
+        with self._sending:
+            if self._done.is_set():
+                return True
+            finished = self._finished
             try:
                 self._ship(finished)
             except Exception as error:  # the driver cannot be reached, for a moment or for good
                 log.info("the log of %s could not be sent: %s", self._segment_id, error)
-                attempts += finished
-                if attempts < _ATTEMPTS:
-                    time.sleep(PERIOD_S if finished else 0)
-                    continue
+                self._attempts += finished
+                if self._attempts < _ATTEMPTS:
+                    return False
             if finished:
-                return
+                self._done.set()
+            return finished
+
+    def _short_rest(self) -> list[LogChunk]:
+        """Return the chunks that are left and the mark of the end; nothing if they are too long."""
+        now = time.time()
+        with open(self._path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            missing = without(self._limit.kept(size), self._sent) if size else []
+            if sum(end - start for start, end in missing) > REST_BYTES:
+                return []
+
+            def read(start: int, count: int) -> bytes:
+                return os.pread(file.fileno(), count, start)
+
+            chunks = list(cut(read, missing, self._limit.head, self._rank, now))
+        return [*chunks, LogChunk.of(self._rank, size, b"", now)]
 
     def _ship(self, finished: bool) -> None:
         with open(self._path, "rb") as file:
@@ -84,3 +128,40 @@ class LogShipper:
         self._sent = without(self._sent, [(limit.head, size - self._limit.tail)])  # these are never needed again
         if finished:
             self._send(self._segment_id, [LogChunk.of(self._rank, size, b"", time.time())])
+
+
+class _Thread:
+    """Calls the shippers of this process once a second, and at once if one has the rest of a log to send."""
+
+    def __init__(self) -> None:
+        self._shippers: list[LogShipper] = []
+        self._news = threading.Condition()
+        self._hurried = self._begun = False
+
+    def add(self, shipper: LogShipper) -> None:
+        with self._news:
+            self._shippers.append(shipper)
+            if not self._begun:
+                threading.Thread(target=self._run, name="tuner-logs", daemon=True).start()
+                self._begun = True
+            if len(self._shippers) == 1:
+                self._news.notify()
+
+    def hurry(self) -> None:
+        with self._news:
+            self._hurried = True
+            self._news.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._shippers)
+                self._news.wait_for(lambda: self._hurried, PERIOD_S)
+                self._hurried = False
+                shippers = list(self._shippers)
+            done = [shipper for shipper in shippers if shipper.tick()]
+            with self._news:
+                self._shippers = [shipper for shipper in self._shippers if shipper not in done]
+
+
+_thread = _Thread()

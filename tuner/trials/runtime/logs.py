@@ -7,9 +7,11 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from tuner.domain.logs import LogChunk
 from tuner.trials.runtime.log_shipper import LogShipper
 
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
@@ -42,16 +44,24 @@ class Capture:
         os.dup2(file, 2)
         os.close(file)
 
-    def end(self) -> None:
+    def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
+        """Give the file descriptors back, and have the rest of the log sent.
+
+        take_rest: the caller delivers what is returned, if the rest is short.
+        """
         if self._saved is None:
-            return
+            return ()
         _flush()
         for saved, standard in zip(self._saved, (1, 2), strict=True):
             os.dup2(saved, standard)
             os.close(saved)
         self._saved = None
-        if self._shipper is not None:
-            self._shipper.finish()
+        if self._shipper is None:
+            return ()
+        if take_rest:
+            return self._shipper.rest()
+        self._shipper.finish()
+        return ()
 
     def tail(self, lines: int) -> str:
         _flush()
@@ -92,7 +102,7 @@ def note_exits() -> None:
 
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
-"""The folder of `tuner.trials`, to tell its stack frames from those of the user."""
+"""The folder of `tuner.trials`, to distinguish its stack frames from those of the user."""
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

@@ -1,4 +1,4 @@
-"""What a rank's process uses of its machine."""
+"""Measure what a rank's process uses of its machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _children_cpu_s(pid: int) -> float:
         children = [
             child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
         ]
-    except OSError:  # it has just ended, or this kernel does not say
+    except OSError:  # it has just ended, or this kernel does not report it
         return 0.0
     for child in children:
         with contextlib.suppress(OSError):

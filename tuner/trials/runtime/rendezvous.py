@@ -26,7 +26,7 @@ OURS = "tuner/"
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _Rendezvous:
     """The store through which the ranks of one group meet.
 
     It is kept from trial to trial, because connecting costs lookups of host names.
@@ -39,11 +39,11 @@ class _Meeting:
     runs: int = 0
 
     def prefix(self) -> str:
-        """Return the prefix of our keys in the present run."""
+        """Return the prefix of our keys in the current run."""
         return f"{OURS}{self.runs}/"
 
 
-_meeting: _Meeting | None = None
+_meeting: _Rendezvous | None = None
 _ours: Any = None  # the default process group that `join` has made, as long as there is no other
 
 
@@ -126,18 +126,20 @@ def take_device(assignment: RankAssignment) -> None:
     torch.cuda.set_device(assignment.devices[0])
 
 
-def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Meeting:
+def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Rendezvous:
     """Open the store at a free port that rank 0 gets from its kernel, or connect to it."""
     import torch.distributed as dist
 
     if client is not None:
         host, port = _announced(client)
-        return _Meeting(client, dist.TCPStore(host, port, assignment.world_size, False, timeout=_TIMEOUT), host, port)
+        return _Rendezvous(
+            client, dist.TCPStore(host, port, assignment.world_size, False, timeout=_TIMEOUT), host, port
+        )
     host = server.address[0] if server is not None and assignment.nodes > 1 else "127.0.0.1"
     store = dist.TCPStore(host, 0, assignment.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
     if server is not None:
         server.broadcast(("store", host, store.port))
-    return _Meeting(server, store, host, store.port)
+    return _Rendezvous(server, store, host, store.port)
 
 
 def _announced(client: ChannelClient) -> tuple[str, int]:
@@ -160,10 +162,10 @@ def leave() -> None:
             with contextlib.suppress(Exception):
                 grave.append(dist.group.WORLD._get_backend(_cpu()))
         dist.destroy_process_group()
-        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a thread of its own.
+        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a separate thread.
         threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
     if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
-        # Other ranks may be joining the next run already, so of our keys only those of this one go. All others are of
+        # Other ranks may be joining the next run already, so only the keys of this run are deleted. All others are of
         # init_process_group("env://") in user code, which nobody reaches in the next run before this rank has joined it.
         mine = _meeting.prefix()
         for key in _meeting.store.list_keys():

@@ -168,7 +168,7 @@ class Rank:
     def train(self) -> RankResult:
         """Run the training function to its end.
 
-        It runs on a thread of its own, so that what it leaves in thread-locals goes with the thread.
+        It runs on a new thread, so that its thread-local data end with that thread.
         """
         segment = self._segment
         if segment is None:
@@ -411,10 +411,10 @@ class Rank:
             self._put_back()
             if segment.overstay is not None:
                 segment.overstay.cancel()
-            segment.capture.end()
+            rest = segment.capture.end(take_rest=True)
             if result.error is not None:
                 result = replace(result, error=replace(result.error, log_tail=segment.capture.tail(_TAIL)))
-            segment.end(result)
+            segment.end(replace(result, log=rest))
 
     def _run(self, segment: _Segment) -> RankResult:
         running = segment.session
@@ -451,7 +451,7 @@ class Rank:
             self._undo.pop()()
 
     def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """Give the function, which is leaving, some time for its own `finally` blocks."""
+        """Give the function, which is leaving, some time for its `finally` blocks."""
         grace = segment.launch.limits.stop_grace_s
         segment.saver.patience_s = grace
 
@@ -542,7 +542,7 @@ class _ChannelPeers:
 
     def take(self, report_no: int) -> Verdict:
         assert self._channel_client is not None
-        while not self._over:  # no time limit: the death of rank 0 ends the wait, and the group manager detects hangs
+        while not self._over:  # no time limit: the wait ends if rank 0 dies, and the group manager detects hangs
             kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
@@ -550,7 +550,7 @@ class _ChannelPeers:
             number, verdict = rest
             if number != report_no:
                 raise RuntimeError(
-                    f"rank 0 is at report {number} where this rank is at report {report_no}: "
+                    f"rank 0 is at report {number} and this rank at report {report_no}: "
                     "every rank must call tuner.report equally often"
                 )
             answer: Verdict = verdict
@@ -559,7 +559,7 @@ class _ChannelPeers:
 
 
 def _own_process_group() -> None:
-    """Make the rank lead a process group, to end what it starts with it; let SIGTERM end it as usual."""
+    """Make the rank lead a process group, which can be killed with all that it starts. Let SIGTERM end it as usual."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     if threading.current_thread() is threading.main_thread():

@@ -1,4 +1,4 @@
-"""What training code may ask the driver for, apart from reporting."""
+"""The requests that training code may send to the driver, besides reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DriverCalls:
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:
-        """Return an object that came with the training code, from Ray's object store."""
+        """Return an object that was stored with the training code, from Ray's object store."""
         import ray
 
         return ray.get(self._ask("object", stored)[0])
@@ -55,7 +55,7 @@ def here() -> DriverCalls:
 
 
 def open_for(driver: Any, segment_id: str) -> Callable[[], None]:
-    """Let the training code in this process ask `driver` about this segment.
+    """Let the training code in this process call `driver` about this segment.
 
     Return a function that ends this.
     """

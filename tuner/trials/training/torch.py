@@ -1,4 +1,4 @@
-"""What a PyTorch training function usually needs of its worker group: `tuner.torch`.
+"""Functions that a PyTorch training function usually needs: `tuner.torch`.
 
 The functions and their arguments are those of `ray.train.torch`. None of them is required: a function that uses plain
 `torch.distributed` and DDP, and only `tuner.report` from this package, works as well.
@@ -80,8 +80,8 @@ def prepare_data_loader(
 
     The batch size stays that of one rank. The loader counts epochs, starting from the checkpoint that the trial
     continues from. So every epoch is shuffled anew, in the same way after a resume, and `set_epoch` is not needed.
-    The samples of a sampler of your own are dealt out to the ranks. Iterable data sets are left as they are, since
-    they know best how to divide themselves.
+    If the loader has your own sampler, its samples are divided among the ranks. Iterable data sets are not changed,
+    since only they know how to divide themselves.
 
     Args:
         data_loader: the loader to divide.
@@ -120,7 +120,7 @@ class _Loader:
         return self._moved_ahead() if self._ahead else (_to(batch, self._device) for batch in self._loader)
 
     def _moved_ahead(self) -> Iterator[Any]:
-        """Yield batches, and copy the next one ahead on a stream of its own."""
+        """Yield batches, and copy the next one in advance on a separate stream."""
         stream = torch.cuda.Stream(self._device)
         following: Any = None
         for batch in self._loader:
@@ -135,8 +135,8 @@ class _Loader:
             yield following
 
 
-class _Dealt(Sampler[int]):
-    """Deals out the samples of the user's sampler to the ranks.
+class _DividedSampler(Sampler[int]):
+    """Divides the samples of the user's sampler among the ranks.
 
     Each rank gets the same number of samples. The last ones are repeated if necessary.
     """
@@ -169,17 +169,17 @@ def _distributed(loader: DataLoader[Any]) -> Any:
     if type(sampler) in (RandomSampler, SequentialSampler):
         shuffle = isinstance(sampler, RandomSampler)
         return DistributedSampler(loader.dataset, shuffle=shuffle, seed=seed % 2**31, drop_last=False)
-    return _Dealt(sampler, dist.get_rank(), dist.get_world_size())
+    return _DividedSampler(sampler, dist.get_rank(), dist.get_world_size())
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
     """Return the same loader with another sampler.
 
-    Raise ValueError for a loader with a batch sampler of its own, which cannot be divided.
+    Raise ValueError for a loader with a custom batch sampler, which cannot be divided.
     """
     if loader.batch_size is None:
         raise ValueError(
-            "prepare_data_loader cannot divide a loader with a batch_sampler of its own; divide it yourself and pass"
+            "prepare_data_loader cannot divide a loader with a custom batch_sampler; divide it yourself and pass"
             " add_dist_sampler=False"
         )
     options: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import createClient from "openapi-fetch";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
-import type { Decision, DecisionKind, Experiment, Page, Problem, SegmentItem, Trial, XAxis } from "./types";
+import type { Decision, DecisionKind, Experiment, Page, Problem, SegmentItem, XAxis } from "./types";
 
 export class ApiError extends Error {
   readonly status: number;
@@ -78,6 +78,13 @@ export interface DecisionQuery {
   page_token?: string;
 }
 
+export interface TrialQuery {
+  sort?: string;
+  where?: string[];
+  page_size?: number;
+  page_token?: string;
+}
+
 export interface ExperimentQuery {
   state?: Experiment["state"];
   name?: string;
@@ -89,12 +96,12 @@ export interface CurvesQuery {
   metric: string;
   x: XAxis;
   points?: number;
-  /** A part of the axis, which comes more finely. */
+  /** A part of the axis, at a finer resolution. */
   from?: number;
   to?: number;
 }
 
-/** What an experiment can be asked for. The service says which of these its state allows. */
+/** The verbs of an experiment. The service says which of these its state allows. */
 export type Action = Extract<Experiment["actions"][number], "pause" | "resume" | "cancel" | "kill">;
 
 const PAGE = 1000;
@@ -107,13 +114,24 @@ export const api = {
       http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }),
       signal,
     ),
-  trials: (id: string, signal?: AbortSignal): Promise<Trial[]> =>
-    all((token) => {
-      const params = { path: { experiment_id: id }, query: { page_size: PAGE, ...from(token) } };
-      return answered(http.GET("/api/v1/experiments/{experiment_id}/trials", { params, ...aborting(signal) }), signal);
-    }),
+  trials: (id: string, query: TrialQuery, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/trials", {
+        params: { path: { experiment_id: id }, query },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
+  sample: (id: string, size: number, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/trials/sample", {
+        params: { path: { experiment_id: id }, query: { size } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   curves: (id: string, query: CurvesQuery, signal?: AbortSignal) => {
-    const params = { path: { experiment_id: id }, query: { points: 400, ...query } };
+    const params = { path: { experiment_id: id }, query: { points: 400, limit: 1000, ...query } };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/curves", { params, ...aborting(signal) }), signal);
   },
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
@@ -173,7 +191,7 @@ export const api = {
   signOut: async (): Promise<void> => {
     await http.DELETE("/api/v1/session");
   },
-  /** The address that an EventSource follows. */
+  /** The URL that an EventSource follows. */
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,
 };

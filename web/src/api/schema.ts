@@ -149,6 +149,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/trials/sample": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the best trials, and others from all ranks behind them: what a chart of very many trials shows. */
+        get: operations["experiments_sample"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/curves": {
         parameters: {
             query?: never;
@@ -506,6 +523,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the nodes of the cluster, the worker groups on them, and what waits for what.
+         * @description Ask the driver host. Experiments that scripts drive themselves are not listed.
+         */
+        get: operations["cluster_cluster"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session": {
         parameters: {
             query?: never;
@@ -742,7 +779,7 @@ export interface components {
         Changes: {
             /**
              * Since
-             * @description the event_seq behind which this is what changed
+             * @description the event_seq after which this changed
              */
             since: number;
             /**
@@ -810,6 +847,249 @@ export interface components {
              * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
              */
             node: string | null;
+        };
+        /** Cluster */
+        Cluster: {
+            /**
+             * Cpus
+             * @description CPUs of the whole cluster
+             */
+            cpus: number;
+            /**
+             * Cpus In Use
+             * @description CPUs in use, also by others than this service
+             */
+            cpus_in_use: number;
+            /**
+             * Gpus
+             * @description GPUs of the whole cluster
+             */
+            gpus: number;
+            /**
+             * Gpus In Use
+             * @description GPUs in use, also by others than this service
+             */
+            gpus_in_use: number;
+            /**
+             * Nodes
+             * @description the nodes that are alive
+             */
+            nodes: components["schemas"]["ClusterNode"][];
+            /**
+             * Groups
+             * @description worker groups that have room, oldest first
+             */
+            groups: components["schemas"]["ClusterGroup"][];
+            /**
+             * Waiting
+             * @description worker groups that wait, in the order of their turns
+             */
+            waiting: components["schemas"]["ClusterWait"][];
+            /**
+             * Experiments
+             * @description the experiments that this service drives now
+             */
+            experiments: components["schemas"]["ClusterShare"][];
+        };
+        /**
+         * ClusterGroup
+         * @description A worker group that has room.
+         */
+        ClusterGroup: {
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Segment Id
+             * @description seg_...
+             */
+            segment_id: string;
+            /**
+             * Resources
+             * @description of each rank
+             */
+            resources: {
+                [key: string]: number;
+            };
+            /**
+             * Since
+             * Format: date-time
+             * @description when it got its room
+             */
+            since: string;
+            /**
+             * Ranks
+             * @description one item for each rank
+             */
+            ranks: components["schemas"]["ClusterRank"][];
+        };
+        /** ClusterNode */
+        ClusterNode: {
+            /**
+             * Id
+             * @description Ray's id of the node
+             */
+            id: string;
+            /**
+             * Name
+             * @description its host name
+             */
+            name: string;
+            /**
+             * Address
+             * @description its IP address
+             */
+            address: string;
+            /**
+             * Cpus
+             * @description CPUs that Ray may use there
+             */
+            cpus: number;
+            /**
+             * Cpus In Use
+             * @description CPUs that worker groups of this service hold there
+             */
+            cpus_in_use: number;
+            /**
+             * Gpus
+             * @description GPUs that Ray may use there
+             */
+            gpus: number;
+            /**
+             * Gpus In Use
+             * @description GPUs that worker groups of this service hold there
+             */
+            gpus_in_use: number;
+        };
+        /** ClusterRank */
+        ClusterRank: {
+            /**
+             * Rank
+             * @description the rank, from 0
+             */
+            rank: number;
+            /**
+             * Node
+             * @description Ray's id of its node
+             */
+            node: string;
+            /**
+             * Host
+             * @description the host name of its node
+             */
+            host: string;
+            /**
+             * Pid
+             * @description its process on that node
+             */
+            pid: number;
+            /**
+             * Gpus
+             * @description the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them
+             */
+            gpus: string[];
+        };
+        /**
+         * ClusterShare
+         * @description What an experiment that runs here is entitled to, and what it has.
+         */
+        ClusterShare: {
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Priority
+             * @description experiments of a higher priority come first
+             */
+            priority: number;
+            /**
+             * Weight
+             * @description its share relative to others of the same priority
+             */
+            weight: number;
+            /**
+             * Share
+             * @description largest part of any resource of the cluster that it holds, from 0 to 1
+             */
+            share: number;
+            /**
+             * Groups
+             * @description worker groups that it holds
+             */
+            groups: number;
+            /**
+             * Waiting
+             * @description worker groups of it that wait
+             */
+            waiting: number;
+        };
+        /**
+         * ClusterWait
+         * @description A worker group that waits.
+         */
+        ClusterWait: {
+            /**
+             * Position
+             * @description its place in the order in which groups are served, from 1
+             */
+            position: number;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Segment Id
+             * @description seg_...
+             */
+            segment_id: string;
+            /**
+             * Workers
+             * @description ranks of the group
+             */
+            workers: number;
+            /**
+             * Resources
+             * @description of each rank
+             */
+            resources: {
+                [key: string]: number;
+            };
+            /**
+             * Since
+             * Format: date-time
+             * @description since when it waits
+             */
+            since: string;
+            /**
+             * Priority
+             * @description of its experiment
+             */
+            priority: number;
+            /**
+             * Reserved
+             * @description it has waited for long, so what is free on its nodes is kept for it
+             */
+            reserved: boolean;
+            /**
+             * Reason
+             * @description what it waits for, in words
+             */
+            reason: string;
         };
         /** Configuration */
         Configuration: {
@@ -1054,6 +1334,11 @@ export interface components {
             /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
+             * Gpu Hours At Most
+             * @description if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or num_samples, is not known
+             */
+            gpu_hours_at_most: number | null;
+            /**
              * Configurations
              * @description of the first trials, as long as no result is known
              */
@@ -1083,7 +1368,7 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where it was created; adopted: created in Python, now driven by a service
+             * @description python or api: where it was created; study: driven by ask and tell; adopted: from Python, now driven by a service
              */
             source: string;
             /**
@@ -1101,6 +1386,16 @@ export interface components {
              * @description why `best` is null although trials have reported
              */
             no_best: string | null;
+            /**
+             * Gpu Hours
+             * @description GPU hours that its trials have used, as of its newest event
+             */
+            gpu_hours: number;
+            /**
+             * Cpu Hours
+             * @description CPU hours that its trials have held, as of its newest event
+             */
+            cpu_hours: number;
             /**
              * Reason
              * @description the reason, in words
@@ -1191,6 +1486,16 @@ export interface components {
              */
             seed: number;
             /**
+             * Priority
+             * @description experiments of a higher priority get room on the cluster first
+             */
+            priority: number;
+            /**
+             * Weight
+             * @description share of the cluster relative to other experiments of the same priority
+             */
+            weight: number;
+            /**
              * Space
              * @description the search space, in its JSON form
              */
@@ -1251,6 +1556,11 @@ export interface components {
             metrics: string[];
             /** @description trials by state */
             counts: components["schemas"]["Counts"];
+            /**
+             * Expected Gpu Hours
+             * @description at its end, if its other trials use as many as those so far; null: too early to tell
+             */
+            expected_gpu_hours: number | null;
             /**
              * Trials
              * @description how many trials there are
@@ -1402,7 +1712,7 @@ export interface components {
             metric: string;
             /**
              * Items
-             * @description the most important first, together 1; empty with too few results
+             * @description the most important first; they add up to 1; empty if there are too few results
              */
             items: components["schemas"]["Share"][];
             /**
@@ -1412,7 +1722,7 @@ export interface components {
             trials: number;
             /**
              * Needed
-             * @description how many of them there must be
+             * @description how many of these are needed
              */
             needed: number;
             /**
@@ -1468,6 +1778,11 @@ export interface components {
              */
             budget: number | null;
             /**
+             * Gpu Hours
+             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             */
+            gpu_hours: number | null;
+            /**
              * Max Failures
              * @description retries of a trial after errors of its code
              * @default 0
@@ -1481,7 +1796,7 @@ export interface components {
             max_system_failures: number;
             /**
              * Placement Timeout S
-             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @description seconds to wait for room once it is the trial's turn; longer is a system failure
              * @default 600
              */
             placement_timeout_s: number;
@@ -1668,7 +1983,7 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description what it printed; a line of its own says where bytes are not kept
+             * @description what it printed; a separate line says where bytes are missing
              */
             text: string;
             /**
@@ -2222,7 +2537,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Who the service takes the caller for.
+         * @description Who the caller is, according to the service.
          */
         Session: {
             /**
@@ -2606,6 +2921,32 @@ export interface components {
             total: number;
         };
         /**
+         * TrialSample
+         * @description Some of an experiment's trials: the best ones, and others that are spread evenly over the ranks behind them.
+         */
+        TrialSample: {
+            /**
+             * Items
+             * @description by number; all trials, if there are no more than were asked for
+             */
+            items: components["schemas"]["Trial"][];
+            /**
+             * Ranks
+             * @description the place of each item by best value among all trials, from 1; those without a value are last
+             */
+            ranks: number[];
+            /**
+             * Total
+             * @description how many trials there are
+             */
+            total: number;
+            /**
+             * Trained
+             * @description iterations of all completed and stopped trials, at most max_t each; null without a max_t
+             */
+            trained: number | null;
+        };
+        /**
          * TrialState
          * @enum {string}
          */
@@ -2666,7 +3007,7 @@ export interface components {
         };
         /**
          * CheckpointPolicy
-         * @description Where checkpoints are stored, when they are saved, and which are kept.
+         * @description The policy for checkpoints: where they are stored, when they are saved, and which are kept.
          */
         CheckpointPolicySpec: {
             /**
@@ -2707,6 +3048,41 @@ export interface components {
             keep_last: number | null;
         };
         /**
+         * Function
+         * @description A training function that is sent with the spec. Ranks unpickle it; the service does not.
+         */
+        FunctionSpec: {
+            /**
+             * Pickle
+             * @description cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle
+             */
+            pickle: string;
+            /**
+             * Python
+             * @description the version of Python that pickled it
+             * @example 3.12.1
+             */
+            python: string;
+            /**
+             * Packages
+             * @description versions of packages that it may depend on, for the record
+             */
+            packages?: {
+                [key: string]: string;
+            };
+            /**
+             * Sys Path
+             * @description folders in which ranks look for modules, if their machine has them
+             */
+            sys_path?: string[];
+            /**
+             * Working Dir
+             * @description the directory of the script, for scaling.working_dir
+             * @default
+             */
+            working_dir: string;
+        };
+        /**
          * Limits
          * @description What the experiment and each trial may use, how often a trial is retried, and how long the driver waits.
          */
@@ -2730,6 +3106,12 @@ export interface components {
              */
             budget: number | null;
             /**
+             * Gpu Hours
+             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             * @default null
+             */
+            gpu_hours: number | null;
+            /**
              * Max Failures
              * @description retries of a trial after errors of its code
              * @default 0
@@ -2743,7 +3125,7 @@ export interface components {
             max_system_failures: number;
             /**
              * Placement Timeout S
-             * @description seconds to wait for the resources of a trial; longer is a system failure
+             * @description seconds to wait for room once it is the trial's turn; longer is a system failure
              * @default 600
              */
             placement_timeout_s: number;
@@ -2867,6 +3249,11 @@ export interface components {
              */
             entrypoint: string | null;
             /**
+             * @description instead of an entrypoint: the function itself, as `tuner.run(..., address=...)` sends it
+             * @default null
+             */
+            function: components["schemas"]["FunctionSpec"] | null;
+            /**
              * Space
              * @description parameter -> {"type": "loguniform", "lower": 1e-4, "upper": 0.1} and the like
              */
@@ -2972,11 +3359,29 @@ export interface components {
              */
             scope: "all" | "last";
             /**
+             * Warm Start
+             * @description earlier experiments to learn from, by id or name; auto: those over a space that fits; null: none
+             * @default null
+             */
+            warm_start: "auto" | string[] | null;
+            /**
              * Project
              * @description the project it belongs to; tokens may be limited to one project
              * @default default
              */
             project: string;
+            /**
+             * Priority
+             * @description experiments of a higher priority get room on the cluster first
+             * @default 0
+             */
+            priority: number;
+            /**
+             * Weight
+             * @description share of the cluster relative to other experiments of the same priority
+             * @default 1
+             */
+            weight: number;
         };
         /** Scheduler */
         Scheduler: {
@@ -3065,6 +3470,19 @@ export interface components {
             hard_stop: boolean;
             /** @default null */
             max_t: number | null;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "moasha";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
             /** @default null */
             time_attr: string | null;
         } | {
@@ -3281,7 +3699,7 @@ export interface components {
         } | unknown;
         /**
          * SignIn
-         * @description What signing in takes.
+         * @description The body of a sign-in.
          */
         SignIn: {
             /**
@@ -3292,12 +3710,12 @@ export interface components {
         };
         /**
          * NewToken
-         * @description What creating a token takes.
+         * @description The body that creates a token.
          */
         NewToken: {
             /**
              * Name
-             * @description who or what it is for; it stands in the audit trail
+             * @description who or what it is for; the audit trail shows it
              */
             name: string;
             /**
@@ -3355,6 +3773,20 @@ export interface components {
              * @default null
              */
             num_samples: number | null;
+            /**
+             * Priority
+             * @description the new priority
+             * @default null
+             * @example 10
+             */
+            priority: number | null;
+            /**
+             * Weight
+             * @description the new weight
+             * @default null
+             * @example 2
+             */
+            weight: number | null;
             /**
              * Limits
              * @description limits to replace; the others stay. Ranks that run already keep theirs until they are started again
@@ -3672,6 +4104,8 @@ export interface operations {
             query?: {
                 /** @description how many configurations to show */
                 configurations?: number;
+                /** @description how long one unit of time_attr takes, to forecast GPU hours */
+                seconds_per_iteration?: number | null;
             };
             header?: never;
             path?: never;
@@ -4221,7 +4655,7 @@ export interface operations {
                 state?: components["schemas"]["TrialState"] | null;
                 /** @description a column, descending with a minus before it: number, state, best_value, iteration, params.NAME, last.METRIC, ...; trials without a value come last, equal ones by number */
                 sort?: string;
-                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it), a value */
+                /** @description conditions that all hold: a column, one of = != < <= > >= ~ (has this text in it) ?= (is in this JSON list; null stands for no value), a value */
                 where?: string[] | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -4291,6 +4725,75 @@ export interface operations {
             };
         };
     };
+    experiments_sample: {
+        parameters: {
+            query?: {
+                /** @description how many trials at most; half of them are the best */
+                size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialSample"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_curves: {
         parameters: {
             query?: {
@@ -4298,13 +4801,13 @@ export interface operations {
                 metric?: string | null;
                 /** @description step: the training_iteration; user_step: what the training code passed as step, reports without it left out; time: seconds since the experiment's start */
                 x?: "step" | "user_step" | "time";
-                /** @description points of a curve over the whole range, about; 1000 by default */
+                /** @description about how many points a curve over the whole range has; 1000 by default */
                 points?: number | null;
                 /** @description where the range begins, on the axis x */
                 from?: number | null;
                 /** @description where the range ends */
                 to?: number | null;
-                /** @description numbers of trials; by default the best */
+                /** @description numbers of trials; by default those of /trials/sample with size=limit */
                 trial?: number[] | null;
                 /** @description how many trials, if `trial` names none */
                 limit?: number;
@@ -4955,11 +5458,11 @@ export interface operations {
                 rank?: number | null;
                 /** @description its ordinal */
                 segment?: number | null;
-                /** @description only the last so many lines of each */
+                /** @description only this many lines of each, the last ones */
                 tail?: number | null;
                 /** @description only what follows this byte: `end` of the answer before */
                 offset?: number | null;
-                /** @description at most so many bytes of each */
+                /** @description at most this many bytes of each */
                 limit?: number;
                 /** @description only lines that contain this, in upper or lower case */
                 search?: string | null;
@@ -5032,7 +5535,7 @@ export interface operations {
             query?: {
                 /** @description which rank */
                 rank?: number;
-                /** @description its ordinal; else the newest */
+                /** @description its ordinal; by default the newest */
                 segment?: number | null;
                 /** @description stay connected until the rank prints no more */
                 follow?: boolean;
@@ -5950,6 +6453,69 @@ export interface operations {
             };
             /** @description Validation Error */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cluster_cluster: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Cluster"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no driver answers at the moment */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

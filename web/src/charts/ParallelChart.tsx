@@ -1,7 +1,7 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import type { Trial } from "../api/types";
-import { palette, shade, shareOfRank } from "../curves/colours";
+import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
 import { ticks } from "../curves/ticks";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
@@ -13,6 +13,8 @@ interface ParallelChartProps {
   trials: readonly Trial[];
   dimensions: readonly Dimension[];
   rank: ReadonlyMap<number, number>;
+  /** Of trials that were picked. */
+  colours: ReadonlyMap<number, string>;
   brushes: Brushes;
   /** Null takes the brush of that axis away. */
   onBrush: (id: string, chosen: Chosen | null) => void;
@@ -41,7 +43,8 @@ interface Layout {
 
 /** One line per trial through its parameters to its result. Dragging along an axis chooses trials; several axes choose together. */
 export function ParallelChart(props: ParallelChartProps) {
-  const { trials, dimensions, rank, brushes, onBrush, only, selected, pointed, onSelect, onPoint, height } = props;
+  const { trials, dimensions, rank, colours, brushes, onBrush, only, selected, pointed, onSelect, onPoint, height } =
+    props;
   const [root, room] = useWidth<HTMLDivElement>();
   const lower = useRef<HTMLCanvasElement>(null);
   const upper = useRef<HTMLCanvasElement>(null);
@@ -57,7 +60,7 @@ export function ParallelChart(props: ParallelChartProps) {
   }, [dimensions, width, height, optional]);
 
   const lines = useMemo(() => {
-    const place = (trial: Trial) => rank.get(trial.number) ?? rank.size + 1;
+    const place = (trial: Trial) => rank.get(trial.number) ?? rankedOf(rank) + 1;
     return [...trials]
       .sort((a, b) => place(b) - place(a))
       .map((trial) => ({
@@ -80,7 +83,7 @@ export function ParallelChart(props: ParallelChartProps) {
         if ((only === null || only.has(number)) !== chosen) continue;
         trace(context, layout.x, y);
         context.strokeStyle = chosen
-          ? colours[shade(shareOfRank(rank.get(number), rank.size))]!
+          ? colours[shade(shareOfRank(rank.get(number), rankedOf(rank)))]!
           : theme === "dark"
             ? "rgba(160,170,190,0.10)"
             : "rgba(60,70,90,0.09)";
@@ -94,12 +97,12 @@ export function ParallelChart(props: ParallelChartProps) {
   useEffect(() => {
     if (!upper.current || width === 0) return;
     const context = clear(upper.current, width, height);
-    for (const number of [selected, pointed]) {
+    for (const number of new Set([...colours.keys(), selected, pointed])) {
       const line = number === null ? undefined : lines.find((one) => one.number === number);
       if (!line) continue;
       for (const [size, colour] of [
         [6, theme === "dark" ? "#16181d" : "#ffffff"],
-        [2.6, palette(theme)[shade(shareOfRank(rank.get(line.number), rank.size))]!],
+        [2.6, colours.get(line.number) ?? palette(theme)[shade(shareOfRank(rank.get(line.number), rankedOf(rank)))]!],
       ] as const) {
         trace(context, layout.x, line.y);
         context.lineWidth = size;
@@ -107,7 +110,7 @@ export function ParallelChart(props: ParallelChartProps) {
         context.stroke();
       }
     }
-  }, [lines, layout, selected, pointed, rank, theme, width, height]);
+  }, [lines, layout, colours, selected, pointed, rank, theme, width, height]);
 
   const share = (event: PointerEvent<SVGElement>) => {
     const top = event.currentTarget.closest("svg")!.getBoundingClientRect().top;
@@ -152,7 +155,11 @@ export function ParallelChart(props: ParallelChartProps) {
           if (number !== null) onSelect(number);
         }}
       >
-        <canvas ref={lower} data-layer="lines" style={{ opacity: selected !== null || pointed !== null ? 0.35 : 1 }} />
+        <canvas
+          ref={lower}
+          data-layer="lines"
+          style={{ opacity: selected !== null || pointed !== null || colours.size > 0 ? 0.35 : 1 }}
+        />
         <canvas ref={upper} />
         <svg
           width={width}
@@ -220,7 +227,7 @@ function trace(context: CanvasRenderingContext2D, x: readonly number[], y: reado
   y.forEach((value, i) => (i === 0 ? context.moveTo(x[i]!, value) : context.lineTo(x[i]!, value)));
 }
 
-/** The line that passes nearest to (px, py) within reach, of those that are chosen. */
+/** The chosen line that passes nearest to (px, py), not farther than the reach. */
 export function nearestLine(
   lines: readonly { number: number; y: readonly number[] }[],
   x: readonly number[],
@@ -252,7 +259,7 @@ function marksOf(dimension: Dimension, { top, bottom }: Layout): { y: number; la
   );
 }
 
-/** Where the brush of an axis is drawn. */
+/** The position of an axis's brush. */
 function stretches(
   dimension: Dimension,
   chosen: Chosen | undefined,

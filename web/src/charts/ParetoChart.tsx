@@ -17,6 +17,8 @@ interface ParetoChartProps {
   axes: readonly [number, number];
   trials: ReadonlyMap<number, Trial>;
   only: ReadonlySet<number> | null;
+  /** Of trials that were picked. */
+  colours: ReadonlyMap<number, string>;
   selected: number | null;
   pointed: number | null;
   onSelect: (number: number) => void;
@@ -29,7 +31,8 @@ const REACH = 14;
 
 /** Every trial by two of its objectives, with the front of those that no other one beats in all of them. */
 export function ParetoChart(props: ParetoChartProps) {
-  const { points, front, objectives, axes, trials, only, selected, pointed, onSelect, onPoint, height } = props;
+  const { points, front, objectives, axes, trials, only, colours, selected, pointed, onSelect, onPoint, height } =
+    props;
   const [root, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useComputedColorScheme("light");
@@ -86,6 +89,10 @@ export function ParetoChart(props: ParetoChartProps) {
       context.setLineDash([]);
     }
     for (const one of shown) if (front.has(one.number)) dot(one, 5, strong);
+    for (const one of points) {
+      const colour = colours.get(one.number);
+      if (colour) dot(one, 6, colour);
+    }
     for (const number of [selected, pointed]) {
       const one = points.find((point) => point.number === number);
       if (!one) continue;

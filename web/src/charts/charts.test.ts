@@ -1,7 +1,17 @@
 import { describe, expect, it } from "vitest";
 import type { Trial } from "../api/types";
 import { after, nothing, random, story } from "../test/run";
-import { ABSENT, choose, dimensionsOf, matches, objectiveId, positionOf, valueAt, valueOf } from "./dimensions";
+import {
+  ABSENT,
+  choose,
+  conditionsOf,
+  dimensionsOf,
+  matches,
+  objectiveId,
+  positionOf,
+  valueAt,
+  valueOf,
+} from "./dimensions";
 import { frontOf, pointsOf, staircase, type Point } from "./pareto";
 
 const TRIALS = after(nothing(), story(40)).trials;
@@ -17,6 +27,34 @@ function withBranch(): Trial[] {
     params: { ...trial.params, ...(i % 2 ? { "model/depth": i } : {}), fixed: 3 },
   }));
 }
+
+describe("what is chosen on the axes", () => {
+  it("becomes conditions of the service, with the values themselves", () => {
+    const raw = withBranch().map((trial) => ({ ...trial, params: { ...trial.params, kind: trial.number % 2 } }));
+    const shown = raw.map((trial) => ({
+      ...trial,
+      params: { ...trial.params, kind: ["adam", "sgd"][trial.number % 2]! },
+    }));
+    const space = { ...SPACE, kind: { type: "choice", categories: ["adam", "sgd"] } };
+    const dimensions = dimensionsOf(shown, { metric: "accuracy", space });
+    const brushes = {
+      lr: { from: 0.01, to: 0.1 },
+      kind: { of: ["sgd"] },
+      width: { of: ["16", "32"] },
+      [objectiveId("accuracy")]: { from: 0.5, to: 0.9 },
+    };
+    expect(conditionsOf(dimensions, brushes, shown, raw)).toEqual([
+      "params.lr>=0.01",
+      "params.lr<=0.1",
+      expect.stringMatching(/^params\.width\?=\[(16,32|32,16)\]$/),
+      "params.kind?=[1]",
+      "best_value>=0.5",
+      "best_value<=0.9",
+    ]);
+    const absent = conditionsOf(dimensions, { "model/depth": { of: [ABSENT] } }, shown, raw);
+    expect(absent).toEqual(["params.model/depth?=[null]"]);
+  });
+});
 
 describe("the axes of the parallel coordinates", () => {
   it("are logarithmic where the space is, have categories where it has, and end with the objective", () => {

@@ -33,7 +33,7 @@ export function valueOf(trial: Trial, dimension: Dimension): number | string {
   return param(value);
 }
 
-/** Where a value lies on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
+/** The position of a value on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
 export function positionOf(dimension: Dimension, value: number | string): number | null {
   if (value === ABSENT) return null;
   if (dimension.range === null) {
@@ -53,7 +53,7 @@ export function valueAt({ range }: Dimension, position: number): number {
   return log ? min * (max / min) ** position : min + position * (max - min);
 }
 
-/** What a stretch of an axis chooses: the numbers in it, or the categories whose places it covers; null where there are none. */
+/** What a brush on an axis chooses: the numbers in it, or the categories that it covers; null if it covers none. */
 export function choose(dimension: Dimension, from: number, to: number): Chosen | null {
   const [low, high] = [Math.min(from, to), Math.max(from, to)];
   if (dimension.range) return { from: valueAt(dimension, low), to: valueAt(dimension, high) };
@@ -77,13 +77,40 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
   return true;
 }
 
+/**
+ * The same as conditions of the service. Its categories are the values themselves, and those on the axes are what people read,
+ * so that the values are taken from the trials; `raw` has their parameters as the service gave them.
+ */
+export function conditionsOf(
+  dimensions: readonly Dimension[],
+  brushes: Brushes,
+  shown: readonly Trial[],
+  raw: readonly Trial[],
+): string[] {
+  return dimensions.flatMap((dimension) => {
+    const chosen = brushes[dimension.id];
+    if (!chosen) return [];
+    const column = dimension.objective ? "best_value" : `params.${dimension.id}`;
+    if ("from" in chosen) return [`${column}>=${chosen.from}`, `${column}<=${chosen.to}`];
+    const values = new Map<string, unknown>();
+    if (chosen.of.includes(ABSENT)) values.set("null", null);
+    shown.forEach((trial, i) => {
+      const value = valueOf(trial, dimension);
+      const own = raw[i]?.params[dimension.id];
+      if (value !== ABSENT && own !== undefined && chosen.of.includes(String(value)))
+        values.set(JSON.stringify(own), own);
+    });
+    return [`${column}?=${JSON.stringify([...values.values()])}`];
+  });
+}
+
 export function chosenWords(dimension: Dimension, chosen: Chosen): string {
   if ("of" in chosen) return chosen.of.join(" or ");
   const say = dimension.objective ? written : param;
   return `${say(Number(chosen.from.toPrecision(4)))} to ${say(Number(chosen.to.toPrecision(4)))}`;
 }
 
-/** `order`: parameters in the order that is wanted; those that it does not name come behind, as the space has them. */
+/** `order`: parameters in the wanted order. The others follow, in the order of the space. */
 export function dimensionsOf(
   trials: readonly Trial[],
   experiment: Pick<Experiment, "metric" | "space">,
@@ -127,7 +154,7 @@ function dimensionOf(name: string, values: readonly unknown[], domain: Domain, o
   const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
   if (numbers.length === values.length && !domain.categories) {
     const range = ends([...numbers, ...domain.bounds]);
-    // A constant says nothing.
+    // A constant distinguishes no trials.
     if (range.min === range.max) return null;
     return {
       ...base,
@@ -137,7 +164,7 @@ function dimensionOf(name: string, values: readonly unknown[], domain: Domain, o
   }
   const written = [...new Set([...(domain.categories ?? []).map(param), ...values.map(param)])];
   if (written.length < 2 && !optional) return null;
-  // Of a choice between whole sub-spaces the index stands in the parameters: show only what occurs.
+  // The parameter of a choice between whole sub-spaces is an index: show only the indices that occur.
   const occurring = new Set(values.map(param));
   const categories = written.filter((one) => occurring.has(one) || written.length <= 12);
   const allNumbers = categories.every((one) => one !== "" && Number.isFinite(Number(one)));
@@ -158,10 +185,10 @@ function ends(values: readonly number[]): { min: number; max: number } {
 }
 
 interface Domain {
-  /** Null where the space does not tell. */
+  /** Null if the space does not say. */
   log: boolean | null;
   bounds: number[];
-  /** Of a choice between plain values. */
+  /** The values of a choice between plain values. */
   categories: unknown[] | null;
 }
 

@@ -1,6 +1,7 @@
 /** The lineage of a population as lanes: a lane for each member, its segments, and the arrows between them. */
 
 import type { Curves } from "../api/types";
+import { rankedOf } from "../curves/colours";
 import type { SourceOf } from "../live/useExperiment";
 
 export interface Piece {
@@ -10,12 +11,12 @@ export interface Piece {
   /** Iterations. */
   from: number;
   to: number;
-  /** The last value that was reported in it; null where there is none. */
+  /** The last value that was reported in it; null if there is none. */
   score: number | null;
 }
 
 export interface Handover {
-  /** Where the weights were, and where they went on. */
+  /** The source of the weights, and the segment in which they continued. */
   donor: number;
   donorAt: number;
   recipient: number;
@@ -31,7 +32,7 @@ export interface Lanes {
   end: number;
 }
 
-/** From curves over steps, in the objective. */
+/** Make the lanes from the curves of the objective over steps. */
 export function lanesOf(
   { series }: Pick<Curves, "series">,
   source: SourceOf,
@@ -71,7 +72,7 @@ export function lanesOf(
       end = Math.max(end, last);
     }
   }
-  const last = rank.size + 1;
+  const last = rankedOf(rank) + 1;
   const order = series.filter((one) => one.segments.length > 0).map((one) => one.number);
   order.sort((a, b) => (rank.get(a) ?? last) - (rank.get(b) ?? last) || a - b);
   return { order, pieces, handovers, end };

@@ -57,7 +57,7 @@ export function staircase(
   const sorted = [...front].sort((a, b) => sign * (a[0] - b[0]));
   const corners: [number, number][] = [];
   sorted.forEach(([x, y], i) => {
-    // Going on to the next x is not possible without getting worse in it, and only there does y get better.
+    // Between two points, the front keeps the y of the previous one up to the x of this one.
     if (i > 0) corners.push([x, sorted[i - 1]![1]]);
     corners.push([x, y]);
   });

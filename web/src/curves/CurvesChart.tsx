@@ -3,15 +3,17 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEve
 import type { Curves, Experiment, Trial } from "../api/types";
 import { config, duration, metric } from "../format";
 import { hasEnded } from "../live/states";
-import { palette } from "./colours";
+import { palette, rankedOf } from "./colours";
 import classes from "./curves.module.css";
 import { pointAt, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 
 export interface CurvesChartProps {
   curves: Curves;
-  /** Of these only the trials with these numbers are drawn; null for all. */
+  /** The numbers of the trials that are drawn; null for all. */
   only: ReadonlySet<number> | null;
+  /** Of trials that were picked. */
+  colours: ReadonlyMap<number, string>;
   objective: Pick<Experiment, "metric" | "mode">;
   rank: ReadonlyMap<number, number>;
   trials: ReadonlyMap<number, Trial>;
@@ -40,6 +42,7 @@ export function CurvesChart(props: CurvesChartProps) {
   const {
     curves,
     only,
+    colours,
     objective,
     rank,
     trials,
@@ -111,6 +114,7 @@ export function CurvesChart(props: CurvesChartProps) {
   useEffect(() => plot.current?.setZoom(zoom), [zoom]);
   useEffect(() => plot.current?.setData({ series, rank, source, live }), [series, rank, source, live]);
   useEffect(() => plot.current?.select(selected), [selected, series]);
+  useEffect(() => plot.current?.pick(colours), [colours, series]);
   useEffect(() => plot.current?.mark(marked), [marked]);
 
   const exploits = series.some((one) => one.segments.some((segment) => segment.cause === "exploit"));
@@ -153,7 +157,7 @@ export function CurvesChart(props: CurvesChartProps) {
       )}
       <div className={classes.legend}>
         <span className={classes.scale}>
-          rank {rank.size}
+          rank {rankedOf(rank)}
           <i
             style={{
               background: `linear-gradient(to right, ${palette(theme)

@@ -11,7 +11,7 @@ export function asAsked(_: uPlot, min: number | null, max: number | null): [numb
   return [min, max];
 }
 
-/** Our ticks in the place of uPlot's. */
+/** Our ticks instead of uPlot's. */
 export function ownTicks(
   scale: Scale,
   horizontal: boolean,
@@ -22,7 +22,7 @@ export function ownTicks(
       horizontal,
     });
   return {
-    incrs: (_u, _axis, min, max) => [Math.max(5, max - min)], // any that fits, or uPlot shows no axis; the splits do not use it
+    incrs: (_u, _axis, min, max) => [Math.max(5, max - min)], // any value that fits: without one uPlot shows no axis, though `splits` ignores it
     space: 1,
     splits: (u, _axis, min, max) => found(u, min, max).at,
     filter: (_u, splits) => splits,

@@ -68,6 +68,32 @@ export function ranks(trials: readonly Ranked[], mode: "min" | "max"): Map<numbe
   return rank;
 }
 
+const counted = new WeakMap<ReadonlyMap<number, number>, number>();
+
+/** How many trials have a rank: of a sample, those that are not in it count, too. */
+export function rankedOf(rank: ReadonlyMap<number, number>): number {
+  let found = counted.get(rank);
+  if (found === undefined) {
+    found = rank.size;
+    for (const place of rank.values()) if (place > found) found = place;
+    counted.set(rank, found);
+  }
+  return found;
+}
+
+/** Colours of the trials that were picked, in the order in which they were: Okabe and Ito's, which colour-blind people can tell apart. */
+const IDENTITY: Record<Theme, readonly string[]> = {
+  light: ["#d55e00", "#0072b2", "#00875f", "#b8559a", "#8a6d00", "#3a87b8", "#7a3b00", "#5b3fa8", "#b00040", "#3d3d3d"],
+  dark: ["#ff8c42", "#56b4e9", "#2fd0a5", "#e79ccb", "#f0e442", "#9ad0ff", "#d9a066", "#b9a3ff", "#ff7a9c", "#d0d0d0"],
+};
+
+/** How many trials can be picked, each with a colour of its own. */
+export const MOST_PICKED = 10;
+
+export function identityColour(nth: number, theme: Theme): string {
+  return IDENTITY[theme][nth % MOST_PICKED]!;
+}
+
 /** Rank 1 of n is 1, rank n of n is 0, each doubling of the rank one equal step down: the best are to be told apart. */
 export function shareOfRank(rank: number | undefined, n: number): number {
   if (rank === undefined) return 0;

@@ -27,7 +27,7 @@ export function pixel(axis: Axis, value: number): number {
 export interface Line {
   number: number;
   points: Float64Array;
-  /** Where a segment begins with another trial's weights. */
+  /** The points at which a segment begins with another trial's weights. */
   exploits: Takeover[];
 }
 
@@ -39,7 +39,7 @@ export interface Takeover {
 }
 
 /**
- * Return whether the curve goes on from one segment to the next: only where the trial goes on from where it was, with its own
+ * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with its own
  * weights. It breaks at an exploit, as what comes then was not learned from what came before; at a retry from an earlier
  * checkpoint; and on the time axis at a pause.
  */
@@ -54,7 +54,7 @@ function gap(series: Series, k: number, axis: XAxis): number {
   return after && joined(series.segments[k]!, after, axis) ? 0 : 1;
 }
 
-/** Where every curve lies; a gap (a NaN) and a step to a segment that does not go on lift the pen. */
+/** The pixels of every curve. The pen is lifted at a gap (a NaN) and before a segment that begins elsewhere. */
 export function layOut(series: readonly Series[], x: Axis, y: Axis, axis: XAxis): Line[] {
   return series.map((one) => layOutOne(one, x, y, axis));
 }
@@ -76,7 +76,7 @@ export function layOutOne(one: Series, x: Axis, y: Axis, axis: XAxis): Line {
       points[i++] = NaN;
     }
   });
-  // What a log axis cannot show in x is not shown at all.
+  // A point whose x a log axis cannot show is left out.
   for (let k = 0; k < points.length; k += 2) if (Number.isNaN(points[k]!)) points[k + 1] = NaN;
   return { number: one.number, points, exploits };
 }
@@ -111,7 +111,7 @@ function crosses(x0: number, y0: number, x1: number, y1: number, width: number, 
   return from <= to;
 }
 
-/** Where a trial's weights come from that begin a segment: the donor, its segment, and the donor's iteration. */
+/** The source of the weights with which a segment begins: the donor, its segment, and the donor's iteration. */
 export interface Source {
   trial: number;
   ordinal: number | null;
@@ -196,7 +196,7 @@ export interface Point {
   y: number | null;
   /** Of its segment. */
   ordinal: number;
-  /** Whether it is the first one after an exploit. */
+  /** True if it is the first one after an exploit. */
   exploited: boolean;
 }
 
@@ -261,7 +261,7 @@ export function extent(series: readonly Series[], view: View): Extent | null {
         });
       });
     }
-    // Not for a little: only where it makes what is left at least twice as high.
+    // Only if what is left gets at least twice as high by it.
     if (2 * (high - low) > maxY - minY) [low, high, outside] = [minY, maxY, 0];
   }
   const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };
@@ -325,7 +325,7 @@ function sampleOf(series: readonly Series[], stride: number, { log, logX }: View
   return Float64Array.from(values).sort();
 }
 
-/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than what would be chosen anew. */
+/** Return whether `shown` can stay as it is: it holds all points, and is not much longer than a newly chosen range. */
 export function holds(shown: Range, chosen: Range, points: Range, log: boolean): boolean {
   const size = ({ min, max }: Range) => (log ? Math.log(max / min) : max - min);
   return shown.min <= points.min && shown.max >= points.max && size(shown) <= 1.25 * size(chosen);

@@ -12,7 +12,7 @@ import uPlot from "uplot";
 import type { Mode, Series, XAxis } from "../api/types";
 import { clear } from "../charts/canvas";
 import { asAsked, LOG, ownTicks } from "./axes";
-import { palette, shade, shareOfRank, type Theme } from "./colours";
+import { palette, rankedOf, shade, shareOfRank, type Theme } from "./colours";
 import {
   donorPoint,
   extent,
@@ -37,7 +37,7 @@ export interface Look {
   logX: boolean;
   trim: boolean;
   theme: Theme;
-  /** Where vertical lines mark the rungs of a scheduler. */
+  /** The positions of the vertical lines that mark a scheduler's rungs. */
   rungs: readonly number[];
 }
 
@@ -63,9 +63,9 @@ export interface PlotHandlers {
 
 export interface PlotData {
   series: readonly Series[];
-  /** By the objective, whichever metric is drawn; of all trials, also where only some are shown. */
+  /** The ranks of all trials by the objective, whichever metric and trials are drawn. */
   rank: ReadonlyMap<number, number>;
-  /** Where the weights of a segment that begins with an exploit come from. */
+  /** The source of the weights of a segment that begins with an exploit. */
   source: (trial: number, ordinal: number) => Source | undefined;
   /** More points are to come. */
   live: boolean;
@@ -73,9 +73,9 @@ export interface PlotData {
 
 const REACH = 24;
 const FADED = "0.22";
-/** Arrows from donors of all trials are drawn up to so many; beyond, only those of the trial that is pointed at. */
+/** If there are more arrows from donors, only those of the trial under the mouse are drawn. */
 const MOST_ARROWS = 60;
-/** How often all curves are drawn anew while only some change. */
+/** How often all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;
 /** Points drawn in one frame. */
 const FRAME_POINTS = 20_000;
@@ -106,7 +106,7 @@ export class CurvesPlot {
   private plot: uPlot | null = null;
   private readonly lower = layer();
   private readonly upper = layer();
-  /** Where all curves are drawn anew, frame by frame, before they take the place of what is shown. */
+  /** A hidden canvas on which all curves are drawn again, frame by frame, before it replaces the visible one. */
   private readonly spare = layer();
   private data: PlotData = { series: [], rank: new Map(), source: () => undefined, live: false };
   /** From the worst to the best, so that the best are drawn last. */
@@ -120,6 +120,8 @@ export class CurvesPlot {
   private zoomed: Zoom | null = null;
   private marked: number | null = null;
   private selected: number | null = null;
+  /** Trials that were picked, with their colours. */
+  private picked: ReadonlyMap<number, string> = new Map();
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
   private settling: ReturnType<typeof setTimeout> | undefined;
@@ -157,7 +159,7 @@ export class CurvesPlot {
     const first = colours && this.data.rank.size === 0;
     const sources = data.source !== this.data.source;
     this.data = data;
-    const last = data.rank.size + 1;
+    const last = rankedOf(data.rank) + 1;
     const place = (one: Series) => data.rank.get(one.number) ?? last;
     this.series = [...data.series].sort((a, b) => place(b) - place(a));
     this.bySeries = new Map(data.series.map((one) => [one.number, one]));
@@ -192,19 +194,25 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
-  /** Mark a trial from outside, as when its row in the table is pointed at. */
+  /** Mark a trial from outside, for example while the mouse is over its row in the table. */
   mark(number: number | null): void {
     if (this.marked === number) return;
     this.marked = number;
     this.drawUpper();
   }
 
+  /** Trials with a colour of their own: they stay marked. */
+  pick(picked: ReadonlyMap<number, string>): void {
+    this.picked = picked;
+    this.drawUpper();
+  }
+
   colourOf(number: number): string {
-    return palette(this.look.theme)[this.shadeOf(number)]!;
+    return this.picked.get(number) ?? palette(this.look.theme)[this.shadeOf(number)]!;
   }
 
   private shadeOf(number: number): number {
-    return shade(shareOfRank(this.data.rank.get(number), this.data.rank.size));
+    return shade(shareOfRank(this.data.rank.get(number), rankedOf(this.data.rank)));
   }
 
   private build(): void {
@@ -285,7 +293,7 @@ export class CurvesPlot {
     });
   }
 
-  /** Fit the axes to the curves where they do not already; says whether that has drawn everything. */
+  /** Fit the axes to the curves if they do not fit yet. Return whether that has drawn everything. */
   private fit(): boolean {
     const { view, shown, data, look } = this;
     if (!view) return false;
@@ -336,7 +344,7 @@ export class CurvesPlot {
     };
   }
 
-  /** Where a curve lies; found anew only when it or the axes have changed. */
+  /** The pixels of a curve, computed again only if it or the axes have changed. */
   private lineOf(series: Series, axes: { x: Axis; y: Axis }): Line {
     const known = this.laid.get(series.number);
     if (known?.series === series) return known.line;
@@ -352,7 +360,7 @@ export class CurvesPlot {
     this.lines = this.series.map((series) => this.lineOf(series, axes));
   }
 
-  /** Draw every curve anew: at once where they are few, else frame by frame. */
+  /** Draw every curve again: at once if they are few, else frame by frame. */
   private draw(quietly = false): void {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.settling);
@@ -403,7 +411,7 @@ export class CurvesPlot {
     if (changed.length > 0 || colours) this.settling ??= setTimeout(() => this.draw(true), SETTLE_MS);
   }
 
-  /** Paint everything, in pieces of so many points that a frame can take. */
+  /** Paint everything, a frame's worth of points at a time. */
   private *paint(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): Generator<void> {
     this.drawRungs(context, axes);
     let piece: Line[] = [];
@@ -506,10 +514,10 @@ export class CurvesPlot {
     const axes = this.axes();
     if (!axes) return;
     const context = clear(this.upper, axes.x.to, axes.y.from);
-    const marked = [this.selected, this.marked].filter(
+    const marked = [...this.picked.keys(), this.selected, this.marked].filter(
       (number, i, all) => number !== null && all.indexOf(number) === i,
     );
-    // One that lies outside of what is zoomed to must not fade what is seen.
+    // A trial outside the zoomed part must not fade the visible ones.
     const lines = marked
       .map((number) => this.lines.find((line) => line.number === number))
       .filter((line) => line !== undefined && inView(line, axes.x.to, axes.y.from)) as Line[];
@@ -540,7 +548,7 @@ export class CurvesPlot {
     }
   }
 
-  /** Arrows to where this trial's weights were taken over by others. */
+  /** Arrows to the trials that took over this trial's weights. */
   private drawGiven(context: CanvasRenderingContext2D, number: number): void {
     for (const line of this.lines) {
       if (line.number === number) continue;
@@ -550,7 +558,7 @@ export class CurvesPlot {
     }
   }
 
-  /** How a trial ended: a dot where it was stopped, a ring where it is paused, a cross where it failed. */
+  /** How a trial ended: a dot if it was stopped, a ring if it is paused, a cross if it failed. */
   private drawEnd(context: CanvasRenderingContext2D, line: Line, size: number): void {
     const { points } = line;
     let last = points.length - 2;
@@ -621,7 +629,7 @@ function trace(context: CanvasRenderingContext2D, points: Float64Array): void {
       const x = points[i]!;
       context.moveTo(x, y);
       down = true;
-      // A point without neighbours would leave no ink.
+      // A line of a single point would be invisible.
       if (!(i + 3 < points.length) || Number.isNaN(points[i + 3]!)) {
         context.moveTo(x - 1.2, y);
         context.lineTo(x + 1.2, y);
@@ -666,7 +674,7 @@ function arrow(
   context.restore();
 }
 
-/** A diamond where a trial went on with another one's weights. */
+/** A diamond at the point from which a trial continued with another one's weights. */
 function markExploits(context: CanvasRenderingContext2D, { points, exploits }: Line, size: number, halo: string): void {
   const fill = context.fillStyle;
   for (const { at } of exploits) {

@@ -6,7 +6,7 @@ const HALVING: ReadonlySet<unknown> = new Set(["asha", "asha_promotion", "hyperb
 const MOST = 40;
 
 /**
- * Return the levels of all brackets up to the longest trial, in rising order. Empty for other schedulers, and where the
+ * Return the levels of all brackets up to the longest trial, in rising order. Empty for other schedulers, and if the
  * rungs are not counted in reports, which the step axis is.
  */
 export function rungLevels({

@@ -1,14 +1,14 @@
 /**
- * Where the ticks of an axis stand and what they say. uPlot's own splits are not used: those of its log axis never end when
+ * The positions and labels of an axis's ticks. uPlot's own splits are not used: those of its log axis never end when
  * the axis starts just below a power of ten, and its labels run into each other when they are long.
  */
 
 import { duration } from "../format";
 
 export interface Ticks {
-  /** Where a grid line stands, in rising order. */
+  /** The positions of grid lines, in ascending order. */
   at: number[];
-  /** One label for each; empty where there is no room for it. */
+  /** One label for each; empty if there is no room for it. */
   labels: string[];
 }
 
@@ -111,13 +111,13 @@ function* timeSteps(): Generator<number> {
   for (let power = 1; power <= 12; power++) for (const digit of [1, 2, 5]) yield digit * 10 ** power * 365 * DAY;
 }
 
-/** Without what binary fractions add at the end. */
+/** Round away the error of binary fractions. */
 function clean(value: number, step: number): number {
   const decimals = Math.ceil(-Math.log10(step));
   return decimals > 0 && decimals <= 20 ? Number(value.toFixed(decimals)) : value;
 }
 
-/** As many decimals as tell two neighbours apart; powers of ten where the plain form gets long. */
+/** As many decimals as tell two neighbours apart; powers of ten if the plain form is long. */
 function decimalLabel(step: number): (value: number) => string {
   const decimals = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
   return (value) => {
@@ -135,10 +135,10 @@ function decimalLabel(step: number): (value: number) => string {
   };
 }
 
-/** Grid lines at the digits of each power of ten, labels where there is room: powers first, then 2 and 5, then the others. */
+/** Grid lines at the digits of each power of ten, labels if there is room: powers first, then 2 and 5, then the others. */
 function logTicks(min: number, max: number, room: Room): Ticks {
   const [low, high] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
-  // Less than a power of ten with few round numbers in it: ticks as on a linear axis, thinned where they come close.
+  // Less than a power of ten with few round numbers in it: ticks as on a linear axis, with fewer of them if they come close.
   if (max / min < 5) return thinned(linearValues(min, max), min, max, room);
   const decades = high - low;
   const stride = Math.max(1, Math.ceil(decades / 20));

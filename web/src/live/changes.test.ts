@@ -1,34 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { Changes } from "../api/types";
 import { after, nothing, random, story } from "../test/run";
-import { withCurves, withDecisions } from "./changes";
+import { merged, withCurves, withDecisions, withRows, withSample } from "./changes";
 
 const STEPS = story(40);
-
-/** Several commits that were read together: the service sends every row once, as it is after the last of them. */
-function together(steps: readonly Changes[]): Changes {
-  const newest = <Row>(rows: Row[], keyOf: (row: Row) => unknown) => [
-    ...new Map(rows.map((row) => [keyOf(row), row])).values(),
-  ];
-  return {
-    ...steps[steps.length - 1]!,
-    since: steps[0]!.since,
-    trials: newest(
-      steps.flatMap((step) => step.trials),
-      (trial) => trial.id,
-    ),
-    segments: newest(
-      steps.flatMap((step) => step.segments),
-      (one) => `${one.trial_number}.${one.ordinal}`,
-    ),
-    decisions: newest(
-      steps.flatMap((step) => step.decisions),
-      (one) => one.seq,
-    ),
-    points: steps.flatMap((step) => step.points),
-    best: steps.flatMap((step) => step.best),
-  };
-}
 
 describe("putting changes into views", () => {
   const whole = after(nothing(), STEPS);
@@ -38,7 +12,7 @@ describe("putting changes into views", () => {
     let pieces = nothing();
     for (let at = 0; at < STEPS.length;) {
       const size = 1 + Math.floor(next() * 9);
-      pieces = after(pieces, [together(STEPS.slice(at, at + size))]);
+      pieces = after(pieces, [merged(STEPS.slice(at, at + size))]);
       at += size;
     }
     expect(pieces).toEqual(whole);
@@ -155,5 +129,43 @@ describe("putting changes into views", () => {
     };
     expect(withDecisions(shown, again, false).map((one) => one.reason)).toEqual([newest!.reason, "changed"]);
     expect(withDecisions(shown, again, true)).toHaveLength(3);
+  });
+});
+
+describe("a sample of very many trials", () => {
+  const all = after(nothing(), STEPS).trials;
+  const some = all.filter((trial) => trial.number % 4 === 0);
+  const sample = { items: some, complete: false, places: new Map(), total: 40, trained: null };
+  const change = (numbers: number[]) => ({
+    trials: all.filter((trial) => numbers.includes(trial.number)).map((trial) => ({ ...trial, iteration: 99 })),
+  });
+
+  it("is kept up to date, and stays the same trials", () => {
+    const then = withSample(sample, change([3, 4, 5]));
+    expect(then.items.map((trial) => trial.number)).toEqual(some.map((trial) => trial.number));
+    expect(then.items.filter((trial) => trial.iteration === 99).map((trial) => trial.number)).toEqual([4]);
+    expect(withSample(sample, change([3, 5]))).toBe(sample);
+  });
+
+  it("gets new trials where it is complete, until there are too many to keep", () => {
+    const complete = { ...sample, complete: true };
+    const then = withSample(complete, change([3]));
+    expect(then.items).toHaveLength(some.length + 1);
+    expect(then.complete).toBe(true);
+    const many = Array.from({ length: 2001 }, (_, number) => ({ ...all[0]!, number }));
+    expect(withSample(complete, { trials: many }).complete).toBe(false);
+  });
+
+  it("leaves the rows of a table where they are", () => {
+    const pages = [
+      { items: [all[7]!, all[2]!], total: 40, next_page_token: "x" },
+      { items: [all[9]!], total: 40, next_page_token: null },
+    ];
+    const then = withRows(pages, change([2, 3]));
+    expect(then[0]!.items.map((trial) => [trial.number, trial.iteration])).toEqual([
+      [7, all[7]!.iteration],
+      [2, 99],
+    ]);
+    expect(then[1]).toBe(pages[1]);
   });
 });

@@ -1,5 +1,5 @@
 /**
- * What the service says has changed, put into what the page shows: rows replace rows, points are appended. Nothing is worked out
+ * What the service says has changed, put into what the page shows: rows replace rows, points are appended. Nothing is computed
  * here, so the page cannot disagree with the service. Pure: only what has changed is a new object.
  *
  * A view may already contain a change that is put into it: a row then replaces an equal one, and a point that is there is skipped.
@@ -26,6 +26,75 @@ export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "tri
     (trial) => trial.number,
     (a, b) => a.number - b.number,
   );
+}
+
+/** The trials that charts show: all of them, or, of very many, the best and some from all ranks behind them. */
+export interface Sample {
+  /** By number. */
+  items: readonly Trial[];
+  complete: boolean;
+  /** The rank of each item among all trials, as the service has last said; null where all trials are here. */
+  places: ReadonlyMap<number, number> | null;
+  total: number;
+  /** Iterations of all completed and stopped trials, at most a full training each, when this was read. */
+  trained: number | null;
+}
+
+/** From so many trials on, those that are added are no longer kept. */
+const MOST = 2000;
+
+export function withSample(sample: Sample, changes: Pick<Changes, "trials">): Sample {
+  const { complete } = sample;
+  const known = complete ? null : new Set(sample.items.map((trial) => trial.number));
+  const own = known ? changes.trials.filter((trial) => known.has(trial.number)) : changes.trials;
+  const items = withTrials(sample.items, { trials: own });
+  if (items === sample.items) return sample;
+  return { ...sample, items, complete: complete && items.length <= MOST, total: Math.max(sample.total, items.length) };
+}
+
+/** A page of the table. */
+export interface Rows {
+  items: readonly Trial[];
+  total: number;
+  next_page_token: string | null;
+}
+
+/** Rows that are shown, as they are now. Only the service knows which rows belong here, and in which order. */
+export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[] {
+  const fresh = new Map(changes.trials.map((trial) => [trial.number, trial]));
+  return pages.map((page) =>
+    page.items.some((trial) => fresh.has(trial.number))
+      ? { ...page, items: page.items.map((trial) => fresh.get(trial.number) ?? trial) }
+      : page,
+  );
+}
+
+/** Several changes that follow each other, as one: of each row the newest, and all points. */
+export function merged(changes: readonly Changes[]): Changes {
+  const last = changes[changes.length - 1]!;
+  if (changes.length === 1) return last;
+  const newest = <Row>(rows: readonly Row[], keyOf: (row: Row) => unknown): Row[] => [
+    ...new Map(rows.map((row) => [keyOf(row), row])).values(),
+  ];
+  return {
+    ...last,
+    since: changes[0]!.since,
+    experiment: changes.findLast((one) => one.experiment !== null)?.experiment ?? null,
+    trials: newest(
+      changes.flatMap((one) => one.trials),
+      (trial) => trial.number,
+    ),
+    segments: newest(
+      changes.flatMap((one) => one.segments),
+      (one) => `${one.trial_number}.${one.ordinal}`,
+    ),
+    decisions: newest(
+      changes.flatMap((one) => one.decisions),
+      (one) => one.seq,
+    ),
+    points: changes.flatMap((one) => one.points),
+    best: changes.flatMap((one) => one.best),
+  };
 }
 
 /** Decisions, newest first. Changes of decisions older than those in the list are left out: they belong to pages not read yet. */
@@ -91,7 +160,7 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
   };
   for (const { id, number, state, best_value } of changes.trials) {
     const old = known(number);
-    // Of very many trials only the best are drawn: another one does not belong to them because it reports.
+    // If there are very many trials, only the best are drawn. A report does not add a trial to them.
     if (!old && curves.left_out > 0) continue;
     if (old?.state === state && old.best_value === best_value) continue;
     put(number, old ? { ...old, state, best_value } : { trial_id: id, number, state, best_value, segments: [] });

@@ -1,6 +1,6 @@
 /**
  * One EventSource for one experiment. Changes are handed over in batches, at most four times a second. The connection is closed
- * while nobody looks at the tab (HTTP/1.1 allows six for one host) and taken up again where it was.
+ * while nobody looks at the tab (HTTP/1.1 allows six for one host) and opened again at the same place in the log.
  */
 
 import type { Changes } from "../api/types";

@@ -2,33 +2,34 @@
 
 import {
   keepPreviousData,
+  useInfiniteQuery,
   useQuery,
   useQueryClient,
   type QueryClient,
   type QueryFilters,
+  type InfiniteData,
+  type UseInfiniteQueryResult,
   type UseQueryResult,
 } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments, XAxis } from "../api/types";
 import type { Range, Source } from "../curves/geometry";
-import { withCurves, withDecisions, withSegments, withTrials } from "./changes";
+import {
+  merged,
+  withCurves,
+  withDecisions,
+  withRows,
+  withSample,
+  withSegments,
+  type Rows,
+  type Sample,
+} from "./changes";
+import { keys } from "./keys";
 import { experimentEnded } from "./states";
 import { Stream, type StreamState } from "./stream";
 
-export const keys = {
-  experiments: ["experiments"] as const,
-  experiment: (id: string) => ["experiment", id] as const,
-  trials: (id: string) => ["experiment", id, "trials"] as const,
-  curves: (id: string, metric: string, x: XAxis) => ["experiment", id, "curves", metric, x] as const,
-  allCurves: (id: string) => ["experiment", id, "curves"] as const,
-  segments: (id: string) => ["experiment", id, "segments"] as const,
-  importance: (id: string) => ["experiment", id, "importance"] as const,
-  decisions: (id: string) => ["experiment", id, "decisions"] as const,
-  trial: (id: string) => ["trial", id] as const,
-  trialDecisions: (id: string) => ["trial", id, "decisions"] as const,
-  trialCurves: (id: string, x: XAxis) => ["trial", id, "curves", x] as const,
-};
+export { keys };
 
 /** Changes of the last while, so that an answer that was read before some of them is brought up to date when it arrives. */
 class Recent {
@@ -64,6 +65,14 @@ export interface Decisions {
 const DECISIONS_AT_ONCE = 200;
 const REFRESH_MS = 10_000;
 const ZOOM_KEPT_MS = 30_000;
+/** Of how many trials charts are drawn: all of an experiment that has no more, a sample of one that has. */
+export const SAMPLE = 1000;
+const RESAMPLE_MS = 15_000;
+/** Rows of the table that are read at once, and how often they are put in order again while trials report. */
+const ROWS_AT_ONCE = 200;
+const REORDER_MS = 5000;
+
+type RowPages = InfiniteData<Rows, string>;
 
 /** Adds the next older page to the decisions that are shown. */
 export async function readOlderDecisions(client: QueryClient, id: string): Promise<void> {
@@ -80,10 +89,10 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
   });
 }
 
-/** Where the weights of a trial's segment come from; undefined where it began with its own or with none, or is not known yet. */
+/** The source of the weights of a trial's segment; undefined if they are its own or there are none, or while it is not known. */
 export type SourceOf = (trial: number, ordinal: number) => Source | undefined;
 
-/** Read where exploits took their weights from; asks the service only if `wanted`, that is where there are exploits. */
+/** Read where exploits took their weights from; asks the service only if `wanted`, that is, if there are exploits. */
 export function useSources(
   live: LiveExperiment,
   wanted: boolean,
@@ -122,7 +131,8 @@ const NO_SEGMENTS: readonly SegmentItem[] = [];
 
 export interface LiveExperiment {
   experiment: UseQueryResult<Experiment>;
-  trials: UseQueryResult<readonly Trial[]>;
+  /** All trials, or a sample of very many. */
+  trials: UseQueryResult<Sample>;
   decisions: UseQueryResult<Decisions>;
   stream: StreamState;
   recent: Recent;
@@ -138,23 +148,27 @@ export function useExperiment(id: string): LiveExperiment {
     queryKey: keys.experiment(id),
     queryFn: ({ signal }) => api.experiment(id, signal),
     refetchOnMount: "always",
-    // The stream brings it sooner; this is for what time alone changes, such as a script that is gone, and for a stream that is down.
+    // The stream is faster. This is for what only time changes, such as a script that is gone, and for a stream that is down.
     refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
   });
-  // The rest is read after the experiment, whose last_event_seq is where the stream begins, so that nothing falls in between.
+  // The rest is read after the experiment: the stream begins at the last_event_seq of that answer, so that nothing is missed.
   const ready = experiment.data !== undefined;
   const live = ready && !experimentEnded(experiment.data.state);
 
   const trials = useQuery({
     queryKey: keys.trials(id),
-    queryFn: async ({ signal }): Promise<readonly Trial[]> => {
+    queryFn: async ({ signal }): Promise<Sample> => {
       const mark = recent.mark;
-      const read: readonly Trial[] = await api.trials(id, signal);
-      return recent.since(mark).reduce(withTrials, read);
+      const { items, ranks, total, trained } = await api.sample(id, SAMPLE, signal);
+      const complete = items.length === total;
+      const places = complete ? null : new Map(items.map(({ number }, i) => [number, ranks[i]!]));
+      return recent.since(mark).reduce(withSample, { items, places, total, trained, complete });
     },
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
+    // Of very many trials others come to be among the best; where all are there, the stream brings every change.
+    refetchInterval: ({ state }) => (live && state.data && !state.data.complete ? RESAMPLE_MS : false),
   });
   const decisions = useQuery({
     queryKey: keys.decisions(id),
@@ -236,6 +250,54 @@ export function useFinerCurves(
   return wanted ? query.data : undefined;
 }
 
+export interface RowQuery {
+  /** A column of the service, with a minus before it for descending order. */
+  sort: string;
+  where: readonly string[];
+}
+
+/** Read the rows of the table as the service sorts and filters them, more of them as one scrolls; not asked where all trials are known. */
+export function useRows(
+  live: LiveExperiment,
+  { sort, where }: RowQuery,
+  enabled: boolean,
+): UseInfiniteQueryResult<RowPages> {
+  const experiment = live.experiment.data;
+  const id = experiment?.id ?? "";
+  return useInfiniteQuery({
+    queryKey: [...keys.rows(id), sort, ...where],
+    queryFn: async ({ pageParam, signal }): Promise<Rows> => {
+      const mark = live.recent.mark;
+      const query = { sort, where: [...where], page_size: ROWS_AT_ONCE, ...(pageParam && { page_token: pageParam }) };
+      const page = await api.trials(id, query, signal);
+      return live.recent.since(mark).reduce((rows, changes) => withRows([rows], changes)[0]!, page as Rows);
+    },
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
+    enabled: enabled && id !== "",
+    refetchInterval: experiment && experimentEnded(experiment.state) ? false : REORDER_MS,
+    structuralSharing: false,
+    placeholderData: keepPreviousData,
+  });
+}
+
+/** A trial by its number: one of those that are known, or else read from the service. */
+export function useTrialNumbered(live: LiveExperiment, number: number | null): Trial | undefined {
+  const known = live.trials.data?.items.find((trial) => trial.number === number);
+  const id = live.experiment.data?.id ?? "";
+  const wanted = number !== null && live.trials.data !== undefined && !live.trials.data.complete && !known;
+  const query = useQuery({
+    queryKey: [...keys.rows(id), "numbered", number],
+    queryFn: async ({ signal }): Promise<RowPages> => {
+      const page = await api.trials(id, { sort: "number", where: [`number=${number}`], page_size: 1 }, signal);
+      return { pages: [page], pageParams: [""] };
+    },
+    enabled: wanted,
+    structuralSharing: false,
+  });
+  return known ?? (wanted ? query.data?.pages[0]?.items[0] : undefined);
+}
+
 function decided({ items, older }: Decisions, changes: Changes): Decisions {
   return { items: withDecisions(items, changes, older === null), older };
 }
@@ -244,18 +306,25 @@ function decided({ items, older }: Decisions, changes: Changes): Decisions {
 function apply(client: QueryClient, id: string, changes: readonly Changes[]): void {
   const experiment = changes.findLast((one) => one.experiment !== null)?.experiment;
   if (experiment) client.setQueryData<Experiment>(keys.experiment(id), experiment);
-  client.setQueryData<readonly Trial[]>(keys.trials(id), (old) => old && changes.reduce(withTrials, old));
-  client.setQueryData<Decisions>(keys.decisions(id), (old) => old && changes.reduce(decided, old));
-  client.setQueryData<readonly SegmentItem[]>(keys.segments(id), (old) => old && changes.reduce(withSegments, old));
-  client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && changes.reduce(withCurves, old));
-  const rows = new Map(changes.flatMap((one) => one.trials).map((trial) => [trial.id, trial]));
-  for (const [trial, row] of rows) {
+  // As one change, so that what is shown is gone through once for a batch.
+  const all = merged(changes);
+  client.setQueryData<Sample>(keys.trials(id), (old) => old && withSample(old, all));
+  client.setQueriesData<RowPages>(
+    { queryKey: keys.rows(id) },
+    (old) => old && { ...old, pages: withRows(old.pages, all) },
+  );
+  client.setQueryData<Decisions>(keys.decisions(id), (old) => old && decided(old, all));
+  client.setQueryData<readonly SegmentItem[]>(keys.segments(id), (old) => old && withSegments(old, all));
+  client.setQueriesData<Curves>({ queryKey: keys.allCurves(id) }, (old) => old && withCurves(old, all));
+  const restarted = new Set(all.segments.map((segment) => segment.trial_number));
+  const decidedOn = new Set(all.decisions.map((decision) => decision.trial_id));
+  for (const row of all.trials) {
+    const trial = row.id;
     if (client.getQueryState(keys.trial(trial)) === undefined) continue;
     client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
-    // Where a segment runs, only the trial's own answer tells.
-    const restarted = changes.some((one) => one.segments.some((segment) => segment.trial_number === row.number));
+    // Only GET of the trial has the placement of a segment.
     const own = [keys.trial(trial), keys.trialDecisions(trial)];
-    if (restarted || changes.some((one) => one.decisions.some((decision) => decision.trial_id === trial))) {
+    if (restarted.has(row.number) || decidedOn.has(trial)) {
       for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
     }
   }
@@ -271,7 +340,7 @@ async function readAgain(client: QueryClient, id: string): Promise<void> {
   await client.invalidateQueries(filter);
 }
 
-/** Whether these are the keys of a trial of this experiment. */
+/** Return true if these are the keys of a trial of this experiment. */
 function ofTrialIn(client: QueryClient, id: string, key: readonly unknown[]): boolean {
   const [what, trial] = key;
   return (

@@ -1,15 +1,25 @@
 import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
-import { useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useCallback, useMemo, useState } from "react";
-import { useParams } from "react-router";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useNavigate, useParams } from "react-router";
+import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
-import { chosenWords, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
+import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
 import { frontOf, pointsOf } from "../charts/pareto";
-import { ranks } from "../curves/colours";
+import { identityColour, ranks } from "../curves/colours";
 import { duration, elapsed, metric, moment, readable } from "../format";
 import { experimentEnded } from "../live/states";
-import { readOlderDecisions, useExperiment, type LiveExperiment } from "../live/useExperiment";
+import type { Sample } from "../live/changes";
+import {
+  keys,
+  readOlderDecisions,
+  SAMPLE,
+  useExperiment,
+  useRows,
+  useTrialNumbered,
+  type LiveExperiment,
+} from "../live/useExperiment";
 import { Actions } from "../parts/Actions";
 import { BestPanel } from "../parts/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/CurvesPanel";
@@ -19,14 +29,15 @@ import { LiveMark } from "../parts/LiveMark";
 import { Panel } from "../parts/Panel";
 import { MissingPage, ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
-import { savedShare, savedTraining } from "../parts/saved";
+import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
 import { TrialDrawer } from "../parts/TrialDrawer";
+import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
 import { TrialTable } from "../parts/TrialTable";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
-import { formatBrushes, formatSort, parseBrushes, parseSort } from "./address";
+import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
 import classes from "./ExperimentPage.module.css";
 import { useAddress, type Address } from "./useAddress";
 
@@ -53,23 +64,34 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const address = useAddress();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<number | null>(null);
-  const found = live.trials.data ?? NO_TRIALS;
+  const sample = live.trials.data;
+  const found = sample?.items ?? NO_TRIALS;
+  // Known from the experiment before the sample is there, so that the first rows need not wait for it.
+  const complete = sample?.complete ?? experiment.trials <= SAMPLE;
   const { labels } = experiment;
-  const trials = useMemo(
-    () =>
-      Object.keys(labels).length === 0
-        ? found
-        : found.map((trial) => ({ ...trial, params: readable(trial.params, labels) })),
-    [found, labels],
-  );
+  const trials = useMemo(() => inWords(found, labels), [found, labels]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
-  const rank = useSameMap(useMemo(() => ranks(trials, experiment.mode), [trials, experiment.mode]));
+  const places = sample?.places;
+  const rank = useSameMap(useMemo(() => places ?? ranks(trials, experiment.mode), [places, trials, experiment.mode]));
 
   const chosen = address.get("trial");
   const selected = chosen === null ? null : Number(chosen);
   const { set } = address;
   const select = useCallback((number: number) => set({ trial: String(number) }), [set]);
-  const open = selected !== null && byNumber.has(selected);
+  const opened = useTrialNumbered(live, selected);
+  const open = opened !== undefined;
+  const pickText = address.get("pick");
+  const picked = useMemo(() => parseNumbers(pickText), [pickText]);
+  const pick = useCallback((numbers: readonly number[]) => set({ pick: numbers.join(",") || null }), [set]);
+  const colours = useMemo(
+    () => new Map(picked.map((number, i) => [number, identityColour(i, theme)])),
+    [picked, theme],
+  );
+  const navigate = useNavigate();
+  const compare = () => {
+    const ids = picked.flatMap((number) => byNumber.get(number)?.id ?? known.current.get(number) ?? []);
+    void navigate(`/compare?trials=${ids.join(",")}`);
+  };
 
   const several = experiment.objectives.length > 1;
   const bred = isBred(experiment);
@@ -85,7 +107,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const tab = tabs.find(([id]) => id === asked)?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Not for every report where nobody looks at them.
+  // Not for every report if nobody looks at them.
   const wanted = tab === "parameters" || brushText !== null;
   const { metric: objective, space } = experiment;
   const dimensions = useMemo(
@@ -108,6 +130,35 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const sortText = address.get("sort");
   const sort = useMemo(() => parseSort(sortText, best), [sortText, best]);
 
+  const where = useMemo(
+    () => [...(state ? [`state=${state}`] : []), ...conditionsOf(dimensions, brushes, trials, found)],
+    [state, dimensions, brushes, trials, found],
+  );
+  const column = serverColumn(sort.column) ?? "number";
+  const query = useRows(live, { sort: `${sort.descending ? "-" : ""}${column}`, where }, !complete);
+  const pages = query.data?.pages;
+  const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
+  const columns = useMemo(
+    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives],
+  );
+  const sorted = useMemo(
+    () => (complete ? sortTrials(shown, columns, sort) : read),
+    [complete, shown, columns, sort, read],
+  );
+  // The ids of trials that were picked in the table and are not among those that charts show.
+  const known = useRef(new Map<number, string>());
+  useEffect(() => {
+    for (const trial of sorted) if (picked.includes(trial.number)) known.current.set(trial.number, trial.id);
+  }, [sorted, picked]);
+  const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
+  const onMore = useCallback(() => {
+    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
+  }, [hasNextPage, isFetchingNextPage, fetchNextPage]);
+  const hideText = address.get("hide");
+  const pinText = address.get("pin");
+  const choice = useMemo(() => ({ hidden: parseList(hideText), pinned: parseList(pinText) }), [hideText, pinText]);
+
   const chips = dimensions.flatMap((dimension) => {
     const brush = brushes[dimension.id];
     if (!brush) return [];
@@ -119,17 +170,23 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
       },
     ];
   });
-  const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address };
+  const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
   const table = (
     <>
       {live.trials.isError && !live.trials.data && (
         <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
       )}
+      {query.isError && !query.data && (
+        <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
+      )}
       <TrialTable
         experiment={experiment}
         trials={trials}
-        loading={live.trials.isLoading}
-        shown={shown}
+        rows={sorted}
+        total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
+        onMore={complete ? undefined : onMore}
+        loading={live.trials.isLoading || query.isLoading}
+        sortedByService={!complete}
         rank={rank}
         theme={theme}
         selected={selected}
@@ -140,13 +197,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         sort={sort}
         onSort={(next) => set({ sort: formatSort(next, best) })}
         chips={chips}
+        picked={picked}
+        onPick={pick}
+        onCompare={compare}
+        choice={choice}
+        onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
       />
     </>
   );
 
   return (
     <div className={classes.page} data-drawer={open}>
-      <Header experiment={experiment} live={live} trials={trials} onSelect={select} address={address} />
+      <Header experiment={experiment} live={live} sample={sample} trials={trials} onSelect={select} address={address} />
       <Tabs
         value={tab}
         onChange={(next) => set({ tab: next === tabs[0][0] ? null : next })}
@@ -169,6 +231,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     experiment={experiment}
                     live={live}
                     trials={byNumber}
+                    sample={sample}
+                    colours={colours}
                     rank={rank}
                     only={only}
                     selected={selected}
@@ -196,7 +260,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             )}
             {tab === "pareto" && (
               <>
-                <ParetoTab experiment={experiment} trials={trials} byNumber={byNumber} {...views} />
+                <ParetoTab experiment={experiment} sample={sample} trials={trials} byNumber={byNumber} {...views} />
                 {table}
               </>
             )}
@@ -204,6 +268,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
               <>
                 <ParametersTab
                   experiment={experiment}
+                  sample={sample}
                   trials={trials}
                   dimensions={dimensions}
                   rank={rank}
@@ -230,7 +295,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
       </Tabs>
       <TrialDrawer
         experiment={experiment}
-        trial={selected === null ? undefined : byNumber.get(selected)}
+        trial={opened}
         rank={rank}
         onSelect={select}
         onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
@@ -240,12 +305,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
 }
 
-/** Whether trials take over each other's weights in this search. */
+/** Return true if trials take over each other's weights in this search. */
 function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
 
-/** The map of before, where the new one says the same: so that what is drawn from it is not drawn again. */
+/** With the values that choices stand for in the place of their indices. */
+function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readonly Trial[] {
+  if (Object.keys(labels).length === 0) return trials;
+  return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
+}
+
+/** Return the previous map if the new one is equal, so that what was drawn from it is not drawn again. */
 function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, number> {
   const [kept, keep] = useState(map);
   const same = kept === map || (kept.size === map.size && [...map].every(([key, value]) => kept.get(key) === value));
@@ -256,14 +327,19 @@ function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, numbe
 interface HeaderProps {
   experiment: Experiment;
   live: LiveExperiment;
+  sample: Sample | undefined;
   trials: readonly Trial[];
   onSelect: (number: number) => void;
   address: Address;
 }
 
-function Header({ experiment, live, trials, onSelect, address }: HeaderProps) {
+function Header({ experiment, live, sample, trials, onSelect, address }: HeaderProps) {
   const now = useNow(!experimentEnded(experiment.state));
-  const saved = useMemo(() => savedTraining(trials, experiment), [trials, experiment]);
+  const saved = useMemo(
+    () => (sample && !sample.complete ? savedOfMany(sample.trained, experiment) : savedTraining(trials, experiment)),
+    [sample, trials, experiment],
+  );
+  const firstFailed = useFirstFailed(experiment, sample);
   const { objectives } = experiment;
   const front = useMemo(
     () => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0),
@@ -314,12 +390,24 @@ function Header({ experiment, live, trials, onSelect, address }: HeaderProps) {
       )}
       <FailureNotice
         experiment={experiment}
-        trials={trials}
+        first={firstFailed}
         onSelect={onSelect}
         onShowFailed={() => address.set({ tab: null, state: "failed" })}
       />
     </header>
   );
+}
+
+/** The first trial that failed: of very many, only the service knows which one that is. */
+function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Trial | undefined {
+  const asked = sample !== undefined && !sample.complete && experiment.counts.failed > 0;
+  const { data } = useQuery({
+    queryKey: [...keys.experiment(experiment.id), "first failed"],
+    queryFn: ({ signal }) =>
+      api.trials(experiment.id, { sort: "number", where: ["state=failed"], page_size: 1 }, signal),
+    enabled: asked,
+  });
+  return asked ? data?.items[0] : sample?.items.find((trial) => trial.state === "failed");
 }
 
 function Figure({ label, value, title }: { label: string; value: string; title?: string }) {

@@ -5,7 +5,7 @@ import { Link, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
-import { ranks } from "../curves/colours";
+import { rankedOf, ranks } from "../curves/colours";
 import { keys, useExperiment } from "../live/useExperiment";
 import { Panel } from "../parts/Panel";
 import { MissingPage } from "../parts/Problem";
@@ -28,17 +28,18 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
   const navigate = useNavigate();
   const address = useAddress();
   const experiment = live.experiment.data;
-  const trials = live.trials.data;
+  const sample = live.trials.data;
   const rank = useMemo(
-    () => (trials && experiment ? ranks(trials, experiment.mode) : new Map<number, number>()),
-    [trials, experiment],
+    () => sample?.places ?? (sample && experiment ? ranks(sample.items, experiment.mode) : new Map<number, number>()),
+    [sample, experiment],
   );
   if (live.experiment.isError)
     return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {
-    const other = trials?.find((one) => one.number === number);
-    if (other) void navigate(`/trials/${other.id}`);
+    const other = sample?.items.find((one) => one.number === number);
+    // Of very many trials it may be one that is not here: the experiment's page finds it.
+    void navigate(other ? `/trials/${other.id}` : `/experiments/${trial.experiment_id}?trial=${number}`);
   };
   const to = `/experiments/${experiment.id}`;
   return (
@@ -63,7 +64,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
           id={trial.id}
           experiment={experiment}
           rank={rank.get(trial.number)}
-          of={rank.size}
+          of={rankedOf(rank)}
           onSelect={open}
           address={address}
         />

@@ -1,10 +1,10 @@
-/** What is chosen on a page, as it stands in the address, so that a link shows somebody else the same. */
+/** What is chosen on a page, as its URL contains it, so that a link shows somebody else the same. */
 
 import type { Range } from "../curves/geometry";
 import type { Zoom } from "../curves/plot";
 import type { Sort } from "../parts/trialColumns";
 
-/** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null where it is no such thing. */
+/** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null if the text is anything else. */
 export function parseZoom(text: string | null): Zoom | null {
   const parts = (text ?? "").split(",");
   const [x0, x1, y0, y1] = parts.map(Number) as [number, number, number, number];
@@ -69,4 +69,24 @@ export function formatBrushes(brushes: Brushes): string | null {
       entries.map(([name, chosen]) => [name, "of" in chosen ? chosen.of : [short(chosen.from), short(chosen.to)]]),
     ),
   );
+}
+
+/** "3,17,4": numbers of trials, in the order in which they were picked. */
+export function parseNumbers(text: string | null): number[] {
+  const found = (text ?? "").split(",").filter((one) => /^\d{1,9}$/.test(one));
+  return [...new Set(found.map(Number))];
+}
+
+/** Names as JSON, as they may hold commas. What is no such list is empty. */
+export function parseList(text: string | null): string[] {
+  try {
+    const data: unknown = JSON.parse(text ?? "[]");
+    return Array.isArray(data) ? data.filter((one): one is string => typeof one === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+export function formatList(names: readonly string[]): string | null {
+  return names.length > 0 ? JSON.stringify(names) : null;
 }

@@ -25,20 +25,20 @@ const WORDS: Record<Action, { verb: string; question: string; effect: string; ke
     question: "Cancel this experiment for good?",
     keep: "Keep it",
     effect:
-      "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be taken back.",
+      "Running trials end at their next report and no new ones start. Results and checkpoints so far stay. This cannot be undone.",
   },
   kill: {
     verb: "Kill",
     question: "Kill this experiment at once?",
     keep: "Keep it",
     effect:
-      "Its processes end now, without a last report or checkpoint. Results and checkpoints so far stay. This cannot be taken back.",
+      "Its processes end now, without a last report or checkpoint. Results and checkpoints so far stay. This cannot be undone.",
   },
 };
 
 const FINAL: ReadonlySet<Action> = new Set(["cancel", "kill"]);
 
-/** Whether it is about an experiment; trials are stopped one by one. */
+/** Return true if there is a button for the verb on an experiment's page. */
 function isShown(action: Experiment["actions"][number]): action is Action {
   return action in WORDS;
 }

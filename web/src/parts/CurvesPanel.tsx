@@ -8,7 +8,9 @@ import { experimentEnded } from "../live/states";
 import { useCurves, useFinerCurves, useSources, type LiveExperiment } from "../live/useExperiment";
 import { formatZoom, parseZoom } from "../pages/address";
 import type { Address } from "../pages/useAddress";
+import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
+import { SampleNote } from "./SampleNote";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
 import { useKeys } from "./useKeys";
@@ -19,6 +21,9 @@ interface CurvesPanelProps {
   live: LiveExperiment;
   trials: ReadonlyMap<number, Trial>;
   rank: ReadonlyMap<number, number>;
+  sample: Sample | undefined;
+  /** Of the trials that were picked. */
+  colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
   pointed: number | null;
@@ -35,7 +40,7 @@ const LINEAR_OR_LOG = [
   { value: "log", label: "log" },
 ];
 
-/** What is drawn by default: steps, on a log axis where rungs lie at multiples; time where no trial reports twice. */
+/** What is drawn by default: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
 export function axesOf(
   experiment: Experiment,
   trials: Iterable<Trial>,
@@ -62,6 +67,8 @@ export function CurvesPanel({
   experiment,
   live,
   trials,
+  sample,
+  colours,
   rank,
   only,
   selected,
@@ -137,6 +144,7 @@ export function CurvesPanel({
         </div>
       }
     >
+      <SampleNote sample={sample} />
       {query.isError && !query.data && (
         <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />
       )}
@@ -144,6 +152,7 @@ export function CurvesPanel({
         <CurvesChart
           curves={curves}
           only={only}
+          colours={colours}
           objective={experiment}
           rank={rank}
           trials={trials}

@@ -9,7 +9,7 @@ interface DecisionLogProps {
   /** Undefined while they are being read. */
   decisions: readonly Decision[] | undefined;
   onSelect: (number: number) => void;
-  /** Of the scrolling box; without it, its own parent scrolls. */
+  /** The height of the scrolling box; without it, its parent scrolls. */
   height?: number;
   /** As high as the window has room for. */
   tall?: boolean;
@@ -17,7 +17,7 @@ interface DecisionLogProps {
   narrow?: boolean;
   /** A decision can be opened to show the numbers behind it. */
   details?: boolean;
-  /** Reads more; absent where all are shown. */
+  /** Reads more; absent if all are shown. */
   onOlder?: () => Promise<void>;
 }
 
@@ -128,7 +128,7 @@ export function DecisionLog({
   );
 }
 
-/** What stands behind a decision, without what its line says already. */
+/** The numbers behind a decision, without those that its line already shows. */
 export function factsOf(decision: Decision): [string, string][] {
   const found: [string, string][] = [];
   for (const [name, value] of Object.entries(decision.payload)) {

@@ -4,16 +4,15 @@ import classes from "./parts.module.css";
 
 interface FailureNoticeProps {
   experiment: Pick<Experiment, "state" | "error" | "reason" | "counts" | "trials">;
-  /** Those that have been read so far. */
-  trials: readonly Trial[];
+  /** The first of them that failed. */
+  first: Trial | undefined;
   onSelect: (number: number) => void;
   onShowFailed: () => void;
 }
 
-/** What went wrong: red where the whole experiment has failed, a line where some of its trials have; with a way to them. */
-export function FailureNotice({ experiment, trials, onSelect, onShowFailed }: FailureNoticeProps) {
+/** What went wrong: an alert if the whole experiment has failed, a line if some of its trials have, with links to them. */
+export function FailureNotice({ experiment, first, onSelect, onShowFailed }: FailureNoticeProps) {
   const failed = experiment.counts.failed;
-  const first = trials.find((trial) => trial.state === "failed");
   const links = (
     <>
       {first && (

@@ -24,14 +24,14 @@ export function Importance({ experiment }: { experiment: Experiment }) {
   return <Shares found={query.data} caution={cautionOf(query.data, experiment)} />;
 }
 
-/** What keeps the shares from being more than a hint; null where nothing does. */
+/** Why the shares are only a hint; null if they are reliable. */
 export function cautionOf(
   { items, trials }: Importances,
   experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">,
 ): string | null {
   const { completed, stopped } = experiment.counts;
   if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
-    return "PBT changed values on the way, and the newest ones are held to account for all of the training: see the lineage of the best trial.";
+    return "PBT changed values during training, but only the newest ones are counted here: see the lineage of the best trial.";
   }
   if (stopped > 4 * completed) {
     return `${stopped} of ${completed + stopped} trials were stopped early. Their values are early ones, which say little about what matters in the end.`;
@@ -54,7 +54,7 @@ export function Shares({
       <p className={classes.noShares}>
         {trials < needed
           ? `Known once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"}.`
-          : "Nothing can be told apart."}
+          : "The results do not show any difference between parameters."}
       </p>
     );
   }

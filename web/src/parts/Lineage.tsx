@@ -7,7 +7,7 @@ import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 
-/** Where a trial's weights come from: segments of this and of other trials, oldest first, and what to train anew with. */
+/** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
 export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "lineage"],
@@ -49,7 +49,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
       </ol>
       {found.schedule.length > 1 && (
         <>
-          <h3>Schedule to train anew with</h3>
+          <h3>Schedule to reproduce these weights</h3>
           <Facts
             items={found.schedule.map((entry) => [
               entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,

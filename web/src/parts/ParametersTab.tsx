@@ -8,7 +8,9 @@ import { keys } from "../live/useExperiment";
 import { formatBrushes, type Brushes, type Chosen } from "../pages/address";
 import type { Address } from "../pages/useAddress";
 import { Importance } from "./Importance";
+import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
+import { SampleNote } from "./SampleNote";
 import classes from "./parts.module.css";
 
 interface ParametersTabProps {
@@ -17,6 +19,9 @@ interface ParametersTabProps {
   dimensions: readonly Dimension[];
   rank: ReadonlyMap<number, number>;
   brushes: Brushes;
+  sample: Sample | undefined;
+  /** Of the trials that were picked. */
+  colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
   pointed: number | null;
@@ -28,6 +33,7 @@ interface ParametersTabProps {
 /** What the parameters have to do with the result: all trials on parallel axes, and how much each parameter mattered. */
 export default function ParametersTab({
   experiment,
+  sample,
   trials,
   dimensions,
   brushes,
@@ -54,9 +60,10 @@ export default function ParametersTab({
       <Panel
         title="Parallel coordinates"
         aside={
-          <span className={classes.dimmed}>drag along an axis to choose trials, click it to take the choice back</span>
+          <span className={classes.dimmed}>drag along an axis to choose trials, click it to clear the choice</span>
         }
       >
+        <SampleNote sample={sample} />
         {ordered.length > 1 ? (
           <ParallelChart
             trials={trials}

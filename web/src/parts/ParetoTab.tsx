@@ -5,13 +5,18 @@ import { frontOf, pointsOf } from "../charts/pareto";
 import { ParetoChart } from "../charts/ParetoChart";
 import { experimentEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
+import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
+import { SampleNote } from "./SampleNote";
 import classes from "./parts.module.css";
 
 interface ParetoTabProps {
   experiment: Experiment;
   trials: readonly Trial[];
   byNumber: ReadonlyMap<number, Trial>;
+  sample: Sample | undefined;
+  /** Of the trials that were picked. */
+  colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
   pointed: number | null;
@@ -21,7 +26,7 @@ interface ParetoTabProps {
 }
 
 /** Several objectives: every trial by two of them, and the front of those that no other one beats. */
-export default function ParetoTab({ experiment, trials, byNumber, address, ...rest }: ParetoTabProps) {
+export default function ParetoTab({ experiment, sample, trials, byNumber, address, ...rest }: ParetoTabProps) {
   const { objectives } = experiment;
   const points = useMemo(() => pointsOf(trials, objectives), [trials, objectives]);
   const front = useMemo(() => frontOf(points, objectives), [points, objectives]);
@@ -59,6 +64,7 @@ export default function ParetoTab({ experiment, trials, byNumber, address, ...re
         )
       }
     >
+      <SampleNote sample={sample} />
       {points.length > 0 ? (
         <ParetoChart
           points={points}

@@ -2,7 +2,7 @@ import { Alert, Anchor, Button } from "@mantine/core";
 import { Link } from "react-router";
 import { ApiError } from "../api/client";
 
-/** A page whose subject could not be read: what is wrong, and a way back. */
+/** A page whose subject could not be read: what is wrong, and a link back. */
 export function MissingPage({ error, what, retry }: { error: unknown; what: string; retry: () => void }) {
   const missing = error instanceof ApiError && error.status === 404;
   return (

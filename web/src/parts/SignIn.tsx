@@ -4,12 +4,12 @@ import { useState, useSyncExternalStore, type FormEvent, type ReactNode } from "
 import { api, ApiError } from "../api/client";
 import { useTitle } from "./useTitle";
 
-/** Shows the sign-in form in the place of the page once the service has asked for a token. */
+/** Shows the sign-in form instead of the page once the service has asked for a token. */
 export function SignedIn({ children }: { children: ReactNode }) {
   return useIsRefused() ? <SignIn /> : children;
 }
 
-/** Whether something that the page shows was refused because nobody is signed in. */
+/** True if a request of the page was refused because nobody is signed in. */
 function useIsRefused(): boolean {
   const cache = useQueryClient().getQueryCache();
   return useSyncExternalStore(

@@ -98,8 +98,10 @@ function MetricChart({ item, trial, timeAttr, rank, of }: MetricChartProps) {
   });
   useEffect(() => {
     // In the colour that its rank has among all trials.
-    const ranks = new Map(Array.from({ length: Math.max(1, of) }, (_, i) => [-1 - i, i + 1] as const));
-    ranks.set(trial.number, rank ?? 1);
+    const ranks = new Map([
+      [-1, Math.max(1, of)],
+      [trial.number, rank ?? 1],
+    ]);
     plot.current?.setData({ series: [series], rank: ranks, source: () => undefined, live: !hasEnded(trial.state) });
   }, [series, rank, of, trial.number, trial.state]);
 

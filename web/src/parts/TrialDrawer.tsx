@@ -1,6 +1,7 @@
 import { Drawer } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import type { Experiment, Trial } from "../api/types";
+import { rankedOf } from "../curves/colours";
 import type { Address } from "../pages/useAddress";
 import classes from "./parts.module.css";
 import { TrialDetails, TrialTitle } from "./TrialDetails";
@@ -38,7 +39,7 @@ export function TrialDrawer({ experiment, trial, rank, onSelect, onClose, addres
           id={trial.id}
           experiment={experiment}
           rank={rank.get(trial.number)}
-          of={rank.size}
+          of={rankedOf(rank)}
           onSelect={onSelect}
           address={address}
         />

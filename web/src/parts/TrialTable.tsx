@@ -1,24 +1,43 @@
-import { Anchor } from "@mantine/core";
+import { Anchor, Popover } from "@mantine/core";
+import {
+  functionalUpdate,
+  getCoreRowModel,
+  useReactTable,
+  type Column as TableColumn,
+  type ColumnDef,
+  type VisibilityState,
+} from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useMemo, useRef } from "react";
-import type { Experiment, Trial, TrialState } from "../api/types";
-import { duration, metric, param } from "../format";
-import { colourAt, shareOfRank, type Theme } from "../curves/colours";
+import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from "react";
 import { ROOT } from "../api/root";
+import type { Experiment, Trial, TrialState } from "../api/types";
+import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../curves/colours";
+import { duration, metric, param } from "../format";
 import { Panel } from "./Panel";
 import { StateBadge } from "./StateBadge";
+import { columnsOf, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "./useKeys";
 import { useSame } from "./useSame";
-import { columnsOf, sortTrials, type Column, type Sort } from "./trialColumns";
+
+/** What the table has of its columns that a person chose: which are hidden, and which stay in sight. */
+export interface ColumnChoice {
+  hidden: readonly string[];
+  pinned: readonly string[];
+}
 
 interface TrialTableProps {
-  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives">;
+  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives" | "counts" | "trials">;
+  /** Those that charts show; they tell which columns there are. */
   trials: readonly Trial[];
-  /** They have not been read yet. */
+  /** What is shown, filtered and in order. Of very many trials the first ones; `onMore` reads on. */
+  rows: readonly Trial[];
+  /** How many pass the filters. */
+  total: number;
+  onMore?: (() => void) | undefined;
   loading?: boolean;
-  /** Those of them that pass every filter. */
-  shown: readonly Trial[];
+  /** The service sorts, which can do so by most columns. */
+  sortedByService?: boolean;
   rank: ReadonlyMap<number, number>;
   theme: Theme;
   state: TrialState | null;
@@ -30,28 +49,24 @@ interface TrialTableProps {
   selected: number | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
+  /** Trials that were picked, each with a colour of its own, and what becomes of them. */
+  picked: readonly number[];
+  onPick: (numbers: readonly number[]) => void;
+  onCompare: () => void;
+  choice: ColumnChoice;
+  onChoice: (choice: ColumnChoice) => void;
 }
 
 const ROW = 31;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
+const ALWAYS = ["number", "best"];
+const NUMBER_WIDTH = 92;
+const PINNED_WIDTH = 140;
 
 export function TrialTable(props: TrialTableProps) {
-  const {
-    experiment,
-    trials,
-    loading = false,
-    shown,
-    rank,
-    theme,
-    state,
-    onState,
-    sort,
-    onSort,
-    chips,
-    selected,
-    onSelect,
-    onPoint,
-  } = props;
+  const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
+  const { state, onState, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } = props;
+  const { choice, onChoice } = props;
   const scroll = useRef<HTMLDivElement>(null);
 
   const found = useMemo(
@@ -63,13 +78,67 @@ export function TrialTable(props: TrialTableProps) {
     found,
     [experiment.metric, ...found.map((column) => `${column.id}\0${column.numeric}`)].join("\0"),
   );
-  const rows = useMemo(() => sortTrials(shown, columns, sort), [shown, columns, sort]);
+  const definitions = useMemo(
+    () =>
+      columns.map((column): ColumnDef<Trial> => ({
+        id: column.id,
+        header: column.label,
+        accessorFn: column.value,
+        meta: column,
+        size: column.id === "number" ? NUMBER_WIDTH : PINNED_WIDTH,
+        enableHiding: !ALWAYS.includes(column.id),
+        enableSorting: !sortedByService || serverColumn(column.id) !== null,
+      })),
+    [columns, sortedByService],
+  );
+  const { hidden, pinned } = choice;
+  const visibility = useMemo(
+    () => Object.fromEntries(hidden.filter((id) => !ALWAYS.includes(id)).map((id) => [id, false])),
+    [hidden],
+  );
+  const pinning = useMemo(() => ({ left: ["number", ...pinned.filter((id) => id !== "number")] }), [pinned]);
+  const selection = useMemo(() => Object.fromEntries(picked.map((number) => [number, true])), [picked]);
+  const table = useReactTable({
+    data: rows as Trial[],
+    columns: definitions,
+    getRowId: (trial) => String(trial.number),
+    getCoreRowModel: getCoreRowModel(),
+    manualSorting: true,
+    state: {
+      sorting: [{ id: sort.column, desc: sort.descending }],
+      columnVisibility: visibility,
+      columnPinning: pinning,
+      rowSelection: selection,
+    },
+    onColumnVisibilityChange: (updater) => {
+      const next: VisibilityState = functionalUpdate(updater, visibility);
+      onChoice({ pinned, hidden: Object.keys(next).filter((id) => next[id] === false) });
+    },
+    onColumnPinningChange: (updater) =>
+      onChoice({ hidden, pinned: (functionalUpdate(updater, pinning).left ?? []).filter((id) => id !== "number") }),
+  });
+  const shown = [...table.getLeftVisibleLeafColumns(), ...table.getCenterVisibleLeafColumns()];
+  // Again only when what is shown of a row changes, not with every batch of reports.
+  const layout = useSame(
+    shown.map((column) => ({ column: metaOf(column), pinned: column.getIsPinned() ? column.getStart("left") : null })),
+    shown.map((column) => `${column.id}\0${column.getIsPinned() ? column.getStart("left") : ""}`).join("\0") +
+      columns.map((column) => `${column.id}${column.numeric}`).join(),
+  );
+
   const virtual = useVirtualizer({
     count: rows.length,
     getScrollElement: () => scroll.current,
     estimateSize: () => ROW,
     overscan: 12,
   });
+  const items = virtual.getVirtualItems();
+  const before = items[0]?.start ?? 0;
+  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
+  const last = items[items.length - 1]?.index ?? 0;
+  useEffect(() => {
+    if (onMore && last >= rows.length - 30) onMore();
+  }, [onMore, last, rows.length]);
+
   const go = (by: 1 | -1) => {
     const at = rows.findIndex((trial) => trial.number === selected);
     const next = Math.min(Math.max(at === -1 ? 0 : at + by, 0), rows.length - 1);
@@ -78,32 +147,52 @@ export function TrialTable(props: TrialTableProps) {
     virtual.scrollToIndex(next);
     onSelect(trial.number);
   };
-  useKeys({ j: () => go(1), k: () => go(-1) });
-  const items = virtual.getVirtualItems();
-  const before = items[0]?.start ?? 0;
-  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
+  const pick = (number: number) => onPick(toggled(picked, number));
+  const pickRef = useRef(pick);
+  useEffect(() => {
+    pickRef.current = pick;
+  });
+  const [onPickRow] = useState(() => (number: number) => pickRef.current(number));
+  useKeys({
+    j: () => go(1),
+    k: () => go(-1),
+    x: () => selected !== null && pick(selected),
+    c: () => picked.length > 1 && onCompare(),
+  });
 
-  const counts = new Map<TrialState, number>();
-  for (const trial of trials) counts.set(trial.state, (counts.get(trial.state) ?? 0) + 1);
+  const counts = experiment.counts;
+  const ranked = rankedOf(rank);
+  const colours = useMemo(
+    () => new Map(picked.map((number, i) => [number, identityColour(i, theme)])),
+    [picked, theme],
+  );
 
-  const head = (column: Column) => {
+  const head = (tableColumn: TableColumn<Trial>) => {
+    const column = metaOf(tableColumn);
     const active = sort.column === column.id;
     const flip = () =>
       onSort({
         column: column.id,
         descending: active ? !sort.descending : column.id === "best" && experiment.mode === "max",
       });
+    const left = tableColumn.getIsPinned() ? tableColumn.getStart("left") : null;
     return (
       <th
         key={column.id}
         scope="col"
         data-numeric={column.numeric}
+        data-pinned={left !== null}
+        style={pinStyle(left, column.id)}
         aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
       >
-        <button type="button" onClick={flip}>
-          {column.label}
-          <i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>
-        </button>
+        {tableColumn.getCanSort() ? (
+          <button type="button" onClick={flip}>
+            {column.label}
+            <i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>
+          </button>
+        ) : (
+          <span>{column.label}</span>
+        )}
       </th>
     );
   };
@@ -112,7 +201,9 @@ export function TrialTable(props: TrialTableProps) {
     <Panel
       flush
       title={
-        rows.length === trials.length ? `Trials · ${trials.length}` : `Trials · ${rows.length} of ${trials.length}`
+        total === experiment.trials
+          ? `Trials · ${total.toLocaleString("en")}`
+          : `Trials · ${total.toLocaleString("en")} of ${experiment.trials.toLocaleString("en")}`
       }
       aside={
         <div className={classes.filters} role="group" aria-label="Filter by state">
@@ -130,23 +221,47 @@ export function TrialTable(props: TrialTableProps) {
           <button type="button" aria-pressed={state === null} onClick={() => onState(null)}>
             all
           </button>
-          {STATES.filter((one) => counts.has(one) || state === one).map((one) => (
+          {STATES.filter((one) => counts[one] > 0 || state === one).map((one) => (
             <button
               type="button"
               key={one}
               aria-pressed={state === one}
               onClick={() => onState(state === one ? null : one)}
             >
-              {one} <b>{counts.get(one) ?? 0}</b>
+              {one} <b>{counts[one]}</b>
             </button>
           ))}
+          <ColumnMenu columns={table.getAllLeafColumns()} />
         </div>
       }
     >
-      <div ref={scroll} className={classes.scroll} onMouseLeave={() => onPoint(null)}>
-        <table className={classes.table} aria-rowcount={rows.length + 1}>
+      {picked.length > 0 && (
+        <div className={classes.picked} role="group" aria-label="Picked trials">
+          <span>Picked:</span>
+          {picked.map((number) => (
+            <button key={number} type="button" onClick={() => pick(number)} aria-label={`Do not pick trial ${number}`}>
+              <i style={{ background: colours.get(number) }} aria-hidden /> {number} <b aria-hidden>×</b>
+            </button>
+          ))}
+          <button type="button" data-main disabled={picked.length < 2} onClick={onCompare}>
+            {picked.length < 2 ? "Pick another one to compare" : `Compare ${picked.length} trials`}
+          </button>
+          <button type="button" onClick={() => onPick([])}>
+            Clear
+          </button>
+        </div>
+      )}
+      <div
+        ref={scroll}
+        className={classes.scroll}
+        onMouseLeave={() => onPoint(null)}
+        tabIndex={0}
+        role="region"
+        aria-label="Trials"
+      >
+        <table className={classes.table} aria-rowcount={total + 1}>
           <thead>
-            <tr>{columns.map(head)}</tr>
+            <tr>{shown.map(head)}</tr>
           </thead>
           <tbody>
             {before > 0 && <tr aria-hidden style={{ height: before }} />}
@@ -157,12 +272,15 @@ export function TrialTable(props: TrialTableProps) {
                 <Row
                   key={trial.number}
                   trial={trial}
-                  columns={columns}
+                  layout={layout}
                   index={item.index}
                   selected={trial.number === selected}
-                  colour={place === undefined ? null : colourAt(shareOfRank(place, rank.size), theme)}
+                  picked={colours.get(trial.number) ?? null}
+                  full={picked.length >= MOST_PICKED}
+                  colour={place === undefined ? null : colourAt(shareOfRank(place, ranked), theme)}
                   onSelect={onSelect}
                   onPoint={onPoint}
+                  onPick={onPickRow}
                 />
               );
             })}
@@ -173,7 +291,7 @@ export function TrialTable(props: TrialTableProps) {
           <p className={classes.none}>
             {loading
               ? "Reading the trials…"
-              : trials.length
+              : experiment.trials
                 ? state && chips.length === 0
                   ? `No trial is ${state}.`
                   : "No trial passes these filters."
@@ -185,31 +303,108 @@ export function TrialTable(props: TrialTableProps) {
   );
 }
 
+/** With this one picked, or no longer; of more than can have a colour, the first one gives way. */
+export function toggled(picked: readonly number[], number: number): readonly number[] {
+  if (picked.includes(number)) return picked.filter((one) => one !== number);
+  return [...picked, number].slice(-MOST_PICKED);
+}
+
+function metaOf(column: TableColumn<Trial>): Column {
+  return column.columnDef.meta as Column;
+}
+
+function pinStyle(left: number | null, id: string): CSSProperties | undefined {
+  if (left === null) return undefined;
+  const width = id === "number" ? NUMBER_WIDTH : PINNED_WIDTH;
+  return { left, minWidth: width, maxWidth: width };
+}
+
+function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
+  return (
+    <Popover position="bottom-end" shadow="md" hideDetached={false}>
+      <Popover.Target>
+        <button type="button" aria-haspopup="dialog">
+          columns
+        </button>
+      </Popover.Target>
+      <Popover.Dropdown p={8}>
+        <div className={classes.menu} role="group" aria-label="Columns of the table">
+          {columns.map((column) => (
+            <div key={column.id}>
+              <label>
+                <input
+                  type="checkbox"
+                  checked={column.getIsVisible()}
+                  disabled={!column.getCanHide()}
+                  onChange={(event) => column.toggleVisibility(event.currentTarget.checked)}
+                />{" "}
+                {metaOf(column).label}
+              </label>
+              {column.id !== "number" && (
+                <button
+                  type="button"
+                  aria-pressed={column.getIsPinned() === "left"}
+                  aria-label={`${column.getIsPinned() ? "unpin" : "pin"} ${metaOf(column).label}`}
+                  onClick={() => column.pin(column.getIsPinned() ? false : "left")}
+                >
+                  {column.getIsPinned() ? "unpin" : "pin"}
+                </button>
+              )}
+            </div>
+          ))}
+        </div>
+      </Popover.Dropdown>
+    </Popover>
+  );
+}
+
 interface RowProps {
   trial: Trial;
-  columns: readonly Column[];
+  layout: readonly { column: Column; pinned: number | null }[];
   index: number;
   selected: boolean;
+  /** Its own colour, if it is picked. */
+  picked: string | null;
+  /** As many are picked as can be. */
+  full: boolean;
   colour: string | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
+  onPick: (number: number) => void;
 }
 
-const Row = memo(function Row({ trial, columns, index, selected, colour, onSelect, onPoint }: RowProps) {
+const Row = memo(function Row(props: RowProps) {
+  const { trial, layout, index, selected, picked, full, colour, onSelect, onPoint, onPick } = props;
   return (
     <tr
       aria-rowindex={index + 2}
       aria-selected={selected}
       style={{ height: ROW }}
       onMouseEnter={() => onPoint(trial.number)}
-      onClick={(event) => !(event.target as Element).closest("a") && onSelect(trial.number)}
+      onClick={(event) => !(event.target as Element).closest("a, input") && onSelect(trial.number)}
     >
-      {columns.map((column) => (
+      {layout.map(({ column, pinned }) => (
         <td
           key={column.id}
           data-numeric={column.numeric}
+          data-pinned={pinned !== null}
           data-column={column.id.startsWith("param:") ? "param" : column.id}
+          style={pinStyle(pinned, column.id)}
         >
+          {column.id === "number" && (
+            <input
+              type="checkbox"
+              aria-label={`Pick trial ${trial.number}`}
+              title={
+                full && !picked
+                  ? "The one that was picked first gives way"
+                  : "Pick it: a colour of its own, and to compare"
+              }
+              checked={picked !== null}
+              onChange={() => onPick(trial.number)}
+              style={picked ? { accentColor: picked } : undefined}
+            />
+          )}
           <Cell trial={trial} column={column} colour={colour} onSelect={onSelect} />
         </td>
       ))}
@@ -217,17 +412,14 @@ const Row = memo(function Row({ trial, columns, index, selected, colour, onSelec
   );
 });
 
-function Cell({
-  trial,
-  column,
-  colour,
-  onSelect,
-}: {
+interface CellProps {
   trial: Trial;
   column: Column;
   colour: string | null;
   onSelect: (number: number) => void;
-}) {
+}
+
+function Cell({ trial, column, colour, onSelect }: CellProps) {
   switch (column.id) {
     case "number":
       return (

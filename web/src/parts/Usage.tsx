@@ -95,7 +95,7 @@ function Cell({ x, y, say, what }: CellProps) {
   );
 }
 
-/** A line through the points, from zero at the bottom to the highest at the top; it breaks where a value is missing. */
+/** A line through the points, from zero at the bottom to the highest at the top; with a gap for each missing value. */
 export function spark(x: readonly number[], y: readonly (number | null)[], width: number, height: number): string {
   const top = Math.max(...y.map((value) => value ?? 0)) || 1;
   const begin = x[0] ?? 0;

@@ -13,11 +13,13 @@ import { cautionOf, Shares } from "./Importance";
 import { LineageOf } from "./Lineage";
 import { ProblemBox } from "./Problem";
 import { Progress } from "./Progress";
-import { savedShare, savedTraining } from "./saved";
+import { savedOfMany, savedShare, savedTraining } from "./saved";
 import { domainWords, Setup } from "./Setup";
 import { places } from "./TrialDetails";
-import { TrialTable } from "./TrialTable";
+import { columnsOf, sortTrials } from "./trialColumns";
+import { TrialTable, toggled, type ColumnChoice } from "./TrialTable";
 
+const hasFailed = (trial: Trial) => trial.state === "failed";
 const show = (node: ReactNode) => render(<MantineProvider>{node}</MantineProvider>);
 const VIEWS = after(nothing(), story(300));
 const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration", objectives: [] };
@@ -25,11 +27,16 @@ const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "train
 function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
   const [state, setState] = useState<TrialState | null>(null);
   const [sort, setSort] = useState({ column: "best", descending: true });
+  const [picked, setPicked] = useState<readonly number[]>([]);
+  const [choice, setChoice] = useState<ColumnChoice>({ hidden: [], pinned: [] });
+  const shown = state ? trials.filter((trial) => trial.state === state) : trials;
+  const rows = sortTrials(shown, columnsOf(trials, "accuracy", "training_iteration"), sort);
   return (
     <TrialTable
-      experiment={EXPERIMENT}
+      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length }}
       trials={trials}
-      shown={state ? trials.filter((trial) => trial.state === state) : trials}
+      rows={rows}
+      total={rows.length}
       rank={ranks(trials, "max")}
       theme="light"
       selected={null}
@@ -40,8 +47,19 @@ function Table({ trials, selected }: { trials: readonly Trial[]; selected: numbe
       sort={sort}
       onSort={setSort}
       chips={[]}
+      picked={picked}
+      onPick={setPicked}
+      onCompare={() => {}}
+      choice={choice}
+      onChoice={setChoice}
     />
   );
+}
+
+function countsOf(trials: readonly Trial[]): Experiment["counts"] {
+  const counts = { pending: 0, running: 0, paused: 0, completed: 0, stopped: 0, failed: 0, cancelled: 0 };
+  for (const trial of trials) counts[trial.state]++;
+  return counts;
 }
 
 function table(selected: number[] = [], trials = VIEWS.trials) {
@@ -88,6 +106,34 @@ describe("the trial table", () => {
     const rows = table(selected);
     fireEvent.click(screen.getByRole("link", { name: rows()[1]![0]! }));
     expect(selected).toEqual([Number(rows()[1]![0])]);
+  });
+
+  it("picks trials, each with a colour, to compare", () => {
+    const rows = table();
+    const [first, second] = [rows()[0]![0]!, rows()[1]![0]!];
+    fireEvent.click(screen.getByRole("checkbox", { name: `Pick trial ${first}` }));
+    expect(screen.getByRole<HTMLButtonElement>("button", { name: /Pick another one/ }).disabled).toBe(true);
+    fireEvent.click(screen.getByRole("checkbox", { name: `Pick trial ${second}` }));
+    expect(screen.getByRole("button", { name: "Compare 2 trials" })).toBeTruthy();
+    fireEvent.click(screen.getByRole("button", { name: `Do not pick trial ${first}` }));
+    expect(screen.getByRole<HTMLInputElement>("checkbox", { name: `Pick trial ${first}` }).checked).toBe(false);
+    expect(screen.getByRole<HTMLInputElement>("checkbox", { name: `Pick trial ${second}` }).checked).toBe(true);
+  });
+
+  it("lets the first one go when more are picked than there are colours", () => {
+    const ten = Array.from({ length: 10 }, (_, i) => i);
+    expect(toggled(ten, 99)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 99]);
+    expect(toggled(ten, 4)).toEqual([0, 1, 2, 3, 5, 6, 7, 8, 9]);
+  });
+
+  it("hides and pins columns", async () => {
+    table();
+    fireEvent.click(screen.getByRole("button", { name: "columns" }));
+    fireEvent.click(await screen.findByRole("checkbox", { name: "Why" }));
+    expect(screen.queryByRole("columnheader", { name: "Why" })).toBeNull();
+    fireEvent.click(await screen.findByRole("button", { name: "pin lr" }));
+    const heads = screen.getAllByRole("columnheader").map((head) => head.textContent);
+    expect(heads.slice(0, 2)).toEqual(["Trial", "lr"]);
   });
 
   it("says so when there is nothing", () => {
@@ -153,7 +199,12 @@ describe("what went wrong", () => {
   it("is a line with a link where one trial of a completed run has failed", () => {
     const selected: number[] = [];
     show(
-      <FailureNotice experiment={base} trials={broken} onSelect={(n) => selected.push(n)} onShowFailed={() => {}} />,
+      <FailureNotice
+        experiment={base}
+        first={broken.find(hasFailed)}
+        onSelect={(n) => selected.push(n)}
+        onShowFailed={() => {}}
+      />,
     );
     expect(screen.queryByRole("alert")).toBeNull();
     expect(screen.getByText("1 of 27 trials failed:").parentElement!.textContent).toContain("RuntimeError: boom");
@@ -167,7 +218,7 @@ describe("what went wrong", () => {
     show(
       <FailureNotice
         experiment={{ ...base, state: "failed", counts: { ...counts, failed: 3 } }}
-        trials={broken}
+        first={broken.find(hasFailed)}
         onSelect={() => {}}
         onShowFailed={() => all++}
       />,
@@ -181,7 +232,7 @@ describe("what went wrong", () => {
     show(
       <FailureNotice
         experiment={{ ...base, error: null, reason: "", counts: { ...counts, failed: 0 } }}
-        trials={VIEWS.trials}
+        first={undefined}
         onSelect={() => {}}
         onShowFailed={() => {}}
       />,
@@ -201,6 +252,10 @@ describe("the training that was saved", () => {
 
   it("is counted over the trials that completed or were stopped", () => {
     const saved = savedTraining(VIEWS.trials, asha)!;
+    const counts = countsOf(VIEWS.trials);
+    expect(savedOfMany(saved.done, { ...asha, counts })).toEqual(saved);
+    expect(savedOfMany(null, { ...asha, counts })).toBeNull();
+    expect(savedOfMany(saved.full, { ...asha, counts })).toBeNull();
     const ended = VIEWS.trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
     expect(saved.full).toBe(27 * ended.length);
     expect(saved.done).toBe(ended.reduce((sum, trial) => sum + trial.iteration, 0));

@@ -7,8 +7,20 @@ export interface Saved {
   full: number;
 }
 
+/** The same of very many trials, for which the service has counted the iterations. */
+export function savedOfMany(
+  trained: number | null,
+  experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr" | "counts">,
+): Saved | null {
+  const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
+  const { completed, stopped } = experiment.counts;
+  if (typeof longest !== "number" || trained === null || stopped === 0) return null;
+  const full = longest * (completed + stopped);
+  return trained < full ? { done: trained, full } : null;
+}
+
 /**
- * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null where
+ * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null if
  * that cannot be said: nothing was stopped, or there is no longest trial counted in reports.
  */
 export function savedTraining(

@@ -65,6 +65,14 @@ export function columnsOf(
   ];
 }
 
+/** What the service calls a column that it can sort by; null if it cannot. */
+export function serverColumn(id: string): string | null {
+  if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
+  if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
+  const names: Record<string, string> = { best: "best_value", last: "last_value" };
+  return id === "feasible" ? null : (names[id] ?? id);
+}
+
 export interface Sort {
   column: string;
   descending: boolean;

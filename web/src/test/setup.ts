@@ -1,4 +1,4 @@
-/** What happy-dom has no notion of: sizes on a screen. Every element is 800 by 600 pixels. */
+/** Sizes on a screen, which happy-dom does not have. Every element is 800 by 600 pixels. */
 
 import { cleanup } from "@testing-library/react";
 import { afterEach } from "vitest";

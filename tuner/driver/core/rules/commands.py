@@ -1,4 +1,4 @@
-"""What the core decides when a user commands something, when a new driver takes over, and when the time budget is spent."""
+"""What the core decides after a user's command, after a takeover by a new driver, and when the time budget is spent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.driver.core.state import State
 
 
 def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
-    """Decide what a command changes at once. `State` notes what has to wait for a report."""
+    """Decide what a command changes at once. `State` remembers what has to wait for a report."""
     by = event.reason or "by a user"
     if event.trial is not None:
         if event.trial not in experiment.trials or experiment.trials[event.trial].state.ended:
@@ -44,10 +44,10 @@ def after_takeover(experiment: State) -> list[Decision]:
         if not waits or trial.next is not None or trial.holds_resources:
             continue
         if experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
-            why = "paused by a user, the driver having gone"
+            why = "paused by a user after its driver had gone"
             decisions.append(d.Pause(trial=trial.number, reason=why, held=True))
         else:
-            why = f"taken up again {where_from(trial)} by a new driver"
+            why = f"continued {where_from(trial)} by a new driver"
             decisions.append(d.Retry(trial=trial.number, reason=why))
     return decisions
 
@@ -58,7 +58,7 @@ def stop_all(experiment: State, reason: str) -> list[Decision]:
 
 
 def _release(trial: Trial, by: str) -> Decision:
-    """Resume a trial that a user holds, or leave it to the scheduler that had paused it."""
+    """Resume a trial that a user has paused, or leave it to the scheduler if that had paused it before."""
     if trial.paused_by_scheduler:
         return d.Pause(trial=trial.number, reason=f"let go of {by}; its scheduler had paused it")
     return d.Resume(trial=trial.number, reason=f"resumed {by}")

@@ -1,4 +1,4 @@
-"""What follows from a failure that other trials would meet too."""
+"""Decide after a failure that other trials would have too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
 def missing_metric(
     experiment: State, trial: Trial, what: str, missing: Sequence[str], metrics: Mapping[str, float]
 ) -> list[Decision]:
-    """Fail a trial that does not report what it has to; and the experiment, if no trial has ever reported it."""
+    """Fail a trial that lacks a required metric; also fail the experiment if no trial has ever reported it."""
     reported = sorted(metrics)
     meant = "".join(did_you_mean(name, reported, "'") for name in missing)
     message = f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"

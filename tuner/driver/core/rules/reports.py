@@ -1,4 +1,4 @@
-"""What the core decides after a report: whether it is usable, whether the trial has diverged, reached max_t, or met `stop`."""
+"""Decide after a report: it may be unusable, or the trial may have diverged, reached max_t, or met `stop`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn of metrics that `stop` looks at and that no report has had yet: they are misspelt, or they come later."""
+    """Warn of metrics that `stop` uses and no report has had yet: they are misspelt, or they come later."""
     known = sorted(reported)
     meant = "".join(did_you_mean(name, known, "'") for name in missed)
     what = f"stop looks at {names(missed)}, which is not among the reported metrics: {names(known)}"
-    return d.Note(reason=f"{what} (until it comes, it ends nothing){meant}", warning=True)
+    return d.Note(reason=f"{what} (until it is reported, it ends nothing){meant}", warning=True)
 
 
 def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
@@ -57,14 +57,14 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
         reason = experiment.stopper.decide(trial.number, experiment.trials)
     except Exception as error:
         meant = did_you_mean(error.args[0], trial.last, "'") if isinstance(error, KeyError) and error.args else ""
-        what = f"stop raised {type(error).__name__}: {error}, the metrics being {names(sorted(trial.last))}{meant}"
+        what = f"stop raised {type(error).__name__}: {error}; the metrics were {names(sorted(trial.last))}{meant}"
         failure = Failure(kind="spec", cause="stop", message=what, traceback=traceback.format_exc())
         return all_fail(experiment, trial, failure, "every trial is judged by the same function")
     return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
 
 def _would_stop(experiment: State, trial: Trial) -> bool:
-    """Whether `stop` ends the trial as it is. It does not if it looks at something that has not been reported yet."""
+    """Return whether `stop` ends the trial as it is. It does not if it needs a metric that has not been reported yet."""
     try:
         return experiment.stopper is not None and experiment.stopper.decide(trial.number, experiment.trials) is not None
     except Exception:
@@ -85,7 +85,7 @@ def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], 
 
 
 def _resembles(name: str, reported: str) -> bool:
-    """Whether `name` is likely a misspelling of `reported`.
+    """Return whether `name` is likely a misspelling of `reported`.
 
     Reports of "los" or "train_loss" suggest so for "loss". Reports of "loss" do not for "val_loss", which may well follow.
     """

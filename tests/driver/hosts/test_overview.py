@@ -1,0 +1,65 @@
+"""What the API shows of the cluster."""
+
+from __future__ import annotations
+
+from tuner.api.schemas import Cluster
+from tuner.driver.hosts.overview import overview
+from tuner.trials.groups.pool import HeldGroup, Standing, WaitingGroup
+
+NODES = [
+    {
+        "NodeID": name,
+        "NodeManagerHostname": f"host-{name}",
+        "NodeManagerAddress": "10.0.0.1",
+        "Alive": alive,
+        "Resources": {"CPU": 4.0, "GPU": 2.0, "memory": 1e9},
+    }
+    for name, alive in (("a", True), ("b", True), ("gone", False))
+]
+ONE = {"CPU": 1.0, "GPU": 1.0}
+
+
+def test_nodes_groups_and_what_waits() -> None:
+    held = HeldGroup(
+        experiment="exp_1", trial="trl_1", segment_id="seg_1", nodes=("a", "a", "b"), bundle=ONE, since=5.0
+    )
+    ranks = [
+        {"rank": rank, "node": node, "host": f"host-{node}", "pid": 7, "gpus": ["0"]}
+        for rank, node in enumerate(held.nodes)
+    ]
+    waits = WaitingGroup(
+        experiment="exp_2",
+        trial="trl_2",
+        segment_id="seg_2",
+        workers=2,
+        bundle=ONE,
+        since=6.0,
+        priority=10,
+        reserved=False,
+        reason="waits for room",
+    )
+    found = overview(
+        NODES,
+        {"CPU": 4.0, "GPU": 1.0},
+        [(held, ranks)],
+        [waits],
+        {"exp_1": Standing(), "exp_2": Standing(priority=10)},
+        {"exp_1": 0.75},
+        began=1000.0,
+    )
+    shown = Cluster.of(found)
+    assert (shown.cpus, shown.cpus_in_use, shown.gpus, shown.gpus_in_use) == (8.0, 4.0, 4.0, 3.0)
+    assert [(node.id, node.gpus_in_use) for node in shown.nodes] == [("a", 2.0), ("b", 1.0)]
+    [group] = shown.groups
+    assert (group.experiment_id, group.since) == ("exp_1", "1970-01-01T00:16:45.000000Z")
+    assert [(rank.rank, rank.host, rank.gpus) for rank in group.ranks] == [
+        (0, "host-a", ["0"]),
+        (1, "host-a", ["0"]),
+        (2, "host-b", ["0"]),
+    ]
+    [wait] = shown.waiting
+    assert (wait.position, wait.experiment_id, wait.trial_id, wait.priority) == (1, "exp_2", "trl_2", 10)
+    assert [(one.experiment_id, one.share, one.groups, one.waiting) for one in shown.experiments] == [
+        ("exp_1", 0.75, 1, 0),
+        ("exp_2", 0.0, 0, 1),
+    ]

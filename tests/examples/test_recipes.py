@@ -1,0 +1,41 @@
+"""The recipes: each script of the page is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+import pytest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+SCRIPTS = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_recipe_as_it_stands_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: in a module that no worker can import."""
+    module = ModuleType("recipe")
+    monkeypatch.setitem(sys.modules, "recipe", module)
+    monkeypatch.chdir(tmp_path)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        exec(SCRIPTS[name], module.__dict__)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    result = module.__dict__["result"]
+    assert result.state == "completed", result.error
+    assert {str(trial.state) for trial in result.trials} <= {"completed", "stopped"}
+    bounds = {"accuracy": (0.85, 1.0), "error": (0.0, 0.2), "loss": (0.0, 0.6)}[result.metric]
+    assert bounds[0] <= result.best_value <= bounds[1]
+    if name == "tensorboard":
+        assert len(list(tmp_path.glob("runs/trial-*/events.*"))) == len(result.trials)
+
+
+def test_each_python_block_of_the_page_is_run() -> None:
+    assert len(SCRIPTS) == PAGE.read_text().count("```python") == 5

@@ -1,0 +1,314 @@
+"""`tuner.create_study`: ask and tell, without Ray, over the real core and a real database."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.invariants import check_all
+from tuner.domain.states import TrialState
+from tuner.driver import asked
+from tuner.driver.virtual import Step, simulate
+from tuner.errors import Conflict, SpecError, TunerError
+from tuner.sdk.study import Study
+from tuner.store import Store
+
+SPACE = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """Return the database of a home of its own."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
+    monkeypatch.setattr(asked, "KEEP_S", 0.05)
+    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
+        store.migrate()
+        yield store
+
+
+def loss(config: dict[str, Any], epoch: int) -> float:
+    return float(config["x"] + 8 / config["width"] / epoch)
+
+
+def study_of(**options: Any) -> Study:
+    given: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "num_samples": 12,
+        "max_t": 9,
+        "scheduler": {"type": "asha", "reduction_factor": 3},
+        "search_alg": "random",
+        "name": "by-hand",
+        **options,
+    }
+    return tuner.create_study(SPACE, **given)
+
+
+def train(study: Study, most: int = 10**6) -> int:
+    """Train what the study hands out, and return how many reports were made."""
+    made = 0
+    while made < most and (trial := study.ask()) is not None:
+        for epoch in range(trial.iteration + 1, 10):
+            made += 1
+            if trial.report({"loss": loss(trial.config, epoch)}, checkpoint=f"epoch-{epoch}") != "continue":
+                break
+            if made >= most:
+                return made
+        trial.tell()
+    return made
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha_promotion", "median", "fifo"])
+def test_it_decides_as_a_search_in_virtual_time(scheduler: str) -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for epoch in range((checkpoint or 0) + 1, 10):
+            yield Step({"loss": loss(config, epoch)}, checkpoint=epoch)
+
+    known = {"metric": "loss", "mode": "min", "num_samples": 12, "max_t": 9, "search_alg": "random"}
+    direct = simulate(evaluate, SPACE, scheduler=scheduler, max_concurrent_trials=1, **known)  # type: ignore[arg-type]
+    with study_of(scheduler=scheduler) as study:
+        made = train(study)
+        result = study.result()
+        assert study.state == "completed"
+    assert made == len(direct.history)
+    assert [(t.state, t.iterations, t.config) for t in result.trials] == [
+        (t.state, t.iteration, c) for t, c in zip(direct.trials, direct.configs, strict=True)
+    ]
+    assert result.best_value == direct.best_value
+
+
+def test_a_study_is_an_experiment_like_any_other(store: Store) -> None:
+    with study_of() as study:
+        train(study)
+        record = store.experiments.get(study.id)
+        assert (record.name, record.source) == ("by-hand", "study")
+        assert not record.abandoned(1e12)
+        [listed] = tuner.experiments()
+        assert (listed.id, listed.trials) == (study.id, 12)
+        assert tuner.load("by-hand").best_value == study.result().best_value
+        kinds = {d.kind for d in store.log.decisions(record.id, page_size=1000).items}
+        assert {"start", "stop", "complete", "finish"} <= kinds
+    check_all(store, set())
+
+
+def test_a_paused_trial_is_handed_out_again_where_its_checkpoint_is() -> None:
+    with study_of(scheduler="asha_promotion") as study:
+        paused: dict[int, int] = {}
+        resumed = 0
+        while (trial := study.ask()) is not None:
+            if trial.number in paused:
+                resumed += 1
+                assert trial.iteration == paused[trial.number]
+                assert trial.checkpoint == f"epoch-{paused[trial.number]}"
+            for epoch in range(trial.iteration + 1, 10):
+                if trial.report({"loss": loss(trial.config, epoch)}, checkpoint=f"epoch-{epoch}") != "continue":
+                    paused[trial.number] = epoch
+                    assert trial.answer == "stop" or "paused" in trial.reason or trial.reason
+                    break
+            trial.tell()
+        assert resumed > 0
+
+
+def test_the_default_search_needs_no_more_than_a_space_and_max_t() -> None:
+    with study_of(scheduler=None, search_alg=None, budget=3, num_samples=40) as study:
+        made = train(study)
+        assert made <= 5 * 9
+        assert study.result().best_finished is not None
+        assert study.state == "completed"
+
+
+def test_tell_alone_is_enough_without_early_stopping() -> None:
+    with study_of(scheduler="fifo", max_t=None, num_samples=5, search_alg="tpe") as study:
+        while (trial := study.ask()) is not None:
+            study.tell(trial, {"loss": trial.config["x"]})
+        result = study.result()
+    assert [t.state for t in result.trials] == [TrialState.COMPLETED] * 5
+    assert result.best_value == min(t.config["x"] for t in result.trials)
+
+
+def test_a_failed_trial_says_why_and_is_handed_out_again_if_retries_are_left() -> None:
+    with study_of(num_samples=2, max_failures=1, scheduler="fifo") as study:
+        first = study.ask()
+        assert first is not None
+        first.tell(error="out of memory")
+        again = study.ask()
+        assert again is not None
+        assert again.number == first.number
+        again.tell(error="out of memory")
+        other = study.ask()
+        assert other is not None
+        other.tell({"loss": 1.0})
+        assert study.ask() is None
+        result = study.result()
+    assert result.trials[0].state is TrialState.FAILED
+    assert "out of memory" in (result.trials[0].error or "")
+
+
+def test_more_than_may_train_at_once_is_refused_with_the_reason() -> None:
+    with study_of(max_concurrent_trials=2) as study:
+        first, second = study.ask(), study.ask()
+        assert first is not None
+        assert second is not None
+        assert first.number != second.number
+        with pytest.raises(Conflict, match="2 trials are asked for.*max_concurrent_trials is 2"):
+            study.ask()
+        first.report({"loss": 1.0})
+        first.tell()
+        assert study.ask() is not None
+
+
+def test_several_threads_share_a_study() -> None:
+    made: list[int] = []
+    with study_of(max_concurrent_trials=3, num_samples=15) as study:
+        threads = [threading.Thread(target=lambda: made.append(train(study))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        result = study.result()
+    assert len(result.trials) == 15
+    assert sum(t.iterations for t in result.trials) == sum(made)
+
+
+def test_the_same_name_goes_on_with_it_in_another_process(store: Store) -> None:
+    with study_of() as study:
+        made = train(study, most=17)
+        before = study.result()
+    with study_of() as study:
+        assert study.id == before.experiment_id
+        more = train(study)
+        after = study.result()
+        assert study.state == "completed"
+    straight = study_of(name="other")
+    total = train(straight)
+    assert [t.config for t in after.trials] == [t.config for t in straight.result().trials]
+    assert total <= made + more <= total + 9, "only what the open trial had not saved is trained again"
+    straight.close()
+    check_all(store, set())
+
+
+KILLED = """
+    import os, signal, sys
+    import tuner
+    study = tuner.create_study({"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=4, scheduler="fifo",
+                               search_alg="random", max_t=9, name="killed")
+    trial = study.ask()
+    for epoch in range(1, 6):
+        trial.report({"loss": trial.config["x"] / epoch}, checkpoint=f"epoch-{epoch}")
+    print(trial.number, trial.config["x"], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_that_was_reported_is_lost_when_the_process_is_killed(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    number, x = done.stdout.split()
+    [record] = store.experiments.named("killed")
+    store.drivers.renew(record.id, record.driver_epoch, 0.0, 0.0)  # as if the lease had run out
+    with tuner.create_study(
+        {"x": tuner.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        num_samples=4,
+        scheduler="fifo",
+        search_alg="random",
+        max_t=9,
+        name="killed",
+    ) as study:
+        trial = study.ask()
+        assert trial is not None
+        assert (trial.number, trial.config["x"]) == (int(number), float(x))
+        assert (trial.iteration, trial.checkpoint) == (5, "epoch-5")
+
+
+def test_two_processes_cannot_drive_the_same_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "LEASE_S", 0.5)
+    with study_of(), pytest.raises(Conflict, match="is driven by study:"):
+        study_of()
+
+
+def test_another_definition_under_the_same_name_is_refused() -> None:
+    study_of().close()
+    for options, what in (
+        ({"metric": "error"}, "objective"),
+        ({"scheduler": "fifo"}, "scheduler"),
+        ({"max_t": 5}, "max_t"),
+    ):
+        with pytest.raises(Conflict, match=f"has another {what}"):
+            study_of(**options)
+    with pytest.raises(Conflict, match="load_if_exists=True continues it"):
+        study_of(load_if_exists=False)
+
+
+def test_a_study_that_has_ended_still_has_its_result() -> None:
+    with study_of() as study:
+        train(study)
+        best = study.result().best_value
+    with study_of() as study:
+        assert study.ask() is None
+        assert study.result().best_value == best
+
+
+def test_a_user_can_cancel_it_from_the_page(store: Store) -> None:
+    with study_of() as study:
+        trial = study.ask()
+        assert trial is not None
+        assert trial.report({"loss": 1.0}) in ("continue", "stop")
+        store.commands.add(store.experiments.get(study.id).id, "cancel", reason="not needed any more")
+        for _ in range(1000):
+            if trial.report({"loss": 1.0}) == "stop":
+                break
+            threading.Event().wait(0.01)
+        assert trial.answer == "stop"
+        assert study.ask() is None
+        assert study.state == "cancelled"
+
+
+def test_resume_leaves_it_to_the_script_that_asks() -> None:
+    study_of().close()
+    with pytest.raises(Conflict, match="go on with it by tuner.create_study"):
+        tuner.resume("by-hand")
+
+
+def test_wrong_arguments_are_listed_and_nothing_is_created(store: Store) -> None:
+    with pytest.raises(SpecError, match="max_t"):
+        study_of(max_t=-1)
+    with pytest.raises(TypeError, match="did you mean 'max_concurrent_trials'"):
+        study_of(max_concurent_trials=3)
+    assert not store.experiments.page().items
+
+
+def test_a_report_without_numbers_is_refused_and_the_trial_goes_on() -> None:
+    with study_of() as study:
+        trial = study.ask()
+        assert trial is not None
+        with pytest.raises(TypeError, match="loss"):
+            trial.report({"loss": "low"})
+        assert trial.report({"loss": 0.1}) in ("continue", "stop")
+
+
+def test_calls_after_the_lease_is_lost_say_so(store: Store) -> None:
+    study = study_of()
+    trial = study.ask()
+    assert trial is not None
+    record = store.experiments.get(study.id)
+    store.drivers.renew(record.id, record.driver_epoch, 0.0, 0.0)
+    with pytest.raises(TunerError, match="another driver"):
+        store.drivers.claim(record.id, "thief", 60.0, 1e12)
+        for _ in range(1000):
+            trial.report({"loss": 1.0})
+            threading.Event().wait(0.01)
+    study.close()

@@ -1,0 +1,92 @@
+"""Show in Chromium an experiment with more trials than its charts draw, and compare trials."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from benchmarks.page_scale import make
+from tests.web.conftest import Open, Service
+from tests.web.searches import Search, digits
+from tests.web.test_page import INK, curves, expect, wait_until
+
+pytestmark = pytest.mark.browser
+TRIALS = 1500
+
+
+def numbers(page: Any) -> list[int]:
+    cells = page.locator("tbody tr[aria-rowindex] td:first-child").all_text_contents()
+    return [int(text) for text in cells]
+
+
+def test_of_many_trials_the_charts_show_a_sample_and_the_table_all(visit: Open, service: Service) -> None:
+    record = make(service.store, "many", TRIALS, 2)
+    trials = [trial for at in (0, 1000) for trial in service.store.trials.sorted_page(
+        record.id, page_size=1000, where=[f"number>={at}", f"number<{at + 1000}"])[0].items]  # fmt: skip
+    assert len(trials) == TRIALS
+    page = visit("/experiments/nothing")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{service.url}/experiments/{record.public_id}")
+    expect(page.get_by_role("heading", name="Trials · 1,500")).to_be_visible()
+    expect(page.get_by_text("Shows 1,000 of 1,500 trials")).to_be_visible()
+    wait_until(page, lambda: page.evaluate(INK) > 2000, "drawing the curves")
+    best = sorted(trials, key=lambda trial: -(trial.best_value or 0))
+    assert numbers(page)[:5] == [trial.number for trial in best[:5]]
+    rows = [url for url in asked if re.search(r"/trials\?", url)]
+    assert len(rows) == 1, "one page of the table is read"
+
+    page.get_by_role("button", name="lr", exact=True).click()
+    lowest = sorted(trials, key=lambda trial: trial.params["lr"])
+    wait_until(page, lambda: numbers(page)[:3] == [trial.number for trial in lowest[:3]], "sorting by the service")
+    table = page.get_by_role("region", name="Trials")
+    for _ in range(40):
+        table.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+        page.wait_for_timeout(50)
+        if numbers(page) and numbers(page)[-1] == lowest[-1].number:
+            break
+    assert numbers(page)[-1] == lowest[-1].number, "scrolling reads on until the last trial"
+
+    chosen = [trial for trial in trials if trial.params["optimizer"] in ("sgd", "lion") and trial.params["lr"] < 1e-3]
+    brush = '{"optimizer":["sgd","lion"],"lr":[0.00001,0.001]}'
+    page.goto(f"{service.url}/experiments/{record.public_id}?tab=parameters&brush={brush}")
+    expect(page.get_by_role("heading", name=f"Trials · {len(chosen)} of 1,500")).to_be_visible()
+    outside = next(trial for trial in best[500:] if trial.number not in _drawn(service, record.id))
+    page.goto(f"{service.url}/experiments/{record.public_id}?trial={outside.number}")
+    expect(page.get_by_role("dialog")).to_contain_text(f"Trial {outside.number}")
+
+
+def _drawn(service: Service, experiment: int) -> set[int]:
+    return set(service.store.trials.sample_numbers(experiment, "max", 1000))
+
+
+def test_trials_of_two_experiments_are_compared(visit: Open, service: Service) -> None:
+    first = Search(service.store, digits("one"), start=time.time() - 7200, seconds=20)
+    first.advance(at_once=20)
+    other = Search(service.store, digits("other", seed=9), start=time.time() - 3600, seconds=20)
+    other.advance(at_once=20)
+    page = visit(f"/experiments/{first.public_id}?sort=number")
+    expect(curves(page)).to_be_visible()
+    page.get_by_role("checkbox", name="Pick trial 0").click()
+    page.get_by_role("checkbox", name="Pick trial 1", exact=True).click()
+    expect(page.get_by_role("button", name="Compare 2 trials")).to_be_enabled()
+    assert parse_qs(urlsplit(page.url).query)["pick"] == ["0,1"]
+    page.keyboard.press("c")
+    expect(page.get_by_role("heading", name="Compare trials")).to_be_visible()
+    trials = service.store.trials.page(first.id).items
+    expect(page.get_by_role("row", name="lr ")).to_contain_text(f"{trials[0].params['lr']:.4g}")
+    expect(page.get_by_text("They lie furthest apart at iteration")).to_be_visible()
+    wait_until(page, lambda: page.evaluate(INK.replace("canvas')", "canvas:nth-of-type(2)')")) > 200, "drawing")
+    foreign = service.store.trials.page(other.id).items[5]
+    page.goto(f"{page.url},{foreign.public_id}" if "%2C" not in page.url else f"{page.url}%2C{foreign.public_id}")
+    expect(page.get_by_role("columnheader", name="other, trial 5")).to_be_visible()
+    expect(page.get_by_role("row", name="seed ")).to_contain_text("9")
+    page.get_by_role("button", name="Leave one, trial 1 out").click()
+    expect(page.get_by_role("columnheader", name="one, trial 1")).to_have_count(0)
+    expect(page.get_by_role("columnheader", name="other, trial 5")).to_be_visible()
+    page = visit("/compare")
+    expect(page.get_by_text("Nothing to compare yet.")).to_be_visible()

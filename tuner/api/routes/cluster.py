@@ -1,0 +1,23 @@
+"""The cluster that the service uses."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from tuner.api import schemas
+from tuner.api.answers import BAD, SILENT, answer
+from tuner.api.context import Here
+
+router = APIRouter(tags=["cluster"])
+
+
+@router.get(
+    "/cluster",
+    response_model=schemas.Cluster,
+    responses={**SILENT, **BAD},
+    summary="Get the nodes of the cluster, the worker groups on them, and what waits for what.",
+)
+def cluster(here: Here) -> Response:
+    """Ask the driver host. Experiments that scripts drive themselves are not listed."""
+    return answer(schemas.Cluster.of(here.cluster()))

@@ -1,0 +1,83 @@
+"""The cluster: its nodes, the worker groups on them, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Model, Timestamp, rfc3339
+
+
+class ClusterNode(Model):
+    id: Annotated[str, Field(description="Ray's id of the node")]
+    name: Annotated[str, Field(description="its host name")]
+    address: Annotated[str, Field(description="its IP address")]
+    cpus: Annotated[float, Field(description="CPUs that Ray may use there")]
+    cpus_in_use: Annotated[float, Field(description="CPUs that worker groups of this service hold there")]
+    gpus: Annotated[float, Field(description="GPUs that Ray may use there")]
+    gpus_in_use: Annotated[float, Field(description="GPUs that worker groups of this service hold there")]
+
+
+class ClusterRank(Model):
+    rank: Annotated[int, Field(description="the rank, from 0")]
+    node: Annotated[str, Field(description="Ray's id of its node")]
+    host: Annotated[str, Field(description="the host name of its node")]
+    pid: Annotated[int, Field(description="its process on that node")]
+    gpus: Annotated[list[str], Field(description="the GPUs that it may use, as CUDA_VISIBLE_DEVICES names them")]
+
+
+class ClusterGroup(Model):
+    """A worker group that has room."""
+
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    trial_id: Annotated[str, Field(description="trl_...")]
+    segment_id: Annotated[str, Field(description="seg_...")]
+    resources: Annotated[dict[str, float], Field(description="of each rank")]
+    since: Annotated[Timestamp, Field(description="when it got its room")]
+    ranks: Annotated[list[ClusterRank], Field(description="one item for each rank")]
+
+
+class ClusterWait(Model):
+    """A worker group that waits."""
+
+    position: Annotated[int, Field(description="its place in the order in which groups are served, from 1")]
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    trial_id: Annotated[str, Field(description="trl_...")]
+    segment_id: Annotated[str, Field(description="seg_...")]
+    workers: Annotated[int, Field(description="ranks of the group")]
+    resources: Annotated[dict[str, float], Field(description="of each rank")]
+    since: Annotated[Timestamp, Field(description="since when it waits")]
+    priority: Annotated[int, Field(description="of its experiment")]
+    reserved: Annotated[bool, Field(description="it has waited for long, so what is free on its nodes is kept for it")]
+    reason: Annotated[str, Field(description="what it waits for, in words")]
+
+
+class ClusterShare(Model):
+    """What an experiment that runs here is entitled to, and what it has."""
+
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    priority: Annotated[int, Field(description="experiments of a higher priority come first")]
+    weight: Annotated[float, Field(description="its share relative to others of the same priority")]
+    share: Annotated[float, Field(description="largest part of any resource of the cluster that it holds, from 0 to 1")]
+    groups: Annotated[int, Field(description="worker groups that it holds")]
+    waiting: Annotated[int, Field(description="worker groups of it that wait")]
+
+
+class Cluster(Model):
+    cpus: Annotated[float, Field(description="CPUs of the whole cluster")]
+    cpus_in_use: Annotated[float, Field(description="CPUs in use, also by others than this service")]
+    gpus: Annotated[float, Field(description="GPUs of the whole cluster")]
+    gpus_in_use: Annotated[float, Field(description="GPUs in use, also by others than this service")]
+    nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
+    groups: Annotated[list[ClusterGroup], Field(description="worker groups that have room, oldest first")]
+    waiting: Annotated[list[ClusterWait], Field(description="worker groups that wait, in the order of their turns")]
+    experiments: Annotated[list[ClusterShare], Field(description="the experiments that this service drives now")]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        dated = {
+            part: [{**item, "since": rfc3339(item["since"])} for item in found[part]] for part in ("groups", "waiting")
+        }
+        return cls.model_validate({**found, **dated})

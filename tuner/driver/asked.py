@@ -1,0 +1,321 @@
+"""Ask and tell: the driver's loop in a thread of the caller's process, with trials that the caller runs.
+
+The loop and the core are those of every experiment. Only the groups differ: a segment waits until the caller asks for it, and
+runs until the caller tells its end or a verdict ends it. The methods of `AskedDriver` may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from tuner.domain import events as e
+from tuner.domain.batch import Batch
+from tuner.domain.keys import checkpoint_id, segment_id
+from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, SegmentRef, Verdict
+from tuner.domain.trial import Segment, Trial
+from tuner.driver.commands import as_event
+from tuner.driver.core import Core
+from tuner.driver.loop import ExperimentLoop
+from tuner.errors import Conflict, Retryable, StoreError, TunerError
+from tuner.store import ExperimentRecord, Store
+
+T = TypeVar("T")
+
+LEASE_S = 15.0
+KEEP_S = 1.0
+"""Seconds between two renewals of the lease, which also look for new commands."""
+LOOK_S = 0.005
+"""Seconds between two checks, in a call that waits for the loop."""
+
+
+class Closed(TunerError):
+    """The loop has ended without an error: the experiment has ended or is paused, or the study was closed."""
+
+
+class AskedGroups:
+    """The groups of ask and tell: segments that wait for an `ask`, and those that the caller trains."""
+
+    def __init__(self) -> None:
+        self.ready: deque[SegmentRef] = deque()
+        self.taken: set[SegmentRef] = set()
+        self._ends: dict[SegmentRef, asyncio.Future[Outcome]] = {}
+
+    async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
+        end = self._ends[segment] = asyncio.get_running_loop().create_future()
+        self.ready.append(segment)
+        try:
+            outcome: Outcome = await end
+            return outcome
+        finally:
+            self._ends.pop(segment, None)
+            self.taken.discard(segment)
+            if segment in self.ready:
+                self.ready.remove(segment)
+
+    async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
+        """End a segment that nobody has asked for yet, or that is to be killed. Others get the verdict at their next report."""
+        if segment in self.ready or why == "kill":
+            self.end(segment, Outcome(kind="left"))
+
+    def end(self, segment: SegmentRef, outcome: Outcome) -> None:
+        """End a segment. One that has ended already is no error."""
+        if (end := self._ends.get(segment)) is not None and not end.done():
+            end.set_result(outcome)
+
+    async def delete_checkpoint(self, info: CheckpointInfo) -> None:
+        """Leave the content alone: it is the caller's."""
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        return []  # stop functions are called in this process
+
+
+class StoreJournal:
+    """Batches go to the store at once."""
+
+    def __init__(self, store: Store, experiment: int, epoch: int) -> None:
+        self._store, self._experiment, self._epoch = store, experiment, epoch
+
+    async def commit(self, batch: Batch) -> None:
+        self._store.drivers.commit(self._experiment, self._epoch, batch, time.time())
+
+
+class AskedDriver:
+    """Drives one experiment in a thread of this process. It is the experiment's single writer."""
+
+    def __init__(self, store: Store, record: ExperimentRecord, core: Core) -> None:
+        """Claim the experiment, fold its log, and begin.
+
+        Raises:
+            Conflict: another process drives it.
+        """
+        self._store, self.record, self.core = store, record, core
+        self._epoch = _claimed(store, record)
+        for seq, entry in store.drivers.load(record.id):
+            core.fold(seq, entry)
+        self.groups = AskedGroups()
+        self._over = threading.Event()
+        self._closing = False
+        self._calls = 0  # calls that the loop's thread is answering
+        self._error: BaseException | None = None
+        begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]] = Future()
+        self._thread = threading.Thread(
+            target=self._main, args=(begun,), name=f"tuner-study-{record.name}", daemon=True
+        )
+        self._thread.start()
+        self._events, self._loop = begun.result()
+
+    # -- the thread of the loop ------------------------------------------------------------------------------------------
+
+    def _main(self, begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]]) -> None:
+        try:
+            asyncio.run(self._drive(begun))
+        except BaseException as error:
+            if not self._closing:
+                self._error = self._error or error
+            if not begun.done():
+                begun.set_exception(error)
+        finally:
+            self._over.set()
+
+    async def _drive(self, begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]]) -> None:
+        store, record = self._store, self.record
+        loop = ExperimentLoop(self.core, StoreJournal(store, record.id, self._epoch), self.groups)
+        waiting = store.commands.pending([record.id])
+        seen = {command.id for command in waiting}
+        driving = asyncio.current_task()
+        assert driving is not None
+        self._driving = driving
+        begun.set_result((asyncio.get_running_loop(), loop))
+        keeping = asyncio.create_task(self._keep(loop, seen, driving))
+        try:
+            await loop.run(self._epoch, None, {command.id: as_event(command) for command in waiting})
+            while self._calls:
+                await asyncio.sleep(0)
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(StoreError):
+                store.drivers.release(record.id, self._epoch)
+
+    async def _keep(self, loop: ExperimentLoop, seen: set[int], driving: asyncio.Task[Any]) -> None:
+        """Renew the lease and pass on what users command. End the loop if another process has taken over."""
+        while True:
+            await asyncio.sleep(KEEP_S)
+            try:
+                self._store.drivers.renew(self.record.id, self._epoch, LEASE_S, time.time())
+                for command in self._store.commands.pending([self.record.id]):
+                    if command.id not in seen:
+                        seen.add(command.id)
+                        loop.put(as_event(command), command=command.id)
+            except StoreError as error:
+                if not isinstance(error, Retryable):
+                    self._error = error
+                    driving.cancel()
+
+    # -- calls ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Return whether the loop has ended."""
+        return self._over.is_set()
+
+    def check(self) -> None:
+        """Raise the error that has ended the loop, if one has."""
+        if self._over.is_set() and self._error is not None:
+            raise TunerError(f"the study is not driven any more: {self._error}") from self._error
+
+    def ask(self, timeout_s: float) -> tuple[Trial, Segment, SegmentRef] | None:
+        """Return a segment to train, or None once the experiment has ended or is paused.
+
+        Raises:
+            Conflict: nothing can be trained within `timeout_s` before others have reported or ended.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            self.check()
+            if self._over.is_set():
+                return None
+            try:
+                found = self._call(self._take())
+            except Closed:
+                return None
+            if found is not None:
+                return found
+            count, slots = len(self.groups.taken), self.core.experiment.slots
+            if (count >= slots or time.monotonic() >= until) and not self._over.wait(4 * LOOK_S):
+                why = f"max_concurrent_trials is {slots}" if count >= slots else "the scheduler waits for their reports"
+                raise Conflict(f"{count} trials are asked for and have not ended, and no other may start: {why}")
+
+    async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
+        """Return the next segment, once the loop has handled all events so far."""
+        quiet = 0
+        while quiet < 3:
+            await asyncio.sleep(LOOK_S if quiet else 0)
+            quiet = 0 if self.groups.ready else quiet + 1
+            if self.groups.ready:
+                ref = self.groups.ready.popleft()
+                trial = self.core.trials[ref.trial]
+                segment = trial.segments[ref.ordinal - 1]
+                if segment.leaving:
+                    self.groups.end(ref, Outcome(kind="left"))
+                    continue
+                self.groups.taken.add(ref)
+                await self._loop.put(
+                    e.SegmentStarted(time=time.time(), trial=ref.trial, segment=ref.ordinal, warm=ref.ordinal > 1)
+                )
+                return trial, segment, ref
+        return None
+
+    def report(
+        self, ref: SegmentRef, metrics: Mapping[str, float], checkpoint: str | None, step: int | None
+    ) -> Verdict:
+        """Commit a report and return the verdict. A verdict other than "continue" ends the segment."""
+        try:
+            return self._call(self._report(ref, metrics, checkpoint, step))
+        except Closed:
+            return Verdict(action="stop", reason="the study has ended")
+
+    async def _report(
+        self, ref: SegmentRef, metrics: Mapping[str, float], checkpoint: str | None, step: int | None
+    ) -> Verdict:
+        segment = self.core.experiment.segment(ref)
+        if segment is None or ref not in self.groups.taken:
+            return Verdict(action="stop", reason="this trial has ended, or another process has taken it over")
+        report_no = segment.report_no + 1
+        iteration = segment.start_iteration + report_no
+        info = None
+        if checkpoint is not None:
+            name = checkpoint_id(segment_id(self.record.public_id, *ref), report_no)
+            info = CheckpointInfo(id=name, uri=checkpoint, step=iteration)
+        event = e.Reported(
+            time=time.time(),
+            trial=ref.trial,
+            segment=ref.ordinal,
+            report_no=report_no,
+            iteration=iteration,
+            metrics=dict(metrics),
+            checkpoint=info,
+            step=step,
+            waits=True,
+        )
+        verdict = await self._loop.report([event]) or Verdict()
+        if verdict.action != "continue":
+            await self._ended(ref, Outcome(kind="left"))
+        return verdict
+
+    def end(self, ref: SegmentRef, outcome: Outcome) -> None:
+        """End a segment and wait until that is committed. One that has ended already is no error."""
+        with contextlib.suppress(Closed):
+            self._call(self._ended(ref, outcome))
+
+    async def _ended(self, ref: SegmentRef, outcome: Outcome) -> None:
+        self.groups.end(ref, outcome)
+        while self.core.experiment.segment(ref) is not None:
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Stop driving. The next driver starts the trials again that were asked for and have not ended."""
+        self._closing = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._events.call_soon_threadsafe(self._driving.cancel)
+        self._thread.join()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop's thread and return what it returns.
+
+        Raises:
+            Closed: the loop has ended.
+        """
+        self.check()
+        counted = self._counted(work)
+        try:
+            running = asyncio.run_coroutine_threadsafe(counted, self._events)
+        except RuntimeError:  # the loop is closed
+            counted.close()
+            work.close()
+            self._over.wait()
+            raise self._closed() from None
+        while True:
+            try:
+                return running.result(timeout=0.2)
+            except TimeoutError:
+                if self._over.is_set() and not running.done():
+                    raise self._closed() from None
+            except CancelledError:
+                self._over.wait()
+                raise self._closed() from None
+
+    async def _counted(self, work: Coroutine[Any, Any, T]) -> T:
+        self._calls += 1
+        try:
+            return await work
+        finally:
+            self._calls -= 1
+
+    def _closed(self) -> Exception:
+        self.check()
+        return Closed("the study is not driven any more")
+
+
+def _claimed(store: Store, record: ExperimentRecord) -> int:
+    """Claim an experiment. A lease whose holder was killed runs out meanwhile."""
+    owner = f"study:{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}:{time.time_ns()}"
+    until = time.monotonic() + LEASE_S + KEEP_S
+    while True:
+        try:
+            return store.drivers.claim(record.id, owner, LEASE_S, time.time())
+        except Conflict:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.1)

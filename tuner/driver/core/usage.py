@@ -1,0 +1,40 @@
+"""How long worker groups have held their room: the GPU hours and CPU hours of an experiment."""
+
+from __future__ import annotations
+
+from tuner.domain.experiment import Scaling
+
+
+class Usage:
+    """Adds up the time during which the groups of an experiment had room. Part of `State`."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        bundle = scaling.bundle()
+        self.gpus = bundle.get("GPU", 0.0) * scaling.num_workers
+        self.cpus = bundle.get("CPU", 0.0) * scaling.num_workers
+        self.ended_s = 0.0  # of groups that have ended
+        self.since: dict[int, float] = {}  # trial -> when its present group got its room
+
+    def begin(self, trial: int, time: float) -> None:
+        """Take in that the group of a trial has had room since this time, unless that is known."""
+        self.since.setdefault(trial, time)
+
+    def end(self, trial: int, time: float) -> None:
+        """Take in that the room of the trial's group is free."""
+        if (since := self.since.pop(trial, None)) is not None:
+            self.ended_s += max(0.0, time - since)
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds of all groups together, up to now."""
+        return self.ended_s + sum(max(0.0, now - since) for since in self.since.values())
+
+    def gpu_hours(self, now: float) -> float:
+        return self.seconds(now) * self.gpus / 3600
+
+    def cpu_hours(self, now: float) -> float:
+        return self.seconds(now) * self.cpus / 3600
+
+    def left_s(self, gpu_hours: float, now: float) -> float | None:
+        """Return in how many seconds these GPU hours are used up by the groups that run now; None if none uses a GPU."""
+        rate = len(self.since) * self.gpus / 3600
+        return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

@@ -1,0 +1,97 @@
+"""Describe the cluster for the API: its nodes, the worker groups on them, and what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.trials.groups.pool import HeldGroup, Standing, WaitingGroup
+
+
+def overview(
+    nodes: Sequence[Mapping[str, Any]],
+    available: Mapping[str, float],
+    held: Sequence[tuple[HeldGroup, Sequence[Mapping[str, Any]]]],
+    waiting: Sequence[WaitingGroup],
+    standings: Mapping[str, Standing],
+    shares: Mapping[str, float],
+    *,
+    began: float,
+) -> dict[str, Any]:
+    """Return the overview as JSON.
+
+    Args:
+        nodes: as `ray.nodes` returns them.
+        available: what is free on the whole cluster, as Ray sees it.
+        held: the groups that have room, each with its ranks.
+        waiting: the groups that wait, in the order in which they will be served.
+        standings: experiment -> its priority and weight, for those that run here.
+        shares: experiment -> the dominant share that it holds.
+        began: what a monotonic time of 0 is in seconds since 1970.
+    """
+    living = [node for node in nodes if node["Alive"]]
+    total: dict[str, float] = {}
+    for node in living:
+        for name, amount in node["Resources"].items():
+            total[name] = total.get(name, 0.0) + amount
+    return {
+        "cpus": total.get("CPU", 0.0),
+        "cpus_in_use": max(0.0, total.get("CPU", 0.0) - available.get("CPU", 0.0)),
+        "gpus": total.get("GPU", 0.0),
+        "gpus_in_use": max(0.0, total.get("GPU", 0.0) - available.get("GPU", 0.0)),
+        "nodes": [_node(node, [group for group, _ in held]) for node in living],
+        "groups": [
+            {
+                "experiment_id": group.experiment,
+                "trial_id": group.trial,
+                "segment_id": group.segment_id,
+                "resources": dict(group.bundle),
+                "since": began + group.since,
+                "ranks": list(ranks),
+            }
+            for group, ranks in held
+        ],
+        "waiting": [
+            {
+                "position": position,
+                "experiment_id": group.experiment,
+                "trial_id": group.trial,
+                "segment_id": group.segment_id,
+                "workers": group.workers,
+                "resources": dict(group.bundle),
+                "since": began + group.since,
+                "priority": group.priority,
+                "reserved": group.reserved,
+                "reason": group.reason,
+            }
+            for position, group in enumerate(waiting, 1)
+        ],
+        "experiments": [
+            {
+                "experiment_id": name,
+                "priority": standing.priority,
+                "weight": standing.weight,
+                "share": shares.get(name, 0.0),
+                "groups": sum(group.experiment == name for group, _ in held),
+                "waiting": sum(group.experiment == name for group in waiting),
+            }
+            for name, standing in standings.items()
+        ],
+    }
+
+
+def _node(node: Mapping[str, Any], held: Sequence[HeldGroup]) -> dict[str, Any]:
+    used: dict[str, float] = {}
+    for group in held:
+        for name, amount in group.bundle.items():
+            used[name] = used.get(name, 0.0) + amount * group.nodes.count(node["NodeID"])
+    resources = node["Resources"]
+    return {
+        "id": node["NodeID"],
+        "name": node["NodeManagerHostname"],
+        "address": node["NodeManagerAddress"],
+        "cpus": resources.get("CPU", 0.0),
+        "cpus_in_use": used.get("CPU", 0.0),
+        "gpus": resources.get("GPU", 0.0),
+        "gpus_in_use": used.get("GPU", 0.0),
+    }

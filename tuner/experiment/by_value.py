@@ -1,0 +1,106 @@
+"""A function that is sent with its spec over REST: cloudpickle in base64.
+
+This process never unpickles it: the ranks do.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.errors import SpecError
+from tuner.store.records import CodeRecord
+
+MAX_BYTES = 10 << 20
+"""How large a pickled function may be. A request of 16 MiB holds it in base64, with its spec."""
+
+ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
+"""Options of a runtime_env under which ranks may have another Python than the service."""
+
+
+class Function(BaseModel):
+    """A training function that is sent with the spec. Ranks unpickle it; the service does not."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    pickle: str = Field(
+        description="cloudpickle of a function of the configuration, in base64; at most 10 MiB of pickle"
+    )
+    python: str = Field(description="the version of Python that pickled it", examples=["3.12.1"])
+    packages: dict[str, str] = Field(
+        default_factory=dict, description="versions of packages that it may depend on, for the record"
+    )
+    sys_path: list[str] = Field(
+        default_factory=list, description="folders in which ranks look for modules, if their machine has them"
+    )
+    working_dir: str = Field(default="", description="the directory of the script, for scaling.working_dir")
+
+
+def written(code: CodeRecord) -> dict[str, Any]:
+    """Return the field `function` of a spec. Raise SpecError if the function is too large."""
+    assert code.blob is not None
+    _check_size(len(code.blob), "/trainable")
+    return {
+        "pickle": base64.b64encode(code.blob).decode(),
+        "python": code.python,
+        "packages": dict(code.packages),
+        "sys_path": list(code.sys_path),
+        "working_dir": code.working_dir,
+    }
+
+
+def sent(data: Any) -> CodeRecord | None:
+    """Return the function in a spec, or None if it has none, or a malformed one, which the check of the spec reports.
+
+    Raises:
+        SpecError: The text is not base64, the function is too large, or another version of Python has pickled it.
+    """
+    if not isinstance(data, Mapping) or "function" not in data:
+        return None
+    try:
+        function = Function.model_validate(data["function"])
+    except ValidationError:
+        return None
+    try:
+        blob = base64.b64decode(function.pickle, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SpecError(f"expected base64: {error}", "/function/pickle") from error
+    _check_size(len(blob), "/function/pickle")
+    _check_python(function.python, data.get("runtime_env"))
+    content = hashlib.blake2b(blob, digest_size=16)
+    for part in (function.python, *function.sys_path, function.working_dir):
+        content.update(b"\0" + part.encode(errors="replace"))
+    return CodeRecord(
+        hash=content.hexdigest(),
+        blob=blob,
+        python=function.python,
+        packages=function.packages,
+        sys_path=function.sys_path,
+        working_dir=function.working_dir,
+    )
+
+
+def _check_size(size: int, pointer: str) -> None:
+    if size > MAX_BYTES:
+        raise SpecError(
+            f"the pickled function has {size / 1e6:.0f} MB, and a service takes at most {MAX_BYTES / 1e6:.0f} MB: pass large "
+            "objects with tuner.with_parameters(train, data=...) and a storage that the workers can read",
+            pointer,
+        )
+
+
+def _check_python(version: str, runtime_env: Any) -> None:
+    here = platform.python_version()
+    elsewhere = isinstance(runtime_env, Mapping) and any(runtime_env.get(name) for name in ELSEWHERE)
+    if version.split(".")[:2] != here.split(".")[:2] and not elsewhere:
+        raise SpecError(
+            f"the function was pickled by Python {version}, and the workers of this service have Python {here}, which may not "
+            "unpickle it: use that version, or an entrypoint",
+            "/function/python",
+        )

@@ -1,0 +1,115 @@
+"""Find the earlier experiments from which a new one learns, when it is created."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tuner.domain.experiment import Spec
+from tuner.driver.earlier import FEWEST, EarlierExperiment, learn, may_fit
+from tuner.driver.recording import recording
+from tuner.errors import Conflict, NotFound, SpecError
+from tuner.names import did_you_mean
+from tuner.space import Space
+from tuner.store import ExperimentRecord, Store
+
+MOST = 10
+"""Learn from at most this many experiments, the newest ones."""
+
+LOOKED_AT = 200
+"""How many of the newest experiments "auto" looks at."""
+
+Found = list[tuple[ExperimentRecord, Space]]
+
+
+def with_earlier(store: Store, spec: Spec) -> Spec:
+    """Return the spec with the results that its `warm_start` refers to. If it has none and one could help, add a note.
+
+    Raises:
+        SpecError: `warm_start` names an experiment that does not exist, or from which nothing can be learned.
+    """
+    if len(spec.objectives) > 1:
+        if spec.warm_start:
+            raise SpecError("an experiment with several objectives cannot learn from earlier ones yet", "/warm_start")
+        return spec
+    space = Space.from_json(spec.space, opaque=True)
+    if spec.warm_start is None:
+        fitting = _fitting(store, spec, space, 1)
+        return replace(spec, earlier={"notes": [_hint(fitting)]}) if fitting else spec
+    if spec.warm_start == "auto":
+        return replace(spec, earlier=_learned(store, space, _fitting(store, spec, space, MOST)))
+    named: Found = []
+    for at, called in enumerate(spec.warm_start):
+        with _pointing_at(f"/warm_start/{at}"):
+            record = _named(store, called)
+            theirs = Space.from_json(record.spec.space, opaque=True)
+            if not may_fit(space, theirs):
+                missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
+                why = (
+                    f": it does not have {', '.join(missing)}" if missing else ": a parameter is of another kind there"
+                )
+                raise SpecError(f"its space does not fit the one of {called!r}{why}")
+            named.append((record, theirs))
+    return replace(spec, earlier=_learned(store, space, named))
+
+
+def _hint(fitting: Found) -> str:
+    names = fitting[0][0].name
+    return (
+        f'warm_start="auto" would learn from earlier experiments with the same parameters and metric, such as {names}'
+    )
+
+
+def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
+    experiments, notes = [], []
+    for record, theirs in found:
+        try:
+            recorded = recording(store.drivers.load(record.id))
+        except SpecError as error:
+            notes.append(f"learned nothing from {record.name}: {error}")
+            continue
+        label = (
+            record.name if sum(r.name == record.name for r, _ in found) == 1 else f"{record.name} ({record.public_id})"
+        )
+        experiments.append(EarlierExperiment(label, record.spec.objective, theirs, recorded))
+    learned = learn(space, experiments)
+    if not learned["experiments"]:
+        notes.append("there is no earlier experiment to learn from, so this one begins like any other")
+    return {**learned, "notes": [*learned["notes"], *notes]}
+
+
+def _fitting(store: Store, spec: Spec, space: Space, count: int) -> Found:
+    """Return the newest experiments with the same metric and mode, over a space that fits, that have enough trials."""
+    if space.has_grid:
+        return []
+    found: Found = []
+    for record in store.experiments.page(project=spec.project, page_size=LOOKED_AT).items:
+        if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
+            continue
+        theirs = Space.from_json(record.spec.space, opaque=True)
+        if may_fit(space, theirs):
+            found.append((record, theirs))
+        if len(found) == count:
+            break
+    return found
+
+
+def _named(store: Store, called: str) -> ExperimentRecord:
+    if called.startswith("exp_"):
+        return store.experiments.get(called)
+    found = store.experiments.named(called)
+    if not found:
+        names = [record.name for record in store.experiments.page(page_size=1000).items]
+        raise NotFound(f"no experiment {called!r}{did_you_mean(called, names, chr(39))}")
+    if len(found) > 1:
+        raise Conflict(f"{len(found)} experiments have the name {called!r}; use an id, such as {found[0].public_id}")
+    return found[0]
+
+
+@contextlib.contextmanager
+def _pointing_at(pointer: str) -> Iterator[None]:
+    try:
+        yield
+    except (NotFound, Conflict, SpecError) as error:
+        raise SpecError(str(error), pointer) from error

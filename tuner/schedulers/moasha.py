@@ -1,0 +1,108 @@
+"""Multi-objective ASHA: at each rung a trial goes on only if it is among the best 1/eta by non-dominated sorting.
+
+Schmucker, Donini, Zafar, Salinas, Archambeau: "Multi-objective Asynchronous Successive Halving", 2021,
+https://arxiv.org/abs/2106.12639. Trials of one front are ordered by an epsilon-net, so that those which go on are spread over
+the front. The paper promotes trials; the form here stops them, as `asha` does and as MOASHA of Syne Tune does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tuner.domain.decisions import Complete, Decision, Stop
+from tuner.domain.trial import Population, Trial
+from tuner.schedulers.base import Fact, TrialReported
+from tuner.schedulers.shared import pareto
+from tuner.schedulers.shared.rungs import survivors
+from tuner.schedulers.shared.wording import at, rank_of, reached_max_t, shown
+from tuner.schedulers.successive_halving import SuccessiveHalving
+
+
+@dataclass(slots=True)
+class MoashaState:
+    rungs: list[list[list[tuple[float, ...]]]]  # bracket -> rung -> scores of the trials that have reached it
+    passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
+    newest: tuple[int, int] | None = None  # (trial, rung) if the latest fact is an entry in a rung
+
+
+class MOASHAScheduler(SuccessiveHalving):
+    """Asynchronous successive halving for several objectives: at each rung it stops the trials that others dominate.
+
+    At a rung with n entries, its own included, a trial goes on if it is among the top max(1, floor(n/eta)). Entries are
+    ordered by non-dominated front and, within a front, so that each next one is as far as possible from those before it. A trial
+    with the same values as one of the top goes on too. An objective that the trial has not reported counts as the worst.
+
+    The options are those of `SuccessiveHalving`.
+    """
+
+    TYPE = "moasha"
+    SEVERAL_OBJECTIVES = True
+
+    def __init__(
+        self,
+        max_t: float | None = None,
+        grace_period: float = 1,
+        reduction_factor: float = 4,
+        brackets: int = 1,
+        time_attr: str | None = None,
+    ) -> None:
+        super().__init__(max_t, grace_period, reduction_factor, brackets, time_attr)
+        self.state = MoashaState(rungs=[[] for _ in range(brackets)])
+
+    def record(self, fact: Fact, trials: Population) -> None:
+        state: MoashaState = self.state
+        state.newest = None
+        if not isinstance(fact, TrialReported):
+            return
+        rung = self.new_rung(fact.trial, fact.t)
+        if rung is None:
+            return
+        rungs = state.rungs[self.bracket(fact.trial)]
+        while len(rungs) <= rung:
+            rungs.append([])
+        rungs[rung].append(self._scores(trials[fact.trial]))
+        state.passed[fact.trial] = rung + 1
+        state.newest = (fact.trial, rung)
+
+    def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+        if not isinstance(fact, TrialReported):
+            return ()
+        context = self.context
+        if self._end is not None and self.at_end(fact.t):
+            return (Complete(trial=fact.trial, reason=reached_max_t(context.time_attr, fact.t, self._end)),)
+        newest = self.state.newest
+        if newest is None or newest[0] != fact.trial:
+            return ()
+        entries = self.state.rungs[self.bracket(fact.trial)][newest[1]]
+        count = max(1, survivors(len(entries), self._eta))
+        order = pareto.order(entries)
+        if entries[-1] in [entries[i] for i in order[:count]]:
+            return ()
+        return (
+            Stop(
+                trial=fact.trial,
+                reason=f"stopped at {at(context.time_attr, fact.t)}: {self._why(entries, order, count)}",
+            ),
+        )
+
+    def _scores(self, trial: Trial) -> tuple[float, ...]:
+        """Return its newest values as scores, in the order of the objectives."""
+        found = [
+            o.score(trial.last[o.metric]) if o.metric in trial.last else -math.inf for o in self.context.all_objectives
+        ]
+        return tuple(score if math.isfinite(score) else -math.inf for score in found)
+
+    def _why(self, entries: Sequence[tuple[float, ...]], order: Sequence[int], count: int) -> str:
+        mine, objectives = entries[-1], self.context.all_objectives
+        values = ", ".join(f"{o.metric} {shown(o.score(score))}" for o, score in zip(objectives, mine, strict=True))
+        better = sum(pareto.dominates(other, mine) for other in entries)
+        names = " and ".join(o.metric for o in objectives)
+        rank = rank_of(order.index(len(entries) - 1) + 1, len(entries), count)
+        if better:
+            trials = "1 trial is" if better == 1 else f"{better} trials are"
+            return f"{values}: {trials} at least as good in {names} and better in one; {rank}"
+        return f"{values}: no trial is better in both, but those that continue cover the front better; {rank}".replace(
+            "both", "all" if len(objectives) > 2 else "both"
+        )

@@ -1,0 +1,150 @@
+"""Run a search on a service and follow it from this process: `tuner.run(..., address="http://host:8000")`."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from tuner.client.records import experiment_record, trial_record
+from tuner.client.synchronous import Client, ExperimentHandle
+from tuner.domain.states import ExperimentState
+from tuner.driver.assemble import Parts
+from tuner.errors import Retryable, ServiceError, SpecError
+from tuner.experiment import by_value
+from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.progress import Progress, Warned
+from tuner.sdk.result import Result
+from tuner.space import Space
+from tuner.store.records import CodeRecord, ExperimentRecord, TrialRecord
+
+POLL_S = 0.5
+PATIENCE_S = 2.0
+"""How long one look at the service may take; after that the progress says that it does not answer, and looks again."""
+
+
+def run_on(
+    address: str | Client, data: Mapping[str, Any], code: CodeRecord, space: Space, parts: Parts, verbose: int
+) -> Result:
+    """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
+
+    Raises:
+        SpecError: something cannot be sent to a service, or the service refuses the spec.
+        ServiceUnreachable: no service answers at the address.
+        NotAllowed: the token is missing or not valid, or its role does not allow this.
+    """
+    spec = _sendable(data, code, parts)
+    return _begun(address, lambda client: client.create(spec), space, verbose)
+
+
+def _begun(
+    address: str | Client, begin: Callable[[Client], ExperimentHandle], space: Space | None, verbose: int
+) -> Result:
+    """Begin something on a service and follow it."""
+    with ExitStack() as stack:
+        client = address if isinstance(address, Client) else stack.enter_context(Client(address))
+        looks = stack.enter_context(client.with_patience(PATIENCE_S))
+        interrupts = stack.enter_context(Interrupts(lambda: None))
+        handle = begin(client)
+        with interrupts.heard():
+            found = _follow(handle, looks.experiment(handle.id), interrupts, space, verbose)
+    return found.with_more(functools.partial(_add, address, handle.id, space))
+
+
+def _add(
+    address: str | Client, experiment_id: str, space: Space | None, num_samples: int | None, verbose: int
+) -> Result:
+    """Run more trials of an experiment of a service."""
+
+    def begin(client: Client) -> ExperimentHandle:
+        handle = client.experiment(experiment_id)
+        handle.continue_(num_samples)
+        return handle
+
+    return _begun(address, begin, space, verbose)
+
+
+def _follow(
+    handle: ExperimentHandle, looks: ExperimentHandle, interrupts: Interrupts, space: Space | None, verbose: int
+) -> Result:
+    """Show the progress of an experiment until it has ended or is paused, and return its result.
+
+    The first Ctrl-C pauses it. The second ends this call, and the experiment stays with the service.
+
+    looks: A handle of the same experiment that gives up soon.
+    """
+    with Progress(_Served(looks), show=verbose > 0) as progress:
+        progress.say(f"{handle.id} runs at {handle.client.address}")
+        while not _is_over(looks):
+            progress.update()
+            if interrupts.news:
+                interrupts.news = False
+                progress.say("pausing: every trial stops at its next report; Ctrl-C again leaves it to the service")
+                handle.pause()
+            if interrupts.count > 1:
+                raise KeyboardInterrupt
+            time.sleep(POLL_S)
+    result = handle.result(space)
+    if result.state == "paused":
+        progress.say(f"paused; continue with: tuner resume {handle.id} --address {handle.client.address}")
+    return result
+
+
+def _is_over(handle: ExperimentHandle) -> bool:
+    """Return True if the experiment has ended or is paused. A service that is away for a while has not ended it."""
+    try:
+        found = handle.get()
+    except ServiceError as error:
+        if not isinstance(error, Retryable):
+            raise
+        return False
+    return found.state.ended or found.state is ExperimentState.PAUSED
+
+
+def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[str, Any]:
+    """Return the spec with its function, as a service takes it."""
+    if code.space_blob is not None:
+        raise SpecError(
+            "it has choices or functions that are Python objects, which cannot be sent to a service: use numbers, texts and "
+            "lists, and look the objects up in the training function",
+            "/space",
+        )
+    names = {"scheduler": "scheduler", "searcher": "search_alg", "stopper": "stop"}
+    own = [name for part, name in names.items() if _is_own(data["search" if part == "searcher" else name])]
+    if own or code.parts_blob is not None:
+        raise SpecError(
+            "it is an object of your own code, which cannot be sent to a service: use one of tuner's, or run the search without "
+            "address",
+            f"/{(own or ['scheduler'])[0]}",
+        )
+    sent = {name: value for name, value in data.items() if value is not None}
+    return sent if data.get("entrypoint") is not None else {**sent, "function": by_value.written(code)}
+
+
+def _is_own(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "python"
+
+
+class _Served:
+    """A service as the source of the progress."""
+
+    def __init__(self, handle: ExperimentHandle) -> None:
+        self._handle = handle
+
+    def experiment(self) -> ExperimentRecord:
+        return experiment_record(self._handle.get())
+
+    def warnings(self, after: int) -> Sequence[Warned]:
+        found = [
+            note for note in self._handle.decisions(kind="note") if note.payload.get("warning") and note.seq > after
+        ]
+        return found[::-1]
+
+    def trials(self, state: str, count: int) -> Sequence[TrialRecord]:
+        return [trial_record(trial) for trial in self._handle.trials(state=state, limit=count)]
+
+    def newest(self, count: int) -> Sequence[TrialRecord]:
+        found = [trial_record(trial) for trial in self._handle.trials(sort="-number", limit=count)]
+        return found[::-1]

@@ -1,0 +1,301 @@
+"""`tuner.create_study`: ask and tell, for people who run their trials themselves. This needs neither Ray nor a service."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from tuner.domain.experiment import Mode
+from tuner.domain.segments import Failure, Outcome, SegmentRef
+from tuner.domain.trial import Segment, Trial
+from tuner.driver.asked import AskedDriver
+from tuner.driver.assemble import assemble
+from tuner.driver.parts import dump_parts, load_parts, plain_json
+from tuner.driver.virtual import parts_of
+from tuner.errors import Conflict, ErrorCollector, SpecError
+from tuner.experiment.earlier import with_earlier
+from tuner.experiment.spec import parse_spec
+from tuner.names import keywords_explained
+from tuner.sdk.result import Result
+from tuner.settings import Settings
+from tuner.space import Space
+from tuner.store import ExperimentRecord, Store
+from tuner.trials.training.metrics import flatten
+from tuner.usercode.trainable import by_value
+
+__all__ = ["Study", "StudyTrial", "create_study"]
+
+SOURCE = "study"
+Answer = Literal["continue", "pause", "stop"]
+
+
+@keywords_explained
+def create_study(
+    space: Mapping[str, Any],
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode],
+    name: str = "study",
+    num_samples: int | None = None,
+    scheduler: Any = None,
+    search_alg: Any = None,
+    max_t: int | None = None,
+    stop: Any = None,
+    points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+    warm_start: Literal["auto"] | Sequence[str] | None = None,
+    max_concurrent_trials: int = 1,
+    time_budget_s: float | None = None,
+    budget: float | None = None,
+    max_failures: int = 0,
+    seed: int = 0,
+    time_attr: str = "training_iteration",
+    scope: Literal["all", "last"] = "all",
+    project: str = "default",
+    load_if_exists: bool = True,
+) -> Study:
+    """Return a study, which proposes configurations and says which trials go on. You train them, where and how you like.
+
+        study = tuner.create_study({"lr": tuner.loguniform(1e-4, 1e-1)}, metric="loss", mode="min", max_t=27, name="by-hand")
+        while (trial := study.ask()) is not None:
+            for epoch in range(trial.iteration, 27):
+                loss = train_one_epoch(trial.config, epoch)
+                if trial.report({"loss": loss}) != "continue":
+                    break
+            trial.tell()
+
+    It has the same schedulers, searchers, decision log and page as `tuner.run`, and needs no Ray. It is kept in this home's
+    database: after a restart of the process, the same call goes on with it.
+
+    Args:
+        space: as for `tuner.run`.
+        metric: as for `tuner.run`.
+        mode: as for `tuner.run`.
+        name: name of the study.
+        num_samples: trials to start. None: as many as `time_budget_s` allows, or 100.
+        scheduler: as for `tuner.run`. Schedulers that pause trials, such as the default with `max_t`, hand them out again: save
+            a checkpoint and pass it to `report`, or they start over.
+        search_alg: as for `tuner.run`.
+        max_t: value of `time_attr` at which a trial is complete.
+        stop: as for `tuner.run`.
+        points_to_evaluate: configurations to try first.
+        warm_start: earlier experiments to learn from, as for `tuner.run`.
+        max_concurrent_trials: how many trials may be asked for before one has ended.
+        time_budget_s: running time in seconds after which the study ends.
+        budget: training that all trials together may spend, as a number of full trainings.
+        max_failures: how often a trial that failed is handed out again.
+        seed: studies with the same seed draw the same configurations.
+        time_attr: what `max_t` counts.
+        scope: which value of a trial counts: "all", its best report, or "last", its last one.
+        project: project of the experiment.
+        load_if_exists: False to raise Conflict if there is a study of this name.
+
+    Raises:
+        SpecError: an argument is wrong.
+        Conflict: a study of this name is driven by another process, or has another space, objective or scheduler.
+    """
+    given = dict(locals())
+    mistakes, built = ErrorCollector(), Space({})
+    with mistakes:
+        built = Space.from_python(space)
+    parts = parts_of(scheduler, search_alg, stop, mistakes)
+    mistakes.check()
+    code = by_value(_not_here, space_blob=built.blob(), parts_blob=dump_parts(parts))
+    data = {
+        **{k: given[k] for k in ("name", "num_samples", "max_t", "seed", "time_attr", "scope", "project")},
+        "space": built.to_json(),
+        "metric": metric if isinstance(metric, str) else list(metric),
+        "mode": mode if isinstance(mode, str) else list(mode),
+        "scheduler": plain_json(parts.scheduler),
+        "search": plain_json(parts.searcher),
+        "stop": plain_json(parts.stopper) if parts.stopper else {},
+        "points_to_evaluate": [dict(point) for point in points_to_evaluate or ()],
+        "warm_start": warm_start if warm_start is None or isinstance(warm_start, str) else list(warm_start),
+        "limits": {k: given[k] for k in ("max_concurrent_trials", "time_budget_s", "budget", "max_failures")},
+        "checkpoint": {"keep_best": None, "keep_last": None, "interval_s": None},
+    }
+    spec = parse_spec(data, space_blob=code.space_blob, code=code.hash, parts=parts)
+    settings = Settings.from_env()
+    settings.home.mkdir(parents=True, exist_ok=True)
+    store = Store.open(settings.database_url, synchronous=settings.durability)
+    try:
+        store.migrate()
+        record = _existing(store, name, project)
+        if record is None:
+            record = store.experiments.create(with_earlier(store, spec), code=code, source=SOURCE)
+        elif not load_if_exists:
+            raise Conflict(f"there is a study {name!r} already ({record.public_id}); load_if_exists=True continues it")
+        elif differs := _differing(record, spec):
+            raise Conflict(f"the study {name!r} ({record.public_id}) has another {differs}; give this one another name")
+        return Study(store, record)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _not_here(config: dict[str, Any]) -> None:
+    raise SpecError("the trials of a study are run by the script that asks for them, with tuner.create_study")
+
+
+def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
+    found = [r for r in store.experiments.named(name) if r.source == SOURCE and r.spec.project == project]
+    return found[0] if found else None
+
+
+def _differing(record: ExperimentRecord, spec: Any) -> str | None:
+    """Return the part of the stored study that differs from the arguments, or None."""
+    then, now = record.spec.to_json(), spec.to_json()
+    words = {
+        "space": "space",
+        "objectives": "objective",
+        "scheduler": "scheduler",
+        "search": "searcher",
+        "max_t": "max_t",
+    }
+    plain = spec.from_json(then).to_json()
+    return next((word for part, word in words.items() if plain[part] != now[part]), None)
+
+
+_OPEN: weakref.WeakSet[Study] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for study in list(_OPEN):
+        study.close()
+
+
+class Study:
+    """A search whose trials you run yourself. Made by `tuner.create_study`. Its methods may be called from any thread.
+
+    Attributes:
+        id: ``exp_...``, as `tuner list`, the page and the API show it.
+        name: its name.
+    """
+
+    def __init__(self, store: Store, record: ExperimentRecord) -> None:
+        self._store = store
+        self.id, self.name = record.public_id, record.name
+        code = store.code.get(record.spec.code) if record.spec.code else None
+        self._space = Space.from_json(record.spec.space, code.space_blob if code else None)
+        self._seed = record.spec.seed
+        self._driver: AskedDriver | None = None
+        if not record.state.ended:
+            if record.state == "paused":
+                store.commands.add(record.id, "resume", reason="the script goes on with the study")
+            core = assemble(record.spec, self._space, load_parts(code.parts_blob if code else None))
+            self._driver = AskedDriver(store, record, core)
+        _OPEN.add(self)
+
+    def ask(self, timeout_s: float = 1.0) -> StudyTrial | None:
+        """Return the next trial to train, or None once the study has ended or is paused.
+
+        It may be one that was paused before: then its `iteration` and `checkpoint` say where it goes on.
+
+        Args:
+            timeout_s: how long to wait if no trial may start before others have reported. Calls from several threads may wait
+                for each other.
+
+        Raises:
+            Conflict: as many trials as may train at once are asked for and have not ended, or none could start in time.
+        """
+        found = self._driver.ask(timeout_s) if self._driver is not None else None
+        if found is None or self._driver is None:
+            return None
+        trial, segment, ref = found
+        return StudyTrial(
+            self._driver, self._space.config(segment.params, self._seed, trial.number), trial, segment, ref
+        )
+
+    def tell(self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
+        """End a trial: with its last metrics, or as failed if `error` says what went wrong. Same as `trial.tell`."""
+        trial.tell(metrics, error)
+
+    @property
+    def state(self) -> str:
+        """Return "running", "paused", "completed", ..."""
+        return str(self._store.experiments.get(self.id).state)
+
+    def result(self) -> Result:
+        """Return what the study has found so far, as `tuner.run` returns it."""
+        return Result.load(self._store, self.id)
+
+    def close(self) -> None:
+        """Release the study, so that another process may continue it. That process gets the trials again that have not ended."""
+        _OPEN.discard(self)
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+            self._store.close()
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r}, {self.id})"
+
+
+class StudyTrial:
+    """A trial to train.
+
+    Attributes:
+        number: counts the trials of the study from 0.
+        config: its configuration.
+        iteration: how many reports it has made already: 0, or the iteration of `checkpoint`.
+        checkpoint: what was passed to `report` as the checkpoint to go on from; None to start from the beginning.
+        answer: what the newest report was answered: "continue", "pause" or "stop".
+        reason: why, in words.
+    """
+
+    def __init__(
+        self, driver: AskedDriver, config: dict[str, Any], trial: Trial, segment: Segment, ref: SegmentRef
+    ) -> None:
+        self._driver, self._ref = driver, ref
+        self.number = trial.number
+        self.config = config
+        self.params = dict(segment.params)
+        self.iteration = segment.start_iteration
+        self.checkpoint = segment.source.uri if segment.source is not None else None
+        self.answer: Answer = "continue"
+        self.reason = trial.reason
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: object = None, step: int | None = None) -> Answer:
+        """Report metrics, and return whether the trial goes on: "continue", "pause" or "stop".
+
+        After "pause" and "stop" this trial has ended here: ask for the next one. A paused trial may be handed out again later.
+        The report is in the database when this returns.
+
+        Args:
+            metrics: numbers by name, among them the objective.
+            checkpoint: where the trial could go on from: a path, or any text that means something to you. It is kept, and
+                never opened or deleted.
+            step: your own count.
+        """
+        verdict = self._driver.report(
+            self._ref, flatten(metrics), None if checkpoint is None else str(checkpoint), step
+        )
+        self.answer = verdict.action if verdict.action in ("continue", "stop") else "pause"
+        self.reason = verdict.reason or self.reason
+        return self.answer
+
+    def tell(self, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
+        """End the trial. It does nothing if a report was answered with "pause" or "stop".
+
+        Args:
+            metrics: a last report.
+            error: what went wrong, if it failed.
+        """
+        if metrics is not None and self.answer == "continue":
+            self.report(metrics)
+        if self.answer != "continue":
+            return
+        failure = None if error is None else Failure(kind="user", cause="exception", message=error)
+        self._driver.end(self._ref, Outcome(kind="returned" if failure is None else "failed", failure=failure))
+        self.answer = "stop"
+
+    def __repr__(self) -> str:
+        return f"StudyTrial({self.number}, {self.config})"

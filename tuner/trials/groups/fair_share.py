@@ -1,0 +1,399 @@
+"""Decide which experiment gets the next worker group of a shared cluster. Pure: no clock, no Ray.
+
+The rule is dominant resource fairness with a memory:
+
+- The *dominant share* of an experiment is the largest fraction of any resource of the cluster that its groups hold
+  (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011).
+- Its *usage* is the dominant share that it held on average lately. The average decays with a half-life, as the usage in
+  Slurm's multifactor priority and in Kueue's admission fair sharing does. So experiments that cannot all run at once
+  take turns, and one that was idle for long does not save up credit without end.
+- Its *level* is what the usage will be once its present groups have ended, if they run as long as its earlier ones,
+  divided by its weight. Start-time fair queueing and DRFQ (Ghodsi et al., SIGCOMM 2012) look ahead in the same way.
+- Of the experiments that wait, those of the highest priority come first; among them, the one with the lowest level.
+- A group is placed whole or not at all. One that does not fit is passed by, until it has waited for `reserve_after_s`.
+  From then on it has a reservation: what is free on the nodes that it will get is given to nobody else.
+- An experiment that holds nothing and has waited for `STARVED_S` comes before all priorities, for one group.
+
+`docs/sharing.md` explains this to users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.domain.experiment import Scaling
+
+HALF_LIFE_S = 3600.0
+"""After this time, past usage counts half."""
+
+STARVED_S = 600.0
+"""An experiment without any group that has waited for this long comes before those of higher priority."""
+
+EQUAL_AFTER_S = 60.0
+"""An experiment without any group that has waited for this long gets room from one of equal priority above its share."""
+
+_SHORT_S = 1.0  # shorter groups count as if they took this long
+
+_TINY = 1e-9
+
+Resources = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The resources of one worker group. bundle: the resources of each worker, sorted by name."""
+
+    bundle: tuple[tuple[str, float], ...]
+    workers: int = 1
+    strategy: str = "PACK"
+
+    @classmethod
+    def of(cls, scaling: Scaling) -> Gang:
+        return cls(tuple(sorted(scaling.bundle().items())), scaling.num_workers, scaling.placement_strategy)
+
+    def total(self) -> dict[str, float]:
+        """Return the resources of all workers together."""
+        return {name: amount * self.workers for name, amount in self.bundle}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The group of an experiment that has waited longest.
+
+    since: when it was asked for. pending: it was granted already, and Ray has not found room for it, because
+    something else uses the cluster.
+    """
+
+    experiment: str
+    gang: Gang
+    since: float
+    priority: int = 0
+    weight: float = 1.0
+    pending: bool = False
+
+
+class Room:
+    """What is free on each node, and what all nodes have. elsewhere: what others use, on nodes that are not known."""
+
+    def __init__(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
+        self.total = {node: dict(resources) for node, resources in nodes.items()}
+        self.free = {node: dict(resources) for node, resources in nodes.items()}
+        self.elsewhere = dict(elsewhere or {})
+
+    def copy(self) -> Room:
+        """Return a room that can be changed without changing this one."""
+        other = Room({}, self.elsewhere)
+        other.total = self.total
+        other.free = {node: dict(resources) for node, resources in self.free.items()}
+        return other
+
+    def sums(self) -> dict[str, float]:
+        """Return what all nodes have together."""
+        sums: dict[str, float] = {}
+        for resources in self.total.values():
+            for name, amount in resources.items():
+                sums[name] = sums.get(name, 0.0) + amount
+        return sums
+
+    def place(self, gang: Gang) -> tuple[str, ...] | None:
+        """Return a node for each worker, or None if the gang does not fit into what is free."""
+        for name, amount in gang.total().items():
+            used = self.elsewhere.get(name, 0.0)
+            if used > _TINY and sum(node.get(name, 0.0) for node in self.free.values()) - used < amount - _TINY:
+                return None
+        return _placed(gang, self.free)
+
+    def holds(self, gang: Gang) -> bool:
+        """Return whether the gang would fit if nothing else ran."""
+        return _placed(gang, self.total) is not None
+
+    def fits_at(self, gang: Gang, nodes: Sequence[str]) -> bool:
+        """Return whether what is free on these nodes is enough for the gang."""
+        for node in set(nodes):
+            free, workers = self.free.get(node, {}), nodes.count(node)
+            if any(free.get(name, 0.0) < amount * workers - _TINY for name, amount in gang.bundle):
+                return False
+        return True
+
+    def take(self, gang: Gang, nodes: Iterable[str], times: int = 1) -> None:
+        """Subtract what the gang holds on these nodes; with times=-1 give it back. Unknown nodes are ignored."""
+        for node in nodes:
+            free = self.free.get(node)
+            if free is not None:
+                for name, amount in gang.bundle:
+                    free[name] = free.get(name, 0.0) - times * amount
+
+    def reserve(self, gang: Gang) -> None:
+        """Keep what is free on the nodes that the gang will get. Do nothing if it could not run on an empty cluster.
+
+        These are the nodes where the least is missing.
+        """
+        wanted = _placed(gang, self.total, self.free)
+        for node in wanted or ():
+            free = self.free[node]
+            for name, amount in gang.bundle:
+                if free.get(name, 0.0) > 0:
+                    free[name] = max(0.0, free[name] - amount)
+
+
+def _placed(
+    gang: Gang, room: Mapping[str, Resources], prefer: Mapping[str, Resources] | None = None
+) -> tuple[str, ...] | None:
+    """Place the workers on nodes with this much room. prefer: take the nodes that have more of this first."""
+    counts = {node: _times(gang, resources) for node, resources in room.items()}
+    first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
+    nodes = sorted((node for node, count in counts.items() if count), key=lambda node: (-first.get(node, 0), node))
+    match gang.strategy:
+        case "STRICT_PACK":
+            enough = [node for node in nodes if counts[node] >= gang.workers]
+            if prefer is None:
+                enough.reverse()  # the smallest node that is large enough
+            return (enough[0],) * gang.workers if enough else None
+        case "STRICT_SPREAD":
+            return tuple(nodes[: gang.workers]) if len(nodes) >= gang.workers else None
+        case "SPREAD":
+            found = list(_in_turn(nodes, counts, gang.workers))
+        case _:
+            found = [node for node in nodes for _ in range(min(counts[node], gang.workers))][: gang.workers]
+    return tuple(found) if len(found) == gang.workers else None
+
+
+def _times(gang: Gang, resources: Resources) -> int:
+    """Return how many workers of the gang these resources hold."""
+    fits = (int((resources.get(name, 0.0) + _TINY) / amount) for name, amount in gang.bundle)
+    return max(0, min(fits, default=gang.workers))
+
+
+def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> Iterator[str]:
+    """Yield nodes round-robin, at most `workers`, and no node more often than its count."""
+    for turn in range(workers):
+        for node in nodes:
+            if counts[node] > turn:
+                if workers == 0:
+                    return
+                workers -= 1
+                yield node
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A group that could end to make room. name: of its segment. ending: it has been asked to."""
+
+    name: str
+    experiment: str
+    gang: Gang
+    nodes: tuple[str, ...]
+    since: float
+    priority: int = 0
+    weight: float = 1.0
+    ending: bool = False
+
+
+def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
+    """Return as few of the candidates as make room for the gang, the first ones if possible; None if all are too few."""
+    room, chosen = room.copy(), list[Running]()
+    for one in candidates:
+        room.take(one.gang, one.nodes, -1)
+        chosen.append(one)
+        if room.place(gang) is not None:
+            break
+    else:
+        return None
+    for one in chosen[:-1]:
+        room.take(one.gang, one.nodes)
+        if room.place(gang) is not None:
+            chosen.remove(one)
+        else:
+            room.take(one.gang, one.nodes, -1)
+    return chosen
+
+
+@dataclass(slots=True)
+class _Account:
+    held: dict[str, float] = field(default_factory=dict)
+    groups: int = 0
+    used: float = 0.0  # the moving average of the share
+    at: float = 0.0
+    mean_s: float | None = None  # how long its groups were held, the newest counting most
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A group that has room. nodes: one for each worker."""
+
+    experiment: str
+    gang: Gang
+    nodes: tuple[str, ...]
+    since: float
+
+
+class Shares:
+    """The shares of all experiments, and the order in which they get groups. Times are arguments and must not decrease."""
+
+    def __init__(self, half_life_s: float = HALF_LIFE_S, starved_s: float = STARVED_S) -> None:
+        self._half_life_s, self._starved_s = half_life_s, starved_s
+        self.room = Room({})
+        self._sums: dict[str, float] = {}
+        self._accounts: dict[str, _Account] = {}
+        self.holdings: dict[Hashable, Holding] = {}
+
+    def set_nodes(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
+        """Say what the living nodes have, and what others use of that."""
+        self.room = Room(nodes, elsewhere)
+        self._sums = self.room.sums()
+        for holding in self.holdings.values():
+            self.room.take(holding.gang, holding.nodes)
+
+    def hold(self, token: Hashable, experiment: str, gang: Gang, nodes: Sequence[str], now: float) -> None:
+        """Note that a group of an experiment has room on these nodes. `token` names it for `release`."""
+        self.holdings[token] = Holding(experiment, gang, tuple(nodes), now)
+        self.room.take(gang, nodes)
+        account = self._advance(experiment, now)
+        account.groups += 1
+        for name, amount in gang.total().items():
+            account.held[name] = account.held.get(name, 0.0) + amount
+
+    def release(self, token: Hashable, now: float) -> None:
+        """Take back what `hold` noted. An unknown token is ignored."""
+        holding = self.holdings.pop(token, None)
+        if holding is None:
+            return
+        self.room.take(holding.gang, holding.nodes, -1)
+        account = self._advance(holding.experiment, now)
+        held_s = now - holding.since
+        account.mean_s = held_s if account.mean_s is None else 0.8 * account.mean_s + 0.2 * held_s
+        account.groups -= 1
+        for name, amount in holding.gang.total().items():
+            account.held[name] -= amount
+        if not account.groups:
+            account.held.clear()
+
+    def make_room(
+        self, claims: Iterable[Claim], running: Collection[Running], now: float, *, after_s: float = EQUAL_AFTER_S
+    ) -> tuple[Claim, list[Running]] | None:
+        """Return the first claim for which groups of other experiments should end, and those groups.
+
+        Groups of a lower priority end for one of a higher priority. Of equal priority, a group ends only for an experiment
+        that holds nothing and has waited for `after_s`, and only if its own experiment still has the larger share after that.
+        Of the groups that may end, those of the lowest priority come first, then those of the highest level, then the
+        newest. No more end than have to.
+
+        Args:
+            claims: what waits. A claim that fits, or that no end of other groups can help, is passed by.
+            running: the groups that can be ended without losing work. Those that are ending already have `ending` set.
+            now: the time.
+            after_s: see above.
+        """
+        room = self.room.copy()
+        for one in running:
+            if one.ending:
+                room.take(one.gang, one.nodes, -1)
+        for claim in self.in_order(claims, now):
+            if room.place(claim.gang) is not None:
+                continue
+            candidates = [one for one in running if not one.ending and self._must_yield(one, claim, now, after_s)]
+            candidates.sort(key=lambda one: (one.priority, -self.level(one.experiment, one.weight, now), -one.since))
+            if (found := _fewest(claim.gang, candidates, room)) is not None:
+                return claim, found
+        return None
+
+    def _must_yield(self, one: Running, claim: Claim, now: float, after_s: float) -> bool:
+        if one.experiment == claim.experiment:
+            return False
+        if one.priority != claim.priority:
+            return one.priority < claim.priority
+        if self.groups(claim.experiment) or now - claim.since < after_s:
+            return False
+        left = (self.share(one.experiment) - self.share_of(one.gang)) / one.weight
+        return left >= self.share_of(claim.gang) / claim.weight - _TINY
+
+    def forget(self, experiment: str) -> None:
+        """Forget what an experiment has used, because it has ended."""
+        if experiment in self._accounts and not self._accounts[experiment].groups:
+            del self._accounts[experiment]
+
+    def groups(self, experiment: str) -> int:
+        """Return how many groups the experiment holds."""
+        account = self._accounts.get(experiment)
+        return account.groups if account is not None else 0
+
+    def share(self, experiment: str) -> float:
+        """Return the dominant share that the experiment holds now."""
+        account = self._accounts.get(experiment)
+        return self._share(account.held) if account is not None else 0.0
+
+    def share_of(self, gang: Gang) -> float:
+        """Return the dominant share of one group."""
+        return self._share(gang.total())
+
+    def level(self, experiment: str, weight: float, now: float) -> float:
+        """Return what the usage will be once the present groups have ended, divided by the weight."""
+        if experiment not in self._accounts:
+            return 0.0
+        account = self._advance(experiment, now)
+        ahead = 1.0 if account.mean_s is None else 1.0 - 0.5 ** (max(account.mean_s, _SHORT_S) / self._half_life_s)
+        return (account.used + self._share(account.held) * ahead) / weight
+
+    def in_order(self, claims: Iterable[Claim], now: float) -> list[Claim]:
+        """Return the claims in the order in which they are served."""
+        return sorted(claims, key=lambda claim: self._place(claim, now))
+
+    def next_grant(
+        self,
+        claims: Collection[Claim],
+        now: float,
+        *,
+        reserve_after_s: float,
+        warm: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    ) -> tuple[Claim, tuple[str, ...]] | None:
+        """Return the claim that is served next, and a node for each of its workers; None if none can be served.
+
+        Args:
+            claims: at most one for each experiment, beside a pending one.
+            now: the time.
+            reserve_after_s: how long a claim waits before it gets a reservation.
+            warm: experiment -> the nodes of idle groups that its claim can use. Those are taken first.
+        """
+        room = self.room
+        held_back = {claim.experiment for claim in claims if claim.pending}
+        for claim in self.in_order(claims, now):
+            nodes = self._fitting(claim, room, (warm or {}).get(claim.experiment, ()))
+            if nodes is not None and not claim.pending and claim.experiment not in held_back:
+                return claim, nodes
+            if nodes is None and now - claim.since < reserve_after_s:
+                continue
+            room = room.copy() if room is self.room else room
+            if nodes is not None:
+                if claim.pending:  # it is about to be placed
+                    room.take(claim.gang, nodes)
+            else:
+                room.reserve(claim.gang)
+        return None
+
+    @staticmethod
+    def _fitting(claim: Claim, room: Room, warm: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+        for nodes in warm:
+            if room.fits_at(claim.gang, nodes):
+                return tuple(nodes)
+        return room.place(claim.gang)
+
+    def _place(self, claim: Claim, now: float) -> tuple[bool, int, float, float]:
+        starved = now - claim.since >= self._starved_s and not self.groups(claim.experiment)
+        level = self.level(claim.experiment, claim.weight, now)
+        return not starved, 0 if starved else -claim.priority, level, claim.since
+
+    def _advance(self, experiment: str, now: float) -> _Account:
+        account = self._accounts.get(experiment)
+        if account is None:
+            account = self._accounts[experiment] = _Account(at=now)
+        if now > account.at:
+            kept = 0.5 ** ((now - account.at) / self._half_life_s)
+            account.used = account.used * kept + self._share(account.held) * (1.0 - kept)
+            account.at = now
+        return account
+
+    def _share(self, held: Resources) -> float:
+        return max(
+            (amount / total for name, amount in held.items() if (total := self._sums.get(name, 0.0))), default=0.0
+        )

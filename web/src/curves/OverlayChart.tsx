@@ -1,0 +1,96 @@
+import { useComputedColorScheme } from "@mantine/core";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import type { Series, XAxis } from "../api/types";
+import { duration, metric as written } from "../format";
+import { identityColour } from "./colours";
+import classes from "./curves.module.css";
+import { pointAt } from "./geometry";
+import { CurvesPlot, type Hover } from "./plot";
+
+interface OverlayChartProps {
+  /** Numbered from 0 in the order of their colours. */
+  series: readonly Series[];
+  names: readonly string[];
+  metric: string;
+  x: XAxis;
+  log: boolean;
+  height: number;
+}
+
+const NO_RANKS: ReadonlyMap<number, number> = new Map();
+const NO_RUNGS: readonly number[] = [];
+
+/** A few curves over each other, each in a colour of its own. */
+export function OverlayChart({ series, names, metric, x, log, height }: OverlayChartProps) {
+  const root = useRef<HTMLDivElement>(null);
+  const plot = useRef<CurvesPlot | null>(null);
+  const theme = useComputedColorScheme("light");
+  const [hover, setHover] = useState<Hover | null>(null);
+  const xLabel = x === "time" ? "time since the start of its experiment" : "training iteration";
+  const look = {
+    mode: "max" as const,
+    objective: false,
+    x,
+    xLabel,
+    log,
+    logX: false,
+    trim: false,
+    theme,
+    rungs: NO_RUNGS,
+  };
+  const first = useRef(look);
+  const colours = useMemo(() => new Map(names.map((_, i) => [i, identityColour(i, theme)])), [names, theme]);
+
+  useLayoutEffect(() => {
+    const made = new CurvesPlot(root.current!, first.current, {
+      onHover: setHover,
+      onSelect: () => {},
+      onOutside: () => {},
+      onZoom: (zoom) => made.setZoom(zoom),
+    });
+    plot.current = made;
+    const observer = new ResizeObserver(([entry]) => made.resize(Math.floor(entry!.contentRect.width), height));
+    observer.observe(root.current!);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+    };
+  }, [height]);
+  useLayoutEffect(() => {
+    first.current = look;
+    plot.current?.setLook(look);
+  });
+  useEffect(() => {
+    plot.current?.setData({ series, rank: NO_RANKS, source: () => undefined, live: false });
+    plot.current?.pick(colours);
+  }, [series, colours, height]);
+
+  const shown = hover && series.find((one) => one.number === hover.number);
+  const point = shown && hover && pointAt(shown, hover.at, x);
+  return (
+    <div className={classes.chart}>
+      <div
+        ref={root}
+        className={classes.plot}
+        style={{ height }}
+        role="img"
+        aria-label={`${metric} of ${names.join(", ")}; the table below has the numbers`}
+      />
+      {hover && point && (
+        <div
+          className={classes.tooltip}
+          style={{ left: hover.left, top: hover.top }}
+          data-side={hover.left > 320 ? "left" : "right"}
+        >
+          <div className={classes.tooltipHead}>
+            <i style={{ background: colours.get(hover.number) }} aria-hidden />
+            <b>{names[hover.number]}</b>
+          </div>
+          <div>
+            {metric} <b>{written(point.y)}</b> {x === "time" ? `at ${duration(point.x)}` : `at iteration ${point.x}`}
+          </div>
+        </div>
+      )}
+    </div>
+  );
+}

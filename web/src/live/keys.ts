@@ -1,0 +1,18 @@
+/** Under what the answers of the service are kept. Everything of an experiment begins with ["experiment", id]. */
+
+import type { XAxis } from "../api/types";
+
+export const keys = {
+  experiments: ["experiments"] as const,
+  experiment: (id: string) => ["experiment", id] as const,
+  trials: (id: string) => ["experiment", id, "trials"] as const,
+  rows: (id: string) => ["experiment", id, "rows"] as const,
+  curves: (id: string, metric: string, x: XAxis) => ["experiment", id, "curves", metric, x] as const,
+  allCurves: (id: string) => ["experiment", id, "curves"] as const,
+  segments: (id: string) => ["experiment", id, "segments"] as const,
+  importance: (id: string) => ["experiment", id, "importance"] as const,
+  decisions: (id: string) => ["experiment", id, "decisions"] as const,
+  trial: (id: string) => ["trial", id] as const,
+  trialDecisions: (id: string) => ["trial", id, "decisions"] as const,
+  trialCurves: (id: string, x: XAxis) => ["trial", id, "curves", x] as const,
+};

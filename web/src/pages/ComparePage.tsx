@@ -1,0 +1,278 @@
+import { Anchor, SegmentedControl, Select, Skeleton, Switch, useComputedColorScheme } from "@mantine/core";
+import { useQueries } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { Link } from "react-router";
+import { api } from "../api/client";
+import type { Experiment, Series, TrialWithSegments } from "../api/types";
+import { Crumbs } from "../App";
+import { identityColour } from "../curves/colours";
+import { OverlayChart } from "../curves/OverlayChart";
+import { duration, metric as written, param, readable } from "../format";
+import { keys } from "../live/keys";
+import { hasEnded } from "../live/states";
+import { Panel } from "../parts/Panel";
+import { ProblemBox } from "../parts/Problem";
+import { StateBadge } from "../parts/StateBadge";
+import { useKeys } from "../parts/useKeys";
+import { useTitle } from "../parts/useTitle";
+import { parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
+import classes from "./ComparePage.module.css";
+import { useAddress } from "./useAddress";
+
+const REFRESH_MS = 5000;
+
+/** Two to ten trials, of any experiments: their curves over each other, and what they differ in. */
+export default function ComparePage() {
+  useTitle("Compare trials");
+  const address = useAddress();
+  const text = address.get("trials");
+  const ids = useMemo(() => parseTrials(text), [text]);
+  const found = useQueries({
+    queries: ids.map((id) => ({
+      queryKey: keys.trial(id),
+      queryFn: ({ signal }: { signal: AbortSignal }) => api.trial(id, signal),
+    })),
+  });
+  const broken = found.find((query) => query.isError && !query.data);
+  const trials = found.flatMap((query) => query.data ?? []);
+  const without = (id: string) => address.set({ trials: ids.filter((one) => one !== id).join(",") });
+  return (
+    <div className={classes.page}>
+      <div>
+        <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: "compare" }]} />
+        <h1 className={classes.title}>Compare trials</h1>
+      </div>
+      {broken && (
+        <ProblemBox error={broken.error} what="trial" retry={() => found.forEach((query) => void query.refetch())} />
+      )}
+      {ids.length < 2 && (
+        <Panel>
+          <p className={classes.words}>
+            Nothing to compare yet. Open an <Link to="/experiments">experiment</Link>, tick two to ten trials in its
+            table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The address of this page holds their
+            ids, so trials of other experiments can be added to it, separated by commas.
+          </p>
+        </Panel>
+      )}
+      {ids.length >= 2 && !broken && trials.length < ids.length && <Skeleton height={420} />}
+      {ids.length >= 2 && trials.length === ids.length && <Compared trials={trials} onRemove={without} />}
+    </div>
+  );
+}
+
+function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; onRemove: (id: string) => void }) {
+  const address = useAddress();
+  const theme = useComputedColorScheme("light");
+  const x = address.get("x") === "time" ? "time" : "step";
+  const log = address.get("y") === "log";
+  const all = address.get("all") === "1";
+  const experimentIds = [...new Set(trials.map((trial) => trial.experiment_id))];
+  const experiments = useQueries({
+    queries: experimentIds.map((id) => ({
+      queryKey: keys.experiment(id),
+      queryFn: ({ signal }: { signal: AbortSignal }) => api.experiment(id, signal),
+    })),
+    combine: (queries) => new Map(queries.flatMap(({ data }) => (data ? [[data.id, data] as const] : []))),
+  });
+  const running = trials.some((trial) => !hasEnded(trial.state));
+  const curves = useQueries({
+    queries: trials.map((trial) => ({
+      queryKey: keys.trialCurves(trial.id, x),
+      queryFn: ({ signal }: { signal: AbortSignal }) => api.trialCurves(trial.id, x, signal),
+      refetchInterval: running ? REFRESH_MS : (false as const),
+    })),
+    combine: (queries) => queries.map(({ data }) => data?.items ?? []),
+  });
+  useKeys({ l: () => address.set({ y: log ? null : "log" }) });
+
+  const several = experimentIds.length > 1;
+  const names = useMemo(
+    () =>
+      trials.map((trial) => {
+        const experiment = experiments.get(trial.experiment_id);
+        return several && experiment ? `${experiment.name}, trial ${trial.number}` : `trial ${trial.number}`;
+      }),
+    [trials, experiments, several],
+  );
+  const first = experiments.get(trials[0]!.experiment_id);
+  const metrics = [
+    ...new Set([...(first ? [first.metric] : []), ...curves.flatMap((items) => items.map((i) => i.metric))]),
+  ];
+  const asked = address.get("metric");
+  const metric = asked !== null && metrics.includes(asked) ? asked : (metrics[0] ?? "");
+  const series = useMemo(
+    () =>
+      trials.map((trial, i): Series => ({
+        trial_id: trial.id,
+        number: i,
+        state: trial.state,
+        best_value: trial.best_value,
+        segments: curves[i]?.find((item) => item.metric === metric)?.segments ?? [],
+      })),
+    [trials, curves, metric],
+  );
+  const gap = useMemo(() => (x === "step" ? widestGap(series.map((one) => one.segments)) : null), [x, series]);
+  const rows = useMemo(() => comparedRows(trials, experiments), [trials, experiments]);
+  const shown = all ? rows : rows.filter((row) => !row.same);
+  const groups = [...new Set(shown.map((row) => row.group))];
+  return (
+    <>
+      <Panel
+        title={
+          metrics.length > 1 ? (
+            <Select
+              size="xs"
+              w={180}
+              aria-label="Metric"
+              allowDeselect={false}
+              data={metrics}
+              value={metric}
+              onChange={(value) => address.set({ metric: value })}
+            />
+          ) : (
+            metric
+          )
+        }
+        aside={
+          <div className={classes.controls}>
+            <span aria-hidden>x</span>
+            <SegmentedControl
+              size="xs"
+              aria-label="Horizontal axis"
+              value={x}
+              onChange={(value) => address.set({ x: value === "step" ? null : value })}
+              data={["step", "time"]}
+            />
+            <span aria-hidden>y</span>
+            <SegmentedControl
+              size="xs"
+              aria-label="Vertical axis"
+              value={log ? "log" : "linear"}
+              onChange={(value) => address.set({ y: value === "log" ? value : null })}
+              data={["linear", "log"]}
+            />
+          </div>
+        }
+      >
+        {series.some((one) => one.segments.length > 0) ? (
+          <OverlayChart series={series} names={names} metric={metric} x={x} log={log} height={340} />
+        ) : (
+          <div className={classes.empty}>None of these trials has reported {metric || "a metric"} yet.</div>
+        )}
+        {gap && gap.high.value > gap.low.value && (
+          <p className={classes.words}>
+            They lie furthest apart at iteration {gap.x}: <b>{written(gap.high.value)}</b> ({names[gap.high.index]})
+            against <b>{written(gap.low.value)}</b> ({names[gap.low.index]}).
+          </p>
+        )}
+      </Panel>
+      <Panel
+        flush
+        title={all ? "Everything" : "What they differ in"}
+        aside={
+          <Switch
+            size="xs"
+            label="also what is the same"
+            checked={all}
+            onChange={(event) => address.set({ all: event.currentTarget.checked ? "1" : null })}
+          />
+        }
+      >
+        <div className={classes.scroll} tabIndex={0} role="region" aria-label="Comparison">
+          <table className={classes.table}>
+            <thead>
+              <tr>
+                <th scope="col">
+                  <span className={classes.hidden}>Property</span>
+                </th>
+                {trials.map((trial, i) => (
+                  <th scope="col" key={trial.id}>
+                    <i style={{ background: identityColour(i, theme) }} aria-hidden />{" "}
+                    <Anchor component={Link} to={`/trials/${trial.id}`} size="sm">
+                      {names[i]}
+                    </Anchor>{" "}
+                    <button type="button" aria-label={`Leave ${names[i]} out`} onClick={() => onRemove(trial.id)}>
+                      ×
+                    </button>
+                    <div>
+                      <StateBadge state={trial.state} />
+                    </div>
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            {groups.map((group) => (
+              <tbody key={group}>
+                <tr>
+                  <th scope="colgroup" colSpan={trials.length + 1} data-group>
+                    {group}
+                  </th>
+                </tr>
+                {shown
+                  .filter((row) => row.group === group)
+                  .map((row) => (
+                    <tr key={row.name}>
+                      <th scope="row">{row.name}</th>
+                      {row.values.map((value, i) => (
+                        <td key={trials[i]!.id}>{cellWords(row, value)}</td>
+                      ))}
+                    </tr>
+                  ))}
+              </tbody>
+            ))}
+          </table>
+        </div>
+        {shown.length === 0 && <p className={classes.none}>They have the same parameters, results and settings.</p>}
+      </Panel>
+    </>
+  );
+}
+
+function cellWords(row: ComparedRow, value: unknown): string {
+  if (value === undefined || value === null) return row.group === "Parameters" ? "not present" : "–";
+  if (row.name === "trained for") return duration(value as number);
+  return row.group === "Results" && typeof value === "number" ? written(value) : param(value);
+}
+
+function comparedRows(
+  trials: readonly TrialWithSegments[],
+  experiments: ReadonlyMap<string, Experiment>,
+): ComparedRow[] {
+  const of = (trial: TrialWithSegments) => experiments.get(trial.experiment_id);
+  return [
+    ...rowsOf(
+      "Parameters",
+      trials.map((trial) => readable(trial.params, of(trial)?.labels ?? {})),
+    ),
+    ...rowsOf(
+      "Results",
+      trials.map((trial) => ({
+        state: trial.state,
+        [`best ${of(trial)?.metric ?? "value"}`]: trial.best_value,
+        "best at iteration": trial.best_iteration,
+        ...Object.fromEntries(Object.entries(trial.last).map(([name, value]) => [`last ${name}`, value])),
+        iteration: trial.iteration,
+        "trained for": trial.running_s,
+        segments: trial.segments.length,
+        failures: trial.failures,
+        why: trial.reason || null,
+      })),
+    ),
+    ...rowsOf(
+      "Experiment",
+      trials.map((trial) => {
+        const experiment = of(trial);
+        return experiment
+          ? {
+              name: experiment.name,
+              method: experiment.method,
+              "longest trial": experiment.max_t,
+              seed: experiment.seed,
+              workers: experiment.scaling.num_workers,
+              entrypoint: experiment.entrypoint,
+            }
+          : {};
+      }),
+    ),
+  ];
+}

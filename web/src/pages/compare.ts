@@ -1,0 +1,55 @@
+/** What sets trials apart: rows of a table in which not all of them say the same, and where their curves differ the most. */
+
+import type { CurveSegment } from "../api/types";
+
+export interface ComparedRow {
+  group: string;
+  name: string;
+  /** One for each trial; undefined where it has none. */
+  values: unknown[];
+  same: boolean;
+}
+
+/** Rows of one group, by name in the order in which the names first occur. */
+export function rowsOf(group: string, objects: readonly Readonly<Record<string, unknown>>[]): ComparedRow[] {
+  const names = [...new Set(objects.flatMap((one) => Object.keys(one)))];
+  return names.map((name) => {
+    const values = objects.map((one) => one[name]);
+    const first = JSON.stringify(values[0] ?? null);
+    return { group, name, values, same: values.every((value) => JSON.stringify(value ?? null) === first) };
+  });
+}
+
+export interface Gap {
+  x: number;
+  low: { index: number; value: number };
+  high: { index: number; value: number };
+}
+
+/** The place on the axis at which at least two curves have a point and lie furthest apart; null if there is none. */
+export function widestGap(curves: readonly (readonly CurveSegment[])[]): Gap | null {
+  const points = new Map<number, { index: number; value: number }[]>();
+  curves.forEach((segments, index) => {
+    for (const { x, y } of segments) {
+      x.forEach((at, k) => {
+        const value = y[k];
+        if (value === null || value === undefined) return;
+        const here = points.get(at) ?? [];
+        points.set(at, [...here.filter((one) => one.index !== index), { index, value }]);
+      });
+    }
+  });
+  let found: Gap | null = null;
+  for (const [x, here] of points) {
+    if (here.length < 2) continue;
+    const sorted = [...here].sort((a, b) => a.value - b.value);
+    const [low, high] = [sorted[0]!, sorted[sorted.length - 1]!];
+    if (!found || high.value - low.value > found.high.value - found.low.value) found = { x, low, high };
+  }
+  return found;
+}
+
+/** "trl_1,trl_2": at most ten, each once. */
+export function parseTrials(text: string | null): string[] {
+  return [...new Set((text ?? "").split(",").filter((one) => /^trl_\w+$/.test(one)))].slice(0, 10);
+}
