@@ -208,7 +208,7 @@ class _Child:
     def __init__(self, settings: Settings, adopt: bool, hear: Any) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         if not settings.ray_address:
-            environment["RAY_AUTH_MODE"] = "token"  # as the head that is started here
+            environment["RAY_AUTH_MODE"] = "token"  # the mode of the head that is started here
         self._process = subprocess.Popen(
             [sys.executable, "-m", LINK],
             stdin=subprocess.PIPE,

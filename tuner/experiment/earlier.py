@@ -15,7 +15,7 @@ from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
 MOST = 10
-"""Learn from at most so many experiments, the newest ones."""
+"""Learn from at most this many experiments, the newest ones."""
 
 LOOKED_AT = 200
 """How many of the newest experiments "auto" looks at."""
@@ -27,7 +27,7 @@ Found = list[tuple[ExperimentRecord, Space]]
 
 
 def with_earlier(store: Store, spec: Spec) -> Spec:
-    """Return the spec with what its `warm_start` refers to. Without one, a note says so if it could help.
+    """Return the spec with the results that its `warm_start` refers to. If it has none and one could help, add a note.
 
     Raises:
         SpecError: `warm_start` names an experiment that does not exist, or from which nothing can be learned.

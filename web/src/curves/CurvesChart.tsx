@@ -10,7 +10,7 @@ import { CurvesPlot, type Hover, type Zoom } from "./plot";
 
 export interface CurvesChartProps {
   curves: Curves;
-  /** Of these only the trials with these numbers are drawn; null for all. */
+  /** The numbers of the trials that are drawn; null for all. */
   only: ReadonlySet<number> | null;
   /** Of trials that were picked. */
   colours: ReadonlyMap<number, string>;

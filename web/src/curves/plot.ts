@@ -37,7 +37,7 @@ export interface Look {
   logX: boolean;
   trim: boolean;
   theme: Theme;
-  /** Where vertical lines mark the rungs of a scheduler. */
+  /** The positions of the vertical lines that mark a scheduler's rungs. */
   rungs: readonly number[];
 }
 
@@ -65,7 +65,7 @@ export interface PlotData {
   series: readonly Series[];
   /** The ranks of all trials by the objective, whichever metric and trials are drawn. */
   rank: ReadonlyMap<number, number>;
-  /** Where the weights of a segment that begins with an exploit come from. */
+  /** The source of the weights of a segment that begins with an exploit. */
   source: (trial: number, ordinal: number) => Source | undefined;
   /** More points are to come. */
   live: boolean;

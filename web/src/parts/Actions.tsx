@@ -38,7 +38,7 @@ const WORDS: Record<Action, { verb: string; question: string; effect: string; ke
 
 const FINAL: ReadonlySet<Action> = new Set(["cancel", "kill"]);
 
-/** Whether it is about an experiment; trials are stopped one by one. */
+/** Return true if there is a button for the verb on an experiment's page. */
 function isShown(action: Experiment["actions"][number]): action is Action {
   return action in WORDS;
 }
