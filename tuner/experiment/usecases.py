@@ -119,7 +119,7 @@ def create_from_python(
 ) -> ExperimentRecord:
     """Create an experiment for a script that drives it itself.
 
-    Its function travels by value in `code`, and so do the `parts` that JSON cannot express. If `data` names an entrypoint, that
+    Its function is pickled by value in `code`, as are the `parts` that JSON cannot express. If `data` names an entrypoint, that
     is checked as `create_experiment` does.
 
     check: raises SpecError for an experiment that the script cannot drive. Nothing is stored then.

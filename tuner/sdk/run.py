@@ -87,7 +87,7 @@ def run(
 
     Args:
         trainable: a function that every rank calls as ``trainable(config)``, with torch.distributed set up, and that calls
-            `tuner.report`; or "module:name" of one. Functions travel by value, so those of notebooks and scripts work.
+            `tuner.report`; or "module:name" of one. Functions are pickled by value, so those of notebooks and scripts work.
             Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
             `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,

@@ -374,7 +374,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`${saved.done} of ${saved.full} iterations were trained: what running every trial to the end would have taken. Failed and cancelled trials are not counted.`}
+            title={`${saved.done} of ${saved.full} iterations were trained; running every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
           />
         )}
         <Figure label="Method" value={experiment.method} />

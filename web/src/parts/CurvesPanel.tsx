@@ -22,7 +22,7 @@ interface CurvesPanelProps {
   trials: ReadonlyMap<number, Trial>;
   rank: ReadonlyMap<number, number>;
   sample: Sample | undefined;
-  /** Of the trials that were picked. */
+  /** The colours of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;

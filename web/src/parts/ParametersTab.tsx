@@ -20,7 +20,7 @@ interface ParametersTabProps {
   rank: ReadonlyMap<number, number>;
   brushes: Brushes;
   sample: Sample | undefined;
-  /** Of the trials that were picked. */
+  /** The colours of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;

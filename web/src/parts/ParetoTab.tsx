@@ -15,7 +15,7 @@ interface ParetoTabProps {
   trials: readonly Trial[];
   byNumber: ReadonlyMap<number, Trial>;
   sample: Sample | undefined;
-  /** Of the trials that were picked. */
+  /** The colours of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
