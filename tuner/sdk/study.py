@@ -14,7 +14,7 @@ from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
 from tuner.driver.parts import dump_parts, load_parts, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import Conflict, Mistakes, SpecError
+from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.spec import parse_spec
 from tuner.names import keywords_explained
@@ -96,7 +96,7 @@ def create_study(
         Conflict: a study of this name is driven by another process, or has another space, objective or scheduler.
     """
     given = dict(locals())
-    mistakes, built = Mistakes(), Space({})
+    mistakes, built = ErrorCollector(), Space({})
     with mistakes:
         built = Space.from_python(space)
     parts = parts_of(scheduler, search_alg, stop, mistakes)

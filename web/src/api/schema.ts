@@ -1781,7 +1781,7 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
-             * @description null if the function travels by value
+             * @description null if the function is pickled by value
              */
             entrypoint: string | null;
             /**
