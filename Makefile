@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast fuzz lint format generate docs bench clean
+.PHONY: help setup web demo serve test test-fast test-long fuzz lint format generate docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ test: setup  ## lint, types, layers, all tests
 
 test-fast: setup  ## the tests that start neither Ray, PostgreSQL nor a browser
 	$(BIN)/python -m pytest -q -m "not ray and not postgres and not browser and not slow"
+
+test-long: setup  ## the long forms of tests: several nodes, pages as they stand, more kills, PostgreSQL throughout
+	PYTHON=$(BIN)/python ./.ci/test-long
 
 fuzz: $(VENV)/.installed  ## an hour of searches in a make-believe cluster that does everything wrong (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),60)

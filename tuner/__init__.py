@@ -29,7 +29,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tuner.trials.checkpoints.objects": ("with_parameters",),
     "tuner.driver.virtual": ("Step", "simulate"),
     "tuner.driver.hosts.kept": ("shutdown",),
-    "tuner.sdk.replay": ("replay",),
+    "tuner.sdk.replay": ("recommend_scheduler", "replay"),
     "tuner.client.asynchronous": ("connect_async",),
     "tuner.client.synchronous": ("connect",),
     "tuner.sdk.run": ("Result", "resume", "run"),
@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which cannot follow the t
     from tuner.schedulers import MOASHAScheduler as MOASHAScheduler
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
+    from tuner.sdk.replay import recommend_scheduler as recommend_scheduler
     from tuner.sdk.replay import replay as replay
     from tuner.sdk.run import Result as Result
     from tuner.sdk.run import resume as resume

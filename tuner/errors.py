@@ -60,7 +60,7 @@ class SpecError(TunerError, ValueError):
         super().__init__("; ".join(f"{_dotted(p)}: {m}" if p else m for p, m in self.errors))
 
 
-class Mistakes:
+class ErrorCollector:
     """Collects the SpecErrors of several steps, ``with mistakes: step()``, and raises them as one in ``mistakes.check()``."""
 
     def __init__(self) -> None:

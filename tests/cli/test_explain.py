@@ -110,6 +110,7 @@ def test_promotion_pauses_and_resumes_ddp_trials_from_their_checkpoints() -> Non
         assert all(s.start_iteration > 0 for s in segments(trial)[1:])
 
 
+@pytest.mark.long  # tests/examples/test_getting_started.py has a default search of two ranks
 def test_auto_says_what_it_chose_and_finds_the_learning_rate() -> None:
     result = search(None, num_samples=12, search_alg=None)
     assert result.state == "completed", result.error

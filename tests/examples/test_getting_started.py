@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from tuner.cli.commands import app
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "getting_started.md").read_text()
 BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL))
@@ -21,6 +26,29 @@ def test_every_block_is_one_that_is_run() -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+def test_the_code_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Run both scripts and the commands in this process, with the Ray of the tests."""
+    monkeypatch.chdir(tmp_path)
+    said = {}
+    for name, code in BLOCKS.items():
+        if name.endswith(".py"):
+            (tmp_path / name).write_text(code)
+            runpy.run_path(name, run_name="__main__")
+            said[name] = "".join(capfd.readouterr())
+        else:
+            commands = [shlex.split(line)[1:] for line in code.splitlines()]
+            results = [CliRunner().invoke(app, command) for command in commands]
+            assert [result.exit_code for result in results] == [0] * len(results), results
+            said[name] = "".join(result.output for result in results)
+    check(said)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_as_it_stands(tmp_path: Path) -> None:
     """Run both scripts, one after the other, and then the commands that show what they did."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -40,6 +68,11 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
         )
         said[name] = done.stdout + done.stderr
         assert done.returncode == 0, said[name][-6000:]
+    check(said)
+
+
+def check(said: dict[str, str]) -> None:
+    """Check what the scripts and the commands of the page have printed."""
     assert "3 full trainings" in said["first.py"]
     assert "Checkpoint(" in said["second.py"]
     assert "first" in said["shell"]

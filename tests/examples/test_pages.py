@@ -63,8 +63,15 @@ def test_a_search_as_it_stands_there(
     assert "best" in "".join(capfd.readouterr())
 
 
+@pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY)
+def test_each_script_can_be_compiled(page: str, name: str) -> None:
+    code = blocks(page)
+    compile(f"{code['both']}\n\n{code[name]}", f"{page}: {name}", "exec")
+
+
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long  # most of them are what a user has before
 @pytest.mark.parametrize(("page", "name"), SCRIPTS)
 def test_a_script_as_it_stands_there(page: str, name: str, tmp_path: Path) -> None:
     code = blocks(page)

@@ -39,7 +39,7 @@ def test_whoever_is_promoted_is_in_the_top_of_its_rung_and_once(seed: int, eta: 
                 at[entry.trial] = rung
                 entries[rung][entry.trial] = value
             newest = entry.trial
-        if isinstance(entry, Resume) or (isinstance(entry, Note) and "goes on" in entry.reason):
+        if isinstance(entry, Resume) or (isinstance(entry, Note) and "continues at" in entry.reason):
             trial = entry.trial if isinstance(entry, Resume) else newest
             rung, values = at[trial], entries[at[trial]]
             better = sum(value > values[trial] for value in values.values())

@@ -174,6 +174,7 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
 
 
 @pytest.mark.ray
+@pytest.mark.long  # TestRun has the same in this process
 def test_a_killed_driver_is_replaced_and_loses_nothing(job: Job) -> None:
     job.start("run")
     until("checkpoints of both trials", lambda: checkpointed(job))
@@ -277,6 +278,40 @@ class TestRun:
         (trial,) = result.trials
         assert trial.iterations == 5
         assert trial.history[-1]["start"] == 3, "the newest checkpoint that is whole"
+
+    def test_a_driver_that_is_killed_while_it_trains_is_replaced(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def train(config: dict[str, Any]) -> None:
+            import psutil
+
+            start = 0
+            if (checkpoint := tuner.get_checkpoint()) is not None:
+                with checkpoint.as_directory() as folder:
+                    start = int(Path(folder, "step").read_text())
+            for step in range(start + 1, 7):
+
+                def save(folder: str, step: int = step) -> None:
+                    Path(folder, "step").write_text(str(step))
+
+                tuner.report({"loss": 1 / step, "start": start}, checkpoint=save)
+                if start == 0 and step == 4:
+                    while not list(tmp_path.glob("*/trial_00000/iteration_00000002*.committed")):
+                        time.sleep(0.01)
+                    home = os.environ["TUNER_HOME"]
+                    for process in psutil.process_iter():
+                        with contextlib.suppress(psutil.Error):
+                            if "ray::Host" in "".join(process.cmdline()) and process.environ()["TUNER_HOME"] == home:
+                                process.kill()
+                    time.sleep(60)  # it ends with its driver
+
+        keep = {"storage": str(tmp_path), "frequency": 1, "keep_last": 3}
+        result = search(train, num_samples=1, checkpoint=keep, verbose=1)
+        assert (result.state, result.error) == ("completed", None)
+        (trial,) = result.trials
+        assert {report["training_iteration"] for report in trial.history} == set(range(1, 7))
+        assert trial.history[-1]["start"] > 0, "from its checkpoint"
+        assert "the driver was killed" in "".join(capfd.readouterr())
 
     def test_a_failing_rank_is_named(self) -> None:
         def train(config: dict[str, Any]) -> None:

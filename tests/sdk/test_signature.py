@@ -15,7 +15,7 @@ from tuner.domain.experiment import Limits, Scaling, Spec
 
 PARAMETERS = inspect.signature(tuner.run).parameters
 HINTS = typing.get_type_hints(inspect.unwrap(tuner.run))
-LEFT_TO_NONE = {"resources_per_worker": None}  # a mapping: None is written, and means the empty one
+LEFT_TO_NONE = {"resources_per_worker": None}  # a mapping, whose default is written as None and means the empty one
 
 
 def declared() -> list[tuple[type, dataclasses.Field[Any]]]:

@@ -249,7 +249,7 @@ def test_another_definition_under_the_same_name_is_refused() -> None:
     ):
         with pytest.raises(Conflict, match=f"has another {what}"):
             study_of(**options)
-    with pytest.raises(Conflict, match="load_if_exists=True goes on with it"):
+    with pytest.raises(Conflict, match="load_if_exists=True continues it"):
         study_of(load_if_exists=False)
 
 

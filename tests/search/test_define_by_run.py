@@ -1,4 +1,4 @@
-"""Parameters drawn one by one, as a trial comes to them."""
+"""Parameters that are drawn one by one, when a trial asks for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def task(space: dict[str, Any] | None = None, **changes: Any) -> SearcherContext
 
 
 class Study:
-    """Trials that ask the searcher as the driver lets them."""
+    """Runs trials that ask the searcher for parameters, as the driver does."""
 
     def __init__(self, searcher: DefineByRunSearch, the_task: SearcherContext | None = None) -> None:
         self.searcher = searcher

@@ -28,7 +28,7 @@ def uses_a_global(config: dict[str, Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def _as_in_a_script() -> Any:
-    """Functions of this module travel by value, as those of a script or a notebook do."""
+    """Pickle functions of this module by value, as those of a script or a notebook."""
     import sys
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -226,7 +226,7 @@ def test_a_population_has_a_lane_for_each_member(visit: Open, population: Search
     member = next(trial for trial in population.core.trials if trial.segments[-1].cause == "exploit")
     lanes.get_by_role("button", name=f"trial {member.number}", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text(f"Trial {member.number}")
-    expect(page.get_by_text(f"Strong: where the weights of trial {member.number} come from.")).to_be_visible()
+    expect(page.get_by_text(f"Highlighted: the origin of the weights of trial {member.number}.")).to_be_visible()
     shot(page, tmp_path, "lanes")
 
 

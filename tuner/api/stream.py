@@ -238,7 +238,7 @@ class Channel:
         return self.seq, b"".join(message for _, message in newest)
 
 
-class _News(NamedTuple):
+class _Poll(NamedTuple):
     """What one poll has found."""
 
     tell: list[Callable[[], None]]
@@ -312,7 +312,7 @@ class Tail:
             return POLL_QUIET_S
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
-    def _read(self, channels: list[Channel]) -> _News:
+    def _read(self, channels: list[Channel]) -> _Poll:
         """Return what to do to the channels that are behind. A channel that cannot be read does not hold up the others."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         tells: list[Callable[[], None]] = []
@@ -328,7 +328,7 @@ class Tail:
                 tell = partial(_end, channel)
             if tell is not None:
                 tells.append(tell)
-        return _News(tells, failed)
+        return _Poll(tells, failed)
 
     def _news(self, channel: Channel, new: Progress | None) -> Callable[[], None] | None:
         if new is None:

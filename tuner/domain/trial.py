@@ -63,7 +63,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCheckpoint:
     """A checkpoint that exists, with the objective and the time attribute of the report that it belongs to."""
 
     info: CheckpointInfo
@@ -73,7 +73,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ScoredReport:
     """A finite value of the objective, and the report that had it."""
 
     value: float
@@ -93,10 +93,10 @@ class Trial:
     best_value: float | None = None
     best_iteration: int | None = None
     best_segment: int | None = None  # ordinal of the segment that reported best_value
-    last_mark: Mark | None = None  # the report that had last_value
+    last_mark: ScoredReport | None = None  # the report that had last_value
     feasible: bool | None = None  # whether its result meets the constraints; None: there are none, or no result
     feasible_now: bool | None = None  # whether its newest report does
-    feasible_best: Mark | None = None  # its best report within the constraints
+    feasible_best: ScoredReport | None = None  # its best report within the constraints
     reports: int = 0  # over all segments
     running_s: float = 0.0  # time spent between its reports, all segments
     failures: int = 0  # of the user's code
@@ -108,7 +108,9 @@ class Trial:
     held: bool = False  # no scheduler may resume it: a user wants it paused, or it waits for a donor
     paused_by_scheduler: bool = False  # once no user holds it, the scheduler may resume it
     checkpoint: CheckpointInfo | None = None  # what it would start from now, see `CheckpointLedger`
-    checkpoints: dict[str, Kept] = field(default_factory=dict)  # its own, by id, in the order in which they came
+    checkpoints: dict[str, KeptCheckpoint] = field(
+        default_factory=dict
+    )  # its own, by id, in the order in which they came
     inherited: CheckpointInfo | None = None  # another trial's, from which the latest exploit went on
     line_begins: int = (
         1  # ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit
@@ -134,13 +136,13 @@ class Trial:
         return SegmentRef(self.number, len(self.segments))
 
     @property
-    def best_mark(self) -> Mark | None:
+    def best_mark(self) -> ScoredReport | None:
         """Return the best report within the constraints, or the best of all reports if none is or there are no constraints."""
         if self.feasible_best is not None or self.best_value is None:
             return self.feasible_best
-        return Mark(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
+        return ScoredReport(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))
 
-    def params_at(self, mark: Mark) -> Mapping[str, Any]:
+    def params_at(self, mark: ScoredReport) -> Mapping[str, Any]:
         """Return the configuration that led to a report. Under PBT it may differ from the present one."""
         return self.segments[mark.segment - 1].params if 0 < mark.segment <= len(self.segments) else self.params
 

@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 LEASE_S = 15.0
 KEEP_S = 1.0
-"""How often the lease is looked after and new commands are looked for."""
+"""Seconds between two renewals of the lease, which also look for new commands."""
 LOOK_S = 0.005
-"""How often a call looks whether the loop has done what it waits for."""
+"""Seconds between two checks, in a call that waits for the loop."""
 
 
 class Closed(TunerError):
@@ -42,7 +42,7 @@ class Closed(TunerError):
 
 
 class AskedGroups:
-    """The groups of ask and tell: segments that wait to be asked for, and those that the caller trains."""
+    """The groups of ask and tell: segments that wait for an `ask`, and those that the caller trains."""
 
     def __init__(self) -> None:
         self.ready: deque[SegmentRef] = deque()
@@ -107,7 +107,7 @@ class AskedDriver:
         self.groups = AskedGroups()
         self._over = threading.Event()
         self._closing = False
-        self._calls = 0  # that the loop's thread is answering
+        self._calls = 0  # calls that the loop's thread is answering
         self._error: BaseException | None = None
         begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]] = Future()
         self._thread = threading.Thread(
@@ -167,7 +167,7 @@ class AskedDriver:
 
     @property
     def over(self) -> bool:
-        """Whether the loop has ended."""
+        """Return whether the loop has ended."""
         return self._over.is_set()
 
     def check(self) -> None:
@@ -198,7 +198,7 @@ class AskedDriver:
                 raise Conflict(f"{count} trials are asked for and have not ended, and no other may start: {why}")
 
     async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
-        """Hand out the next segment, once the loop has dealt with all that has come in."""
+        """Return the next segment, once the loop has handled all events so far."""
         quiet = 0
         while quiet < 3:
             await asyncio.sleep(LOOK_S if quiet else 0)
@@ -265,7 +265,7 @@ class AskedDriver:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop driving. Trials that were asked for and have not ended are started again by whoever drives it next."""
+        """Stop driving. The next driver starts the trials again that were asked for and have not ended."""
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._events.call_soon_threadsafe(self._driving.cancel)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.driver.core import Core
-from tuner.errors import Mistakes
+from tuner.errors import ErrorCollector
 from tuner.schedulers import from_json as scheduler_from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 from tuner.schedulers.stoppers import Stopper
@@ -52,7 +52,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr holds for the experiment
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     task = SearcherContext(
         space=space,
         objectives=spec.objectives,
@@ -67,6 +67,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     setting = _setting(spec, space, saves_checkpoints)
     if not scheduler.PROPOSES and not mistakes.found:
         setting = replace(setting, num_samples=searcher.total())  # a grid has more points than num_samples
+    setting = replace(setting, constraints=tuple(searcher.metric_constraints()))
     with mistakes:
         scheduler.setup(setting)
     max_t = getattr(scheduler, "max_t", None)

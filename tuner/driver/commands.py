@@ -1,4 +1,4 @@
-"""What users ask a driver to do, as the event that its loop takes."""
+"""Turn the commands of users into events for the driver's loop."""
 
 from __future__ import annotations
 

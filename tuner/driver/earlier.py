@@ -1,4 +1,4 @@
-"""Learn from earlier experiments: map their trials onto the present space, and make of them what the spec of this one keeps.
+"""Learn from earlier experiments: map their trials onto the present space, and compute what the new experiment's spec stores.
 
 What is learned is part of the new experiment's spec (`Spec.earlier`), as JSON. So a restart knows the same, and deleting an
 earlier experiment changes nothing.

@@ -26,7 +26,7 @@ from tuner.driver.assemble import Parts, assemble
 from tuner.driver.earlier import EarlierExperiment, learn
 from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
-from tuner.errors import Mistakes, SpecError
+from tuner.errors import ErrorCollector, SpecError
 from tuner.names import keywords_explained
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
@@ -99,7 +99,7 @@ def simulate(
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises SpecError. What
     `tuner.run` would print as a warning is a UserWarning here, and is in the result's `warnings`.
     """
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     with mistakes:
         built = space if isinstance(space, Space) else Space.from_python(space)
     with mistakes:
@@ -165,7 +165,7 @@ def searcher_part(search_alg: Any) -> Searcher | None:
     return from_argument(search_alg)
 
 
-def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: Mistakes) -> Parts:
+def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
     """Return the parts that a Python caller means. What is wrong with them is added to `mistakes`."""
     parts: dict[str, Any] = {}
     with mistakes:

@@ -1,4 +1,4 @@
-"""A function that comes with its spec over REST: cloudpickle in base64.
+"""A function that is sent with its spec over REST: cloudpickle in base64.
 
 This process never unpickles it: the ranks do.
 """
@@ -25,7 +25,7 @@ ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
 
 
 class Function(BaseModel):
-    """A training function that travels with the spec. Ranks unpickle it; the service does not."""
+    """A training function that is sent with the spec. Ranks unpickle it; the service does not."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -14,7 +14,7 @@ from tuner.store import ExperimentRecord, Store
 from tuner.trials.checkpoints.storage import join, place
 
 KILL_S = 30.0
-"""How long a deletion waits for a driver to end its ranks and to let go of the experiment."""
+"""How long a deletion waits for a driver to end its ranks and to release the experiment."""
 
 LOOK_S = 0.1
 
@@ -37,12 +37,12 @@ def delete_experiment(
     Args:
         store: the database.
         experiment: its public id.
-        storage: where checkpoints lie unless the spec says otherwise.
+        storage: where checkpoints are stored, unless the spec says otherwise.
         logs: the folder with the logs of all experiments.
         force: kill the experiment first if it has not ended.
         revision: if given, the experiment must be at this revision.
         poke: wakes the driver after a command.
-        wait_s: how long a driver may take to let go of it.
+        wait_s: how long a driver may take to release it.
 
     Raises:
         NotFound: there is no such experiment.

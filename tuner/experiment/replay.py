@@ -13,7 +13,7 @@ from tuner.driver.parts import names_code
 from tuner.driver.recording import recording
 from tuner.driver.replay import Replay
 from tuner.driver.replay import replay as run_again
-from tuner.errors import Mistakes, SpecError
+from tuner.errors import ErrorCollector, SpecError
 from tuner.schedulers.base import Scheduler
 from tuner.search.base import Searcher
 from tuner.space import Space
@@ -48,7 +48,7 @@ def replay(
     if len(spec.objectives) > 1:
         raise SpecError("an experiment with several objectives cannot be replayed yet")
     space = Space.from_json(spec.space, opaque=True)
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = _scheduler(spec, space, scheduler)

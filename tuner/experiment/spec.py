@@ -143,7 +143,7 @@ def parse_spec(
     Args:
         data: the JSON.
         space_blob: cloudpickle of the choices that JSON cannot express.
-        code: the hash of a trainable that travels by value, instead of an entrypoint.
+        code: the hash of a trainable that is pickled by value, instead of an entrypoint.
         parts: the objects that the type "python" stands for.
 
     Raises:

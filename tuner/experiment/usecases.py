@@ -21,7 +21,7 @@ from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.errors import Conflict, EntrypointError, Mistakes, NotFound
+from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound
 from tuner.experiment import by_value, lineage
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
@@ -76,7 +76,7 @@ def dry_run(
 
 def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord | None]:
     """Return the spec, the names of the functions in it, and the function that it brings. None of them is imported."""
-    mistakes, code = Mistakes(), None
+    mistakes, code = ErrorCollector(), None
     with mistakes:
         code = by_value.sent(data)
     with functions_by_name() as names, mistakes:
@@ -88,7 +88,7 @@ def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord |
 def _checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
     """Check what the spec names by importing it in a helper process. No user code runs in this one."""
     code = sent or entrypoint_code(spec, checker)
-    mistakes = Mistakes()
+    mistakes = ErrorCollector()
     for section in ("scheduler", "search", "stop"):
         for pointer, text in _strings(getattr(spec, section), f"/{section}"):
             if text in names:
@@ -119,7 +119,7 @@ def create_from_python(
 ) -> ExperimentRecord:
     """Create an experiment for a script that drives it itself.
 
-    Its function travels by value in `code`, and so do the `parts` that JSON cannot express. If `data` names an entrypoint, that
+    Its function is pickled by value in `code`, as are the `parts` that JSON cannot express. If `data` names an entrypoint, that
     is checked as `create_experiment` does.
 
     check: raises SpecError for an experiment that the script cannot drive. Nothing is stored then.

@@ -23,7 +23,7 @@ from tuner.schedulers.shared.wording import at, reached_max_t, reported
 
 
 @dataclass(slots=True)
-class Course:
+class TrialMeans:
     """What one trial has reported so far."""
 
     best: float
@@ -42,7 +42,7 @@ class Course:
 
 @dataclass(slots=True)
 class MedianState:
-    courses: dict[int, Course] = field(default_factory=dict)
+    courses: dict[int, TrialMeans] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)  # whole times at which a trial was judged, ascending
     means: dict[int, SortedList[float]] = field(
         default_factory=dict
@@ -113,7 +113,7 @@ class MedianStoppingRule(Scheduler):
         state.newest = None
         if not isinstance(fact, TrialReported):
             return
-        course = state.courses.setdefault(fact.trial, Course(fact.score, -math.inf, 0.0))
+        course = state.courses.setdefault(fact.trial, TrialMeans(fact.score, -math.inf, 0.0))
         course.best = max(course.best, fact.score)
         before, course.t = course.t, max(course.t, fact.t)
         if fact.t <= before or fact.t < self.grace_period:

@@ -34,7 +34,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Count Ctrl-C in this block, in which the caller looks at the count all the time."""
+        """Count Ctrl-C in this block. The caller must check the count often."""
         self._heard = True
         try:
             yield

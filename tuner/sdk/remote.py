@@ -1,4 +1,4 @@
-"""A search that a service runs, and this process follows: `tuner.run(..., address="http://host:8000")`."""
+"""Run a search on a service and follow it from this process: `tuner.run(..., address="http://host:8000")`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def run_on(
     """Create the experiment on a service, show its progress until it has ended or is paused, and return its result.
 
     Raises:
-        SpecError: Something cannot be sent to a service, or the service refuses the spec.
-        ServiceUnreachable: No service answers at the address.
-        NotAllowed: The token is missing or not valid, or its role does not allow this.
+        SpecError: something cannot be sent to a service, or the service refuses the spec.
+        ServiceUnreachable: no service answers at the address.
+        NotAllowed: the token is missing or not valid, or its role does not allow this.
     """
     spec = _sendable(data, code, parts)
     return _begun(address, lambda client: client.create(spec), space, verbose)
@@ -128,7 +128,7 @@ def _is_own(part: Mapping[str, Any]) -> bool:
 
 
 class _Served:
-    """The source of progress that is a service."""
+    """A service as the source of the progress."""
 
     def __init__(self, handle: ExperimentHandle) -> None:
         self._handle = handle

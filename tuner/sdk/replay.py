@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tuner.driver.replay import Compared, Outcome, Replay, Totals
 from tuner.errors import NotFound
+from tuner.experiment import recommend
 from tuner.experiment import replay as replays
+from tuner.experiment.recommend import Recommendation
 from tuner.experiment.usecases import id_of
 from tuner.names import keywords_explained
 from tuner.sdk.saved import database
 
-__all__ = ["Compared", "Outcome", "Replay", "Totals", "replay"]
+__all__ = ["Compared", "Outcome", "Recommendation", "Replay", "Totals", "recommend_scheduler", "replay"]
 
 
 @keywords_explained
@@ -56,3 +59,30 @@ def replay(
             search_alg=search_alg,
             max_concurrent_trials=max_concurrent_trials,
         )
+
+
+@keywords_explained
+def recommend_scheduler(
+    experiments: Sequence[str] | None = None, *, schedulers: Sequence[Any] | None = None, project: str | None = None
+) -> Recommendation:
+    """Recommend a scheduler from the experiments of this home, by replaying them under several.
+
+    A replay counts if none of its trials is censored, so that its cost and its result are known: mostly those of
+    experiments whose trials were trained to the end. Each scheduler is judged by the training that it would have saved and
+    by how much worse its best trial was, with 95 % intervals over the experiments.
+
+        print(tuner.recommend_scheduler().summary)
+        # median would have saved 41% (95 % interval: 32% to 50%) of the training of 7 experiments and lost 1% ...
+
+    Args:
+        experiments: their ids or names. None: all that have ended.
+        schedulers: the ones to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median, HyperBand.
+        project: only the experiments of this project. None: of all.
+    """
+    with database() as store:
+        if experiments is not None:
+            records = [store.experiments.get(id_of(store, called)) for called in experiments]
+        else:
+            page = store.experiments.page(project=project, page_size=1000)
+            records = [record for record in page.items if record.state.ended]
+        return recommend.recommend(store, records, schedulers)

@@ -15,7 +15,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import ClusterUnreachable, Conflict, Mistakes, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.spec import OPTIONS, mistakes_beside
 from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.names import keywords_explained
@@ -87,7 +87,7 @@ def run(
 
     Args:
         trainable: a function that every rank calls as ``trainable(config)``, with torch.distributed set up, and that calls
-            `tuner.report`; or "module:name" of one. Functions travel by value, so those of notebooks and scripts work.
+            `tuner.report`; or "module:name" of one. Functions are pickled by value, so those of notebooks and scripts work.
             Classes with `setup` and `step` work, and so does code written for Ray: functions, `tune.Trainable` classes,
             `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work,
@@ -167,7 +167,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
-    mistakes, space = Mistakes(), Space({})
+    mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
         if not len(space):

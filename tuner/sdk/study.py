@@ -1,4 +1,4 @@
-"""`tuner.create_study`: ask and tell, for people who run their trials themselves. Needs neither Ray nor a service."""
+"""`tuner.create_study`: ask and tell, for people who run their trials themselves. This needs neither Ray nor a service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
 from tuner.driver.parts import dump_parts, load_parts, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import Conflict, Mistakes, SpecError
+from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.spec import parse_spec
 from tuner.names import keywords_explained
@@ -96,7 +96,7 @@ def create_study(
         Conflict: a study of this name is driven by another process, or has another space, objective or scheduler.
     """
     given = dict(locals())
-    mistakes, built = Mistakes(), Space({})
+    mistakes, built = ErrorCollector(), Space({})
     with mistakes:
         built = Space.from_python(space)
     parts = parts_of(scheduler, search_alg, stop, mistakes)
@@ -125,9 +125,7 @@ def create_study(
         if record is None:
             record = store.experiments.create(with_earlier(store, spec), code=code, source=SOURCE)
         elif not load_if_exists:
-            raise Conflict(
-                f"there is a study {name!r} already ({record.public_id}); load_if_exists=True goes on with it"
-            )
+            raise Conflict(f"there is a study {name!r} already ({record.public_id}); load_if_exists=True continues it")
         elif differs := _differing(record, spec):
             raise Conflict(f"the study {name!r} ({record.public_id}) has another {differs}; give this one another name")
         return Study(store, record)
@@ -146,7 +144,7 @@ def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
 
 
 def _differing(record: ExperimentRecord, spec: Any) -> str | None:
-    """Return what the stored study has that was asked for differently, or None."""
+    """Return the part of the stored study that differs from the arguments, or None."""
     then, now = record.spec.to_json(), spec.to_json()
     words = {
         "space": "space",
@@ -224,7 +222,7 @@ class Study:
         return Result.load(self._store, self.id)
 
     def close(self) -> None:
-        """Let go of the study, so that another process may go on with it. It hands out the trials that have not ended again."""
+        """Release the study, so that another process may continue it. That process gets the trials again that have not ended."""
         _OPEN.discard(self)
         if self._driver is not None:
             self._driver.close()
@@ -247,7 +245,7 @@ class StudyTrial:
     Attributes:
         number: counts the trials of the study from 0.
         config: its configuration.
-        iteration: how many reports lie behind it: 0, or that of `checkpoint`.
+        iteration: how many reports it has made already: 0, or the iteration of `checkpoint`.
         checkpoint: what was passed to `report` as the checkpoint to go on from; None to start from the beginning.
         answer: what the newest report was answered: "continue", "pause" or "stop".
         reason: why, in words.

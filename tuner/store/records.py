@@ -31,7 +31,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRecord:
-    """A trainable that travels by value, and what it needs to be unpickled elsewhere."""
+    """A trainable that is pickled by value, and what is needed to unpickle it elsewhere."""
 
     hash: str
     blob: bytes | None = None  # cloudpickle; None if the spec's entrypoint is imported

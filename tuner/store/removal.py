@@ -38,7 +38,7 @@ def seize(database: Database, experiment_id: int, now: float) -> None:
 
 
 def remove(database: Database, experiment_id: int) -> None:
-    """Delete the experiment and everything of it, in several transactions. It can be called again after it was cut off.
+    """Delete the experiment and all its rows, in several transactions. After an interruption it can be called again.
 
     Raise NotFound if there is no such experiment.
     """

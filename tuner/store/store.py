@@ -35,7 +35,7 @@ class Store:
     changes: the rows that changed after an entry of the log.
     ranks: what ranks use.
     logs: what ranks print.
-    code: training functions that travel by value.
+    code: training functions that are pickled by value.
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.

@@ -384,7 +384,7 @@ def finished_by(done: Simulation) -> list[str]:
 
 
 def crossing(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
-    """Simulate curves that get worse again, the sooner the better they begin."""
+    """Simulate curves that rise and then fall. The better they begin, the sooner they fall."""
     for r in range((checkpoint or 0) + 1, 100):
         yield Step({"loss": 1 + config["x"] - 0.5 * math.exp(-(((r - 3) / 2) ** 2)) + 0.01 * r}, 1.0, r)
 

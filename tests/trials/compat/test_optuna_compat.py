@@ -208,7 +208,7 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
         t.set_user_attr("model", object())
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # Optuna's terminator is to go
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Optuna will remove its terminator
 def test_helpers_of_optuna_keep_what_they_keep_with_the_trial(driver: Driver, tmp_path: Path) -> None:
     t = trial()
     report_cross_validation_scores(t, np.array([0.5, 0.75]))  # type: ignore[arg-type]

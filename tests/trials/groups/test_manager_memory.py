@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 MIB = 2**20
 LIMIT = 256 * MIB  # of the cgroup
-MOST = 4096 * MIB  # what a rank takes at most before it gives up
+MOST = 1024 * MIB  # what a rank takes at most of its cgroup before it gives up
+SPARE = 1024 * MIB  # what a rank leaves to the node
 
 
 @pytest.fixture
@@ -46,10 +47,11 @@ def cgroup() -> Iterator[Path]:
         folder.rmdir()  # fails unless all its processes are gone
 
 
-def _fill() -> None:
+def _fill(enough: Callable[[int], bool]) -> None:
+    """Take memory until it is enough, which is asked with the bytes that are taken so far."""
     print("loading the data set", flush=True)
-    kept = []
-    while len(kept) * 32 * MIB < MOST:
+    kept: list[bytearray] = []
+    while not enough(len(kept) * 32 * MIB):
         kept.append(bytearray(os.urandom(MIB)) * 32)
         time.sleep(0.02)
     time.sleep(30)  # for Ray's monitor to look once more
@@ -65,15 +67,21 @@ def fills_its_cgroup(config: dict[str, Any]) -> None:
     report({"a": 1})
     if get_context().world_rank == 1:
         Path(config["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
-        _fill()
+        _fill(lambda taken: taken >= MOST)
     dist.all_reduce(torch.ones(1))
 
 
 def fills_its_node(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
+    def enough(taken: int) -> bool:
+        """Judge by the whole node: what other processes take and give back meanwhile counts for Ray, too."""
+        memory = psutil.virtual_memory()
+        used = memory.total - memory.available
+        return used > config["threshold"] * memory.total + 256 * MIB or memory.available < SPARE
+
     report({"a": 1})
-    _fill()
+    _fill(enough)
 
 
 def run(bench: Bench, launch: Launch) -> Failure:
@@ -89,14 +97,18 @@ def run(bench: Bench, launch: Launch) -> Failure:
 
 
 @pytest.fixture
-def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a Ray that is started now kill workers once 2 GiB more are in use. Other tests may need some of it."""
+def watchful(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Let a Ray that is started now kill workers once 4 GiB more are in use. Other processes may need some of it.
+
+    Return the share of the memory that may be in use.
+    """
     memory = psutil.virtual_memory()
-    threshold = (memory.total - memory.available + min(2048 * MIB, memory.available // 2)) / memory.total
+    threshold = (memory.total - memory.available + min(4096 * MIB, memory.available // 2)) / memory.total
     monkeypatch.setenv("RAY_memory_usage_threshold", f"{threshold:.4f}")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
     # Ray frees a buffer beside what is too much; on a machine as small as the test it would take the driver along.
     monkeypatch.setenv("RAY_max_kill_memory_buffer_bytes", str(MIB))
+    return threshold
 
 
 @pytest.fixture
@@ -114,7 +126,7 @@ def test_by_the_kernel(own_bench: Bench, cgroup: Path) -> None:
     assert "killed by the kernel because memory ran out" in failure.message
 
 
-def test_by_rays_memory_monitor(watchful: None, own_bench: Bench) -> None:
-    failure = run(own_bench, own_bench.launch(fills_its_node))
+def test_by_rays_memory_monitor(watchful: float, own_bench: Bench) -> None:
+    failure = run(own_bench, own_bench.launch(fills_its_node, params={"threshold": watchful}))
     assert (failure.kind, failure.cause, failure.rank) == ("user", "oom", 0)
     assert "killed by Ray because its node was running out of memory" in failure.message

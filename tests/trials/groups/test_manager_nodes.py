@@ -24,16 +24,30 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 SPREAD = {"placement_strategy": "STRICT_SPREAD"}
 
 
+@pytest.fixture(scope="module")
+def head(without_ray: None) -> Iterator[Cluster]:
+    """Yield a cluster that is one node, which the tests of this module share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_health_check_initial_delay_ms", "1000")
+        patch.setenv("RAY_health_check_period_ms", "1000")
+        patch.setenv("RAY_health_check_failure_threshold", "5")
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
 @pytest.fixture
-def cluster(without_ray: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv("RAY_health_check_initial_delay_ms", "1000")
-    monkeypatch.setenv("RAY_health_check_period_ms", "1000")
-    monkeypatch.setenv("RAY_health_check_failure_threshold", "5")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+def cluster(head: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster, and remove the nodes that a test has added."""
+    yield head
+    for node in list(head.worker_nodes):
+        head.remove_node(node)
+    deadline = time.monotonic() + 60
+    while [node["Alive"] for node in ray.nodes()].count(True) > 1:
+        assert time.monotonic() < deadline, ray.nodes()
+        time.sleep(0.05)
 
 
 def where(config: dict[str, Any]) -> None:
@@ -118,8 +132,14 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     failure = bench.run(impossible).failure
     assert failure is not None
     assert "STRICT_SPREAD asks for 3 nodes with 0.5 CPU each; there are 2" in failure.message
+    bench.close()
 
+
+@pytest.mark.long  # tests/examples/test_ray_examples.py has such trainers on one node
+def test_a_trainer_of_ray_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.add_node(num_cpus=1)
     cluster.add_node(num_cpus=1)  # whose CPU is for Ray Data
+    bench = Bench(tmp_path)
     of_ray = bench.launch(trained_by_ray, 2, scaling=SPREAD)
     outcome = bench.run(of_ray)
     assert outcome.kind == "returned", outcome.failure
@@ -135,7 +155,7 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
     doomed = cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)
-    launch = bench.launch(waits, 2, scaling=SPREAD)
+    launch = bench.launch(waits, 2, scaling={**SPREAD, "backend": "none"})
     running = bench.begin(launch)
     bench.wait_for_report(launch)
     ranks = bench.started(launch)["ranks"]
@@ -165,7 +185,8 @@ def add_node_with_disk(cluster: Cluster, tmp_path: Path, name: str) -> Any:
 
 
 def on(name: str) -> dict[str, Any]:
-    return {"resources_per_worker": {"CPU": 0.5, name: 1}}
+    """Return where ranks are placed. They only save files, and need no torch."""
+    return {"resources_per_worker": {"CPU": 0.5, name: 1}, "backend": "none"}
 
 
 def counts_up(config: dict[str, Any]) -> None:
@@ -210,7 +231,7 @@ def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqli
     assert outcome.kind == "left", outcome.failure
     assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 2.0}
 
-    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD"}
+    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD", "backend": "none"}
     third = bench.launch(counts_up, 2, scaling=both, storage=OWN_DISKS, checkpoint=bench.checkpoints(second)[-1])
     outcome = bench.run(third, pause)
     assert outcome.kind == "left", outcome.failure

@@ -33,7 +33,7 @@ assert "{other}" not in sys.modules and "ray.train" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", [FLAVOURS[0], pytest.param(FLAVOURS[1], marks=pytest.mark.long)])
 def test_only_the_imported_one_is_used(flavour: str) -> None:
     (other,) = set(FLAVOURS) - {flavour}
     code = SCRIPT.format(mine=flavour, other=other)

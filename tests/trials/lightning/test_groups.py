@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> None:
     trainer.fit(Net(), DataLoader(data(), batch_size=8, shuffle=True), DataLoader(data(16), batch_size=8))
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_pause_leaves_no_trace_and_an_exploit_changes_what_it_says(bench: Bench, sharded: bool) -> None:
     params = {"sharded": sharded, "lr": 0.01}
     straight = bench.launch(train, 2, params=params)

@@ -32,7 +32,7 @@ from tuner.trials.lightning import workers
 from tuner.trials.lightning.flavour import flavour_of
 from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayStrategy, _Job, _pickled
 from tuner.trials.lightning.results import in_order
-from tuner.trials.lightning.switches import Switches
+from tuner.trials.lightning.switches import GlobalState
 from tuner.trials.lightning.trial import Ranks, assign_trainer
 from tuner.trials.lightning.workers import _Tee
 
@@ -399,7 +399,7 @@ def test_a_compiled_module_is_refused_with_what_to_do_instead() -> None:
 
 
 def test_what_a_script_has_set_for_its_process_is_in_force_on_the_ranks() -> None:
-    before = Switches.here()
+    before = GlobalState.here()
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_float32_matmul_precision("medium")
@@ -415,10 +415,10 @@ def test_what_a_script_has_set_for_its_process_is_in_force_on_the_ranks() -> Non
 
 
 def test_the_gpus_of_the_ranks_draw_by_the_seed_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Switches.here()
+    before = GlobalState.here()
     try:
         torch.manual_seed(7)
-        there = Switches.here()
+        there = GlobalState.here()
         torch.manual_seed(8)  # a warm worker's
         seeded: list[int] = []
         monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.trials.training.metrics import Oddities, flatten, numbers
+from tuner.trials.training.metrics import MetricWarnings, flatten, numbers
 
 
 def test_numbers_of_every_kind() -> None:
@@ -74,7 +74,7 @@ def test_anything_else_is_an_error_that_names_the_key(value: Any, words: str) ->
 
 
 def test_one_element_is_a_number_whatever_its_shape_and_none_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    odd = Oddities("auc")
+    odd = MetricWarnings("auc")
     for _ in range(2):
         flat = flatten(
             {"a": np.array([0.5]), "val": {"b": torch.ones(1, 1), "c": None}, "d": np.array(2.0), "auc": None}, odd

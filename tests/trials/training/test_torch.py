@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 import tuner
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _Dealt, _rebuilt
+from tuner.trials.training.torch import _DividedSampler, _rebuilt
 
 
 def numbers(count: int) -> TensorDataset:
@@ -48,9 +48,9 @@ def test_a_function_that_uses_all_of_it_runs_outside_a_trial(capsys: pytest.Capt
 
 def test_a_sampler_of_the_users_own_is_dealt_out() -> None:
     order = SequentialSampler(range(5))
-    hands = [list(_Dealt(order, rank, 2)) for rank in range(2)]
+    hands = [list(_DividedSampler(order, rank, 2)) for rank in range(2)]
     assert hands == [[0, 2, 4], [1, 3, 0]], "as many each, the first one again"
-    assert [len(_Dealt(order, rank, 2)) for rank in range(2)] == [3, 3]
+    assert [len(_DividedSampler(order, rank, 2)) for rank in range(2)] == [3, 3]
 
 
 def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:

@@ -113,7 +113,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     stop: Annotated[Json, Field(description="when a trial is complete, besides max_t")]
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
-    entrypoint: Annotated[str | None, Field(description="null if the function travels by value")]
+    entrypoint: Annotated[str | None, Field(description="null if the function is pickled by value")]
     abandoned: Annotated[
         bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import CheckpointPolicy, Objective
-from tuner.domain.trial import Kept, Population, Segment, Trial
+from tuner.domain.trial import KeptCheckpoint, Population, Segment, Trial
 from tuner.driver.core.retention import keeps_all, superfluous
 
 Deletion = tuple[int, CheckpointInfo]
@@ -33,7 +33,7 @@ class CheckpointLedger:
         self._owner: dict[str, int] = {}  # every ready checkpoint that exists -> the trial that saved it
         self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
         self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
-        self._unfinished: dict[str, Kept] = {}  # uploads that were under way when their segment ended
+        self._unfinished: dict[str, KeptCheckpoint] = {}  # uploads that were under way when their segment ended
         self._borrowers: dict[str, dict[int, None]] = {}  # checkpoint of one trial -> others that would start from it
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
@@ -49,7 +49,7 @@ class CheckpointLedger:
         """Return whether this checkpoint is ready and neither lost nor being deleted."""
         return checkpoint in self._owner
 
-    def find(self, checkpoint: str) -> Kept | None:
+    def find(self, checkpoint: str) -> KeptCheckpoint | None:
         """Return a checkpoint that exists, by its id, whichever trial saved it."""
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
@@ -67,7 +67,7 @@ class CheckpointLedger:
             info = known.info if known.info.ready else info
             value = known.value if value is None else value
             t = known.t if t is None else t
-        kept = trial.checkpoints[info.id] = Kept(info, value, segment, t)
+        kept = trial.checkpoints[info.id] = KeptCheckpoint(info, value, segment, t)
         if info.ready:
             self._owner[info.id] = trial.number
         if not _is_reported(trial, kept):
@@ -88,7 +88,7 @@ class CheckpointLedger:
             if _is_reported(trial, kept):
                 del early[name]
                 if kept.segment == segment and kept.info.step == iteration:
-                    trial.checkpoints[name] = Kept(kept.info, value, segment, t)
+                    trial.checkpoints[name] = KeptCheckpoint(kept.info, value, segment, t)
         self._choose_start(trial)
         self.tidy(trial)
 
@@ -165,7 +165,7 @@ class CheckpointLedger:
             pinned = set(self._pinned())
             self._delete(trial, [kept for kept in found if kept.info.id not in pinned])
 
-    def _delete(self, trial: Trial, kept: Iterable[Kept]) -> None:
+    def _delete(self, trial: Trial, kept: Iterable[KeptCheckpoint]) -> None:
         for info in [k.info for k in kept]:
             self._drop(trial, info.id)
             self.deleting[info.id] = trial.number, info
@@ -178,13 +178,13 @@ class CheckpointLedger:
         for number in self._borrowers.pop(checkpoint, {}):
             self._choose_start(self._trials[number])
 
-    def _usable(self, trial: Trial, since: int = 1) -> list[Kept]:
+    def _usable(self, trial: Trial, since: int = 1) -> list[KeptCheckpoint]:
         """Return the ready checkpoints of segments from `since` on whose reports are known, oldest first."""
         early = self._early.get(trial.number, {})
         found = trial.checkpoints.values()
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
-    def _consider(self, trial: Trial, kept: Kept) -> None:
+    def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
         """Let the trial start from this checkpoint, which is new or ready by now, if it is newer than its present one.
 
         This looks at no other checkpoint: a trial may keep thousands.
@@ -195,7 +195,7 @@ class CheckpointLedger:
         elif self._is_usable(trial, kept) and age(kept) > age(present):
             trial.checkpoint = kept.info
 
-    def _is_usable(self, trial: Trial, kept: Kept) -> bool:
+    def _is_usable(self, trial: Trial, kept: KeptCheckpoint) -> bool:
         return kept.info.ready and kept.info.id not in self._early.get(trial.number, ())
 
     def _choose_start(self, trial: Trial) -> None:
@@ -233,10 +233,10 @@ class CheckpointLedger:
                     yield segment.source.id
 
 
-def _is_reported(trial: Trial, kept: Kept) -> bool:
+def _is_reported(trial: Trial, kept: KeptCheckpoint) -> bool:
     return kept.segment <= len(trial.segments) and kept.info.step <= trial.segments[kept.segment - 1].iteration
 
 
-def age(kept: Kept) -> tuple[int, int]:
+def age(kept: KeptCheckpoint) -> tuple[int, int]:
     """Sort checkpoints of one trial, the oldest first: an exploit may set a later segment back to an earlier iteration."""
     return kept.segment, kept.info.step

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tuner.domain.events import Reported
 from tuner.domain.experiment import Spec
 from tuner.domain.segments import CheckpointInfo
-from tuner.domain.trial import Mark, Segment, Trial
+from tuner.domain.trial import ScoredReport, Segment, Trial
 from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.standing import Standing
 
@@ -72,7 +72,7 @@ class Progress:
         score = self._objective.score(value)
         if trial.best_value is None or score > self._objective.score(trial.best_value):
             trial.best_value, trial.best_iteration, trial.best_segment = value, event.iteration, event.segment
-        trial.last_mark = Mark(value, event.iteration, event.segment)
+        trial.last_mark = ScoredReport(value, event.iteration, event.segment)
         return score
 
     def _note_values(self, trial: Trial, segment: Segment, event: Reported, value: float | None) -> None:

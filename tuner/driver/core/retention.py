@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tuner.domain.experiment import CheckpointPolicy, Objective
-from tuner.domain.trial import Kept
+from tuner.domain.trial import KeptCheckpoint
 
 
 def keeps_all(policy: CheckpointPolicy) -> bool:
@@ -14,8 +14,8 @@ def keeps_all(policy: CheckpointPolicy) -> bool:
 
 
 def superfluous(
-    kept: Sequence[Kept], policy: CheckpointPolicy, objective: Objective, needed: Collection[str]
-) -> list[Kept]:
+    kept: Sequence[KeptCheckpoint], policy: CheckpointPolicy, objective: Objective, needed: Collection[str]
+) -> list[KeptCheckpoint]:
     """Return the checkpoints that are neither needed, nor among the newest `keep_last`, nor among the best `keep_best`.
 
     kept: the usable checkpoints of one trial, oldest first. needed: ids of those that are kept in any case. At least the

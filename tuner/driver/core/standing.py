@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
-from tuner.domain.trial import Mark, Population, Trial
+from tuner.domain.trial import Population, ScoredReport, Trial
 from tuner.search.constraints import Constraint, in_words
 
 
@@ -46,7 +46,7 @@ class Standing:
         if trial.state is TrialState.COMPLETED:
             self.completed(trial)
 
-    def _judge(self, trial: Trial, mark: Mark) -> None:
+    def _judge(self, trial: Trial, mark: ScoredReport) -> None:
         broken = [(c.excess(trial.last), c.metric) for c in self.constraints if c.excess(trial.last) > 0]
         if broken:
             excess, metric = max(broken)
@@ -66,7 +66,7 @@ class Standing:
         if self._finished is None or score > self._finished[0] or self._finished[1] == trial.number:
             self._finished = (score, trial.number)
 
-    def of(self, trial: Trial) -> Mark | None:
+    def of(self, trial: Trial) -> ScoredReport | None:
         """Return the report that counts for this trial under `scope`; None if none is within the constraints."""
         if self._by_last:
             return trial.last_mark if trial.feasible is not False else None
@@ -118,14 +118,14 @@ class Standing:
             return False
         return all(c.excess(trial.last) <= 0 for c in self.constraints)
 
-    def _is_better(self, mark: Mark) -> bool:
+    def _is_better(self, mark: ScoredReport) -> bool:
         return self.best is None or self._score(mark) > self.best[0]
 
-    def _score(self, mark: Mark) -> float:
+    def _score(self, mark: ScoredReport) -> float:
         return self._objective.score(mark.value)
 
 
-def _shown(trial: Trial, mark: Mark, checkpoint: str | None) -> dict[str, Any]:
+def _shown(trial: Trial, mark: ScoredReport, checkpoint: str | None) -> dict[str, Any]:
     return {
         "trial_number": trial.number,
         "value": mark.value,

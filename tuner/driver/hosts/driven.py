@@ -44,7 +44,7 @@ class Running:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Received:
     """The reports of one segment that have arrived so far."""
 
     report_no: int = 0  # the newest one
@@ -84,7 +84,7 @@ class RankInbound:
 
     def __init__(self, core: Core, loop: ExperimentLoop, running: Mapping[str, Running]) -> None:
         self.core, self.loop, self._running = core, loop, running
-        self._heard: dict[SegmentRef, _Heard] = {}
+        self._heard: dict[SegmentRef, _Received] = {}
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
 
@@ -109,7 +109,7 @@ class RankInbound:
         self, segment: SegmentRef, start_iteration: int, reports: Sequence[Report]
     ) -> Verdict | Resend | None:
         """Commit a batch of reports, and return the verdict if the ranks wait. Return a Resend if reports are missing."""
-        heard = self._heard.setdefault(segment, _Heard())
+        heard = self._heard.setdefault(segment, _Received())
         if heard.misses_before(reports):
             return Resend(after=heard.report_no)
         times = heard.take(reports, time.time())

@@ -1,4 +1,4 @@
-"""What the API shows of the cluster: its nodes, the worker groups on them, and what waits for what."""
+"""Describe the cluster for the API: its nodes, the worker groups on them, and what waits for what."""
 
 from __future__ import annotations
 

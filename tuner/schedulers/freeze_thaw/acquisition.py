@@ -306,8 +306,8 @@ def _climbed(
 ) -> tuple[Floats, Floats]:
     """Return the ends of hill climbs and their values.
 
-    The climbs begin at the best of the scattered points, of the neighbours of `top`, the points of the best trials, and of
-    `hints` and their neighbours.
+    The climbs begin at the best of these points: the scattered ones, the neighbours of `top` (the points of the best trials), and
+    `hints` with their neighbours.
     """
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
     near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)

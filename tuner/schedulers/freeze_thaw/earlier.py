@@ -37,7 +37,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 WEIGHT = 1.0  # the prior variance of all trends along earlier experiments together
 AT_FIRST = 0.7  # how much an earlier experiment counts before there are results
-SURE_AFTER = 4  # as many results count as much as that
+SURE_AFTER = 4  # with this many results, these count as much as that
 MOST_TRIALS = 80  # of an earlier experiment; the best, and those that got farthest
 MOST_ROWS = 240
 CANDIDATES = 8  # the best trials of each experiment, of which the portfolio is chosen

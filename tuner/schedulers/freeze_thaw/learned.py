@@ -18,7 +18,7 @@ from tuner.schedulers.freeze_thaw.unit_cube import Cube
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The first configurations, and what the model is told.
+    """The first configurations, and the knowledge that the model gets.
 
     Attributes:
         picks: configurations to begin with, each with the names of the experiments in which it is expected to be best.

@@ -25,15 +25,15 @@ from dataclasses import dataclass, field
 from tuner.domain.experiment import Scaling
 
 HALF_LIFE_S = 3600.0
-"""After this time what an experiment has used counts half."""
+"""After this time, past usage counts half."""
 
 STARVED_S = 600.0
-"""An experiment without any group that has waited for so long comes before those of higher priority."""
+"""An experiment without any group that has waited for this long comes before those of higher priority."""
 
 EQUAL_AFTER_S = 60.0
-"""An experiment without any group that has waited for so long gets room from one of equal priority above its share."""
+"""An experiment without any group that has waited for this long gets room from one of equal priority above its share."""
 
-_SHORT_S = 1.0  # shorter groups count as if they took so long
+_SHORT_S = 1.0  # shorter groups count as if they took this long
 
 _TINY = 1e-9
 
@@ -229,7 +229,7 @@ class Holding:
 
 
 class Shares:
-    """Who holds what, and who gets the next group. Times are passed in; they must not go backwards."""
+    """The shares of all experiments, and the order in which they get groups. Times are arguments and must not decrease."""
 
     def __init__(self, half_life_s: float = HALF_LIFE_S, starved_s: float = STARVED_S) -> None:
         self._half_life_s, self._starved_s = half_life_s, starved_s

@@ -18,7 +18,7 @@ from tuner.errors import EntrypointError, SpecError
 from tuner.settings import Settings
 from tuner.trials.lightning.flavour import FLAVOURS, Flavoured, flavour_of
 from tuner.trials.lightning.results import Returned, collect, hand_back, landmarks, results_of
-from tuner.trials.lightning.switches import Switches
+from tuner.trials.lightning.switches import GlobalState
 from tuner.trials.lightning.trial import Ranks, assign_trainer
 from tuner.trials.messages.protocol import RankAssignment
 
@@ -238,7 +238,7 @@ class _Job:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
     ) -> None:
         self.function, self.args, self.kwargs, self.trainer = function, args, kwargs, trainer
-        self.switches = Switches.here()
+        self.switches = GlobalState.here()
 
     def __call__(self, assignment: RankAssignment) -> Any:
         self.switches.set()

@@ -14,7 +14,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Switches:
+class GlobalState:
     """torch's global switches and the states of the random generators."""
 
     deterministic: tuple[bool, bool]  # (whether it is on, whether it only warns)
@@ -24,7 +24,7 @@ class Switches:
     generators: tuple[Any, Any, torch.Tensor]
 
     @classmethod
-    def here(cls) -> Switches:
+    def here(cls) -> GlobalState:
         return cls(
             (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
             (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),

@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
-    """Run a function that is importable on a node on that node. Return a Ray reference to its result."""
+    """Run a function on a node that can import it. Return a Ray reference to its result."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return _as_task(function).options(scheduling_strategy=strategy, max_retries=retries).remote(*args)
 

@@ -26,7 +26,7 @@ OURS = "tuner/"
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _Rendezvous:
     """The store through which the ranks of one group meet.
 
     It is kept from trial to trial, because connecting costs lookups of host names.
@@ -43,7 +43,7 @@ class _Meeting:
         return f"{OURS}{self.runs}/"
 
 
-_meeting: _Meeting | None = None
+_meeting: _Rendezvous | None = None
 _ours: Any = None  # the default process group that `join` has made, as long as there is no other
 
 
@@ -126,18 +126,20 @@ def take_device(assignment: RankAssignment) -> None:
     torch.cuda.set_device(assignment.devices[0])
 
 
-def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Meeting:
+def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Rendezvous:
     """Open the store at a free port that rank 0 gets from its kernel, or connect to it."""
     import torch.distributed as dist
 
     if client is not None:
         host, port = _announced(client)
-        return _Meeting(client, dist.TCPStore(host, port, assignment.world_size, False, timeout=_TIMEOUT), host, port)
+        return _Rendezvous(
+            client, dist.TCPStore(host, port, assignment.world_size, False, timeout=_TIMEOUT), host, port
+        )
     host = server.address[0] if server is not None and assignment.nodes > 1 else "127.0.0.1"
     store = dist.TCPStore(host, 0, assignment.world_size, True, timeout=_TIMEOUT, wait_for_workers=False)
     if server is not None:
         server.broadcast(("store", host, store.port))
-    return _Meeting(server, store, host, store.port)
+    return _Rendezvous(server, store, host, store.port)
 
 
 def _announced(client: ChannelClient) -> tuple[str, int]:

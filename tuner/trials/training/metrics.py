@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Oddities:
+class MetricWarnings:
     """Warns once for each metric, on stderr, that its value was unusual, and says how it was reported.
 
     objective: the metric for which None means NaN. said: the metrics that have been named.
@@ -26,11 +26,11 @@ class Oddities:
             print(what, file=sys.stderr)
 
 
-def flatten(metrics: Mapping[str, Any], odd: Oddities | None = None) -> dict[str, float]:
+def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) -> dict[str, float]:
     """Convert ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
     Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric that is None is left out, or
-    is NaN if it is the objective. Raise TypeError, naming the key, for anything else. odd: warns of
+    is NaN if it is the objective. Raise TypeError, naming the key, for anything else. warnings: warns of
     metrics that are None or arrays with dimensions.
     """
     flat: dict[str, float] = {}
@@ -39,10 +39,10 @@ def flatten(metrics: Mapping[str, Any], odd: Oddities | None = None) -> dict[str
             if type(value) is float and type(key) is str:
                 flat[key] = value
             else:
-                _add(flat, "", key, value, odd)
+                _add(flat, "", key, value, warnings)
     elif isinstance(metrics, Mapping):
         for key, value in metrics.items():
-            _add(flat, "", key, value, odd)
+            _add(flat, "", key, value, warnings)
     else:
         raise TypeError(f"metrics must be a dict of numbers, not {_describe(metrics)}")
     return flat
@@ -55,22 +55,22 @@ def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, pre
     a number. prefix: is put before all names, if `metrics` are nested in others.
     """
     found: dict[str, float] = {}
-    odd = Oddities(needed, named)
+    warnings = MetricWarnings(needed, named)
     for key, value in metrics.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found.update(numbers(value, named, needed, f"{name}/"))
             continue
         try:
-            found.update(flatten({name: value}, odd))
+            found.update(flatten({name: value}, warnings))
         except TypeError as error:
             if name == needed:
                 raise
-            odd.say(name, f"left out of the report: {error}")
+            warnings.say(name, f"left out of the report: {error}")
     return found
 
 
-def _add(flat: dict[str, float], prefix: str, key: object, value: Any, odd: Oddities | None) -> None:
+def _add(flat: dict[str, float], prefix: str, key: object, value: Any, warnings: MetricWarnings | None) -> None:
     if not isinstance(key, str) or not key:
         raise TypeError(
             f"metric names are non-empty strings, not {key!r}" + (f" (in {prefix[:-1]!r})" if prefix else "")
@@ -78,28 +78,28 @@ def _add(flat: dict[str, float], prefix: str, key: object, value: Any, odd: Oddi
     name = prefix + key
     if isinstance(value, Mapping):
         for inner, item in value.items():
-            _add(flat, name + "/", inner, item, odd)
+            _add(flat, name + "/", inner, item, warnings)
         return
     if name in flat:
         raise TypeError(f"metric {name!r} is reported twice in one call")
     if value is not None:
-        flat[name] = _number(name, value, odd)
-    elif odd is not None and name == odd.objective:
+        flat[name] = _number(name, value, warnings)
+    elif warnings is not None and name == warnings.objective:
         flat[name] = math.nan
-        odd.say(name, f"the objective {name!r} is None in a report, which counts as NaN")
-    elif odd is not None:
-        odd.say(name, f"left out of the report: metric {name!r}, which is None")
+        warnings.say(name, f"the objective {name!r} is None in a report, which counts as NaN")
+    elif warnings is not None:
+        warnings.say(name, f"left out of the report: metric {name!r}, which is None")
 
 
-def _number(name: str, value: Any, odd: Oddities | None) -> float:
+def _number(name: str, value: Any, warnings: MetricWarnings | None) -> float:
     if isinstance(value, Real):
         return float(value)
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "item") and all(length == 1 for length in shape):
         item = value.item()
         if isinstance(item, Real):
-            if shape and odd is not None:
-                odd.say(name, f"metric {name!r} is {_describe(value)}: its only element is reported")
+            if shape and warnings is not None:
+                warnings.say(name, f"metric {name!r} is {_describe(value)}: its only element is reported")
             return float(item)
         value = item
     raise TypeError(f"metric {name!r} must be a number, or an array or tensor of one element, not {_describe(value)}")

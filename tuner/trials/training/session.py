@@ -18,7 +18,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
-from tuner.trials.training.metrics import Oddities, flatten
+from tuner.trials.training.metrics import MetricWarnings, flatten
 
 
 class LeaveTrial(BaseException):
@@ -166,7 +166,7 @@ class Session:
     ) -> None:
         self.context = context
         self.objective = objective
-        self._odd = Oddities(objective)
+        self._metric_warnings = MetricWarnings(objective)
         self._watch = watch
         self.warning = ""  # what the watch has found
         self.checkpoint = checkpoint
@@ -209,7 +209,7 @@ class Session:
         if self._left is not None:
             raise self._left
         step = _own_step(step)
-        values = flatten(metrics, self._odd) if self._reports is not None else {}
+        values = flatten(metrics, self._metric_warnings) if self._reports is not None else {}
         if self._watch is not None and (found := self._watch.check()) is not None:
             self._watch, self.warning = None, found
             if found:
@@ -397,7 +397,7 @@ class _Outside:
     """Takes the place of a trial when a training function is called directly, to debug it."""
 
     reports: int = 0
-    odd: Oddities = field(default_factory=Oddities)
+    odd: MetricWarnings = field(default_factory=MetricWarnings)
 
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
         values, step = flatten(metrics, self.odd), _own_step(step)

@@ -135,7 +135,7 @@ class _Loader:
             yield following
 
 
-class _Dealt(Sampler[int]):
+class _DividedSampler(Sampler[int]):
     """Divides the samples of the user's sampler among the ranks.
 
     Each rank gets the same number of samples. The last ones are repeated if necessary.
@@ -169,7 +169,7 @@ def _distributed(loader: DataLoader[Any]) -> Any:
     if type(sampler) in (RandomSampler, SequentialSampler):
         shuffle = isinstance(sampler, RandomSampler)
         return DistributedSampler(loader.dataset, shuffle=shuffle, seed=seed % 2**31, drop_last=False)
-    return _Dealt(sampler, dist.get_rank(), dist.get_world_size())
+    return _DividedSampler(sampler, dist.get_rank(), dist.get_world_size())
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:

@@ -1334,6 +1334,11 @@ export interface components {
             /** @description with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
+             * Gpu Hours At Most
+             * @description if every trial trains to max_t, at seconds_per_iteration, or up to limits; null if one of these, or num_samples, is not known
+             */
+            gpu_hours_at_most: number | null;
+            /**
              * Configurations
              * @description of the first trials, as long as no result is known
              */
@@ -1381,6 +1386,16 @@ export interface components {
              * @description why `best` is null although trials have reported
              */
             no_best: string | null;
+            /**
+             * Gpu Hours
+             * @description GPU hours that its trials have used, as of its newest event
+             */
+            gpu_hours: number;
+            /**
+             * Cpu Hours
+             * @description CPU hours that its trials have held, as of its newest event
+             */
+            cpu_hours: number;
             /**
              * Reason
              * @description the reason, in words
@@ -1521,7 +1536,7 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /**
              * Entrypoint
-             * @description null if the function travels by value
+             * @description null if the function is pickled by value
              */
             entrypoint: string | null;
             /**
@@ -1541,6 +1556,11 @@ export interface components {
             metrics: string[];
             /** @description trials by state */
             counts: components["schemas"]["Counts"];
+            /**
+             * Expected Gpu Hours
+             * @description at its end, if its other trials use as many as those so far; null: too early to tell
+             */
+            expected_gpu_hours: number | null;
             /**
              * Trials
              * @description how many trials there are
@@ -1757,6 +1777,11 @@ export interface components {
              * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
              */
             budget: number | null;
+            /**
+             * Gpu Hours
+             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             */
+            gpu_hours: number | null;
             /**
              * Max Failures
              * @description retries of a trial after errors of its code
@@ -3024,7 +3049,7 @@ export interface components {
         };
         /**
          * Function
-         * @description A training function that travels with the spec. Ranks unpickle it; the service does not.
+         * @description A training function that is sent with the spec. Ranks unpickle it; the service does not.
          */
         FunctionSpec: {
             /**
@@ -3080,6 +3105,12 @@ export interface components {
              * @default null
              */
             budget: number | null;
+            /**
+             * Gpu Hours
+             * @description GPU hours that all trials together may use; then they end at their next report, or after stop_grace_s
+             * @default null
+             */
+            gpu_hours: number | null;
             /**
              * Max Failures
              * @description retries of a trial after errors of its code
@@ -3439,6 +3470,19 @@ export interface components {
             hard_stop: boolean;
             /** @default null */
             max_t: number | null;
+            /** @default null */
+            time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "moasha";
+            /** @default null */
+            max_t: number | null;
+            /** @default 1 */
+            grace_period: number;
+            /** @default 4 */
+            reduction_factor: number;
+            /** @default 1 */
+            brackets: number;
             /** @default null */
             time_attr: string | null;
         } | {
@@ -4060,6 +4104,8 @@ export interface operations {
             query?: {
                 /** @description how many configurations to show */
                 configurations?: number;
+                /** @description how long one unit of time_attr takes, to forecast GPU hours */
+                seconds_per_iteration?: number | null;
             };
             header?: never;
             path?: never;
@@ -6452,6 +6498,15 @@ export interface operations {
             };
             /** @description the Host header is not a name of this service */
             421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };

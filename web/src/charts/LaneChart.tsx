@@ -130,7 +130,7 @@ export function LaneChart({ lanes, source, metric, mode, timeAttr, selected, onS
         {pointed
           ? `Trial ${pointed.trial}, ${pointed.to > pointed.from + 1 ? `iterations ${pointed.from + 1} to ${pointed.to}` : `iteration ${pointed.to}`}: ${metric} ${written(pointed.score)} at the end`
           : selected !== null && chain !== null
-            ? `Strong: where the weights of trial ${selected} come from.`
+            ? `Highlighted: the origin of the weights of trial ${selected}.`
             : `A lane is a trial, the best first; ${timeAttr.replaceAll("_", " ")} runs to the right. An arrow leads from a donor to the trial that took over its weights.`}
       </p>
     </div>

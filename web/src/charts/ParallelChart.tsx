@@ -227,7 +227,7 @@ function trace(context: CanvasRenderingContext2D, x: readonly number[], y: reado
   y.forEach((value, i) => (i === 0 ? context.moveTo(x[i]!, value) : context.lineTo(x[i]!, value)));
 }
 
-/** The line that passes nearest to (px, py) within reach, of those that are chosen. */
+/** The chosen line that passes nearest to (px, py), not farther than the reach. */
 export function nearestLine(
   lines: readonly { number: number; y: readonly number[] }[],
   x: readonly number[],
@@ -259,7 +259,7 @@ function marksOf(dimension: Dimension, { top, bottom }: Layout): { y: number; la
   );
 }
 
-/** Where the brush of an axis is drawn. */
+/** The position of an axis's brush. */
 function stretches(
   dimension: Dimension,
   chosen: Chosen | undefined,

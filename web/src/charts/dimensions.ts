@@ -33,7 +33,7 @@ export function valueOf(trial: Trial, dimension: Dimension): number | string {
   return param(value);
 }
 
-/** Where a value lies on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
+/** The position of a value on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
 export function positionOf(dimension: Dimension, value: number | string): number | null {
   if (value === ABSENT) return null;
   if (dimension.range === null) {

@@ -27,14 +27,14 @@ export function pixel(axis: Axis, value: number): number {
 export interface Line {
   number: number;
   points: Float64Array;
-  /** Where a segment begins with another trial's weights. */
+  /** The points at which a segment begins with another trial's weights. */
   exploits: Takeover[];
 }
 
 export interface Takeover {
   /** Index of the segment's first point, in pairs. */
   at: number;
-  /** Of the segment. */
+  /** The ordinal of the segment. */
   ordinal: number;
 }
 
@@ -54,7 +54,7 @@ function gap(series: Series, k: number, axis: XAxis): number {
   return after && joined(series.segments[k]!, after, axis) ? 0 : 1;
 }
 
-/** Where every curve lies; a gap (a NaN) and a step to a segment that does not go on lift the pen. */
+/** The pixels of every curve. The pen is lifted at a gap (a NaN) and before a segment that begins elsewhere. */
 export function layOut(series: readonly Series[], x: Axis, y: Axis, axis: XAxis): Line[] {
   return series.map((one) => layOutOne(one, x, y, axis));
 }
@@ -194,9 +194,9 @@ export function pointAt(series: Series, at: number, axis: XAxis): Point | null {
 export interface Point {
   x: number;
   y: number | null;
-  /** Of its segment. */
+  /** The ordinal of its segment. */
   ordinal: number;
-  /** Whether it is the first one after an exploit. */
+  /** True if it is the first one after an exploit. */
   exploited: boolean;
 }
 

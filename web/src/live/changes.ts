@@ -40,7 +40,7 @@ export interface Sample {
   trained: number | null;
 }
 
-/** From so many trials on, those that are added are no longer kept. */
+/** If there are this many trials, further ones are not kept. */
 const MOST = 2000;
 
 export function withSample(sample: Sample, changes: Pick<Changes, "trials">): Sample {
@@ -59,7 +59,7 @@ export interface Rows {
   next_page_token: string | null;
 }
 
-/** Rows that are shown, as they are now. Their order, and which rows belong here, only the service knows. */
+/** Rows that are shown, as they are now. Only the service knows which rows belong here, and in which order. */
 export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[] {
   const fresh = new Map(changes.trials.map((trial) => [trial.number, trial]));
   return pages.map((page) =>

@@ -340,7 +340,7 @@ async function readAgain(client: QueryClient, id: string): Promise<void> {
   await client.invalidateQueries(filter);
 }
 
-/** Whether these are the keys of a trial of this experiment. */
+/** Return true if these are the keys of a trial of this experiment. */
 function ofTrialIn(client: QueryClient, id: string, key: readonly unknown[]): boolean {
   const [what, trial] = key;
   return (

@@ -1,7 +1,7 @@
-import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Button, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { useNavigate, useParams } from "react-router";
+import { Link, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -305,7 +305,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
 }
 
-/** Whether trials take over each other's weights in this search. */
+/** Return true if trials take over each other's weights in this search. */
 function isBred({ scheduler, resolved }: Experiment): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
@@ -374,7 +374,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`${saved.done} of ${saved.full} iterations were trained: what running every trial to the end would have taken. Failed and cancelled trials are not counted.`}
+            title={`${saved.done} of ${saved.full} iterations were trained; running every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
           />
         )}
         <Figure label="Method" value={experiment.method} />
@@ -382,7 +382,12 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       <div className={classes.progress}>
         <Progress experiment={experiment} words />
       </div>
-      <Actions experiment={experiment} />
+      <Group gap={6}>
+        <Actions experiment={experiment} />
+        <Button component={Link} to={`/new?clone=${experiment.id}`} size="compact-sm" variant="default">
+          Clone
+        </Button>
+      </Group>
       {experiment.how_to_go_on && (
         <p className={classes.notice} role="status">
           {experiment.how_to_go_on}

@@ -7,7 +7,7 @@ import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
 import classes from "./TrialDetails.module.css";
 
-/** Where a trial's weights come from: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
+/** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
 export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "lineage"],

@@ -8,7 +8,7 @@ const WORDS: Record<StreamState, [string, string]> = {
   hidden: ["live when seen", "quiet"],
 };
 
-/** Whether what is shown is being kept up to date. */
+/** Shows whether the page is being kept up to date. */
 export function LiveMark({ state }: { state: StreamState }) {
   const [word, tone] = WORDS[state];
   return (

@@ -9,7 +9,7 @@ export function SignedIn({ children }: { children: ReactNode }) {
   return useIsRefused() ? <SignIn /> : children;
 }
 
-/** Whether something that the page shows was refused because nobody is signed in. */
+/** True if a request of the page was refused because nobody is signed in. */
 function useIsRefused(): boolean {
   const cache = useQueryClient().getQueryCache();
   return useSyncExternalStore(

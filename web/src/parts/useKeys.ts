@@ -6,7 +6,7 @@ export type Keys = Readonly<Record<string, () => void>>;
 /** Listen for single keys while the component is there; not while somebody types, or with Ctrl, Alt or Meta. */
 export function useKeys(keys: Keys): void {
   const now = useRef(keys);
-  // With the page's next picture, not some time after it: the next key may come at once.
+  // Update before the next frame, since the next key may come at once.
   useLayoutEffect(() => {
     now.current = keys;
   });
