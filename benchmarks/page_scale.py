@@ -282,7 +282,7 @@ FRAMES = """ms => new Promise(done => { const times = []; const begin = performa
 
 
 def live_trials(store: Store, trials: int, reports: int) -> tuple[Writer, list[Trial]]:
-    """Return a writer with so many running trials, each with so many reports."""
+    """Return a writer with this many running trials, each with this many reports."""
     writer = Writer(store, f"live page {time.time()}")
     running = [writer.start(number) for number in range(trials)]
     log: list[Any] = []

@@ -58,7 +58,9 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             host.update(options)
             return f"owner {number}"
 
-        return SimpleNamespace(start=method(start), news=method(lambda: NEWS), live=method(lambda: number))
+        return SimpleNamespace(
+            start=method(start), news=method(lambda: NEWS), figures=method(dict), live=method(lambda: number)
+        )
 
     def wait(refs: list[int], timeout: float) -> Any:
         found[refs[0]]["looks"] += 1

@@ -20,9 +20,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from tuner import log_format
 from tuner.driver.hosts.head import Head, start_head, stop_head, was_stopped
 from tuner.driver.hosts.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent, SpecError
@@ -62,14 +64,20 @@ def serve(settings: Settings, adopt: bool = False) -> None:
     settings = _secured(settings)
     listening = _listen(settings.host, settings.port)
     port = listening.getsockname()[1]
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_format.configure(settings.log_level, settings.log_format)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         _check_tokens(settings, store)
         with Supervisor(settings, adopt) as supervisor:
             created = create_app(
-                settings, store, supervisor.poke, supervisor.problem, supervisor.look, supervisor.cluster
+                settings,
+                store,
+                supervisor.poke,
+                supervisor.problem,
+                supervisor.look,
+                supervisor.cluster,
+                figures=supervisor.figures,
             )
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
@@ -102,6 +110,7 @@ class Supervisor:
         self.settings, self.adopt = settings, adopt
         self._trouble: str | None = "the driver is starting"
         self._child: _Child | None = None
+        self._figures: Mapping[str, Any] | None = None
         self._futile = 0
         self._headed = False  # a head of this home was alive
         self._ended = threading.Event()
@@ -125,6 +134,10 @@ class Supervisor:
     def problem(self) -> str | None:
         """Return why the driver is not ready; None when it is."""
         return self._trouble
+
+    def figures(self) -> Mapping[str, Any] | None:
+        """Return what the driver host measures of itself, see `Host.figures`; None while there is no driver."""
+        return self._figures if self._trouble is None else None
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return what the ranks of a segment do now, see `Host.look`. Raise DriverSilent if the host does not answer soon."""
@@ -191,6 +204,8 @@ class Supervisor:
             self._trouble, self._futile = None, 0
         elif "trouble" in said:
             self._trouble = said["trouble"]
+        if "figures" in said:
+            self._figures = said["figures"]
         if "log" in said:
             log.warning("%s", said["log"])
         for line in said.get("news", ()):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -46,6 +48,22 @@ class Settings:
         "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback",
         default="auto",
     )
+    trusted_proxies: tuple[str, ...] = _setting(
+        "TUNER_TRUSTED_PROXIES",
+        "addresses or networks of proxies, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed",
+        default=(),
+    )
+    root_path: str = _setting(
+        "TUNER_ROOT_PATH", "the path under which a proxy serves the service, such as /tuner", default=""
+    )
+    metrics: Literal["auto", "open", "off"] = _setting(
+        "TUNER_METRICS",
+        "who may read GET /metrics: auto: who may read the API; open: everybody who reaches the service; off: nobody",
+        default="auto",
+    )
+    audit_days: float = _setting(
+        "TUNER_AUDIT_DAYS", "days after which entries of the audit trail are deleted; 0: never", default=365.0
+    )
     lease_s: float = _setting(
         "TUNER_LEASE_S", "a driver that is silent for this many seconds may be replaced", default=30.0
     )
@@ -84,7 +102,15 @@ class Settings:
     token: str | None = _setting(
         "TUNER_TOKEN", "the token with which they sign in at that service", default=None, shown=False
     )
+    log_days: float = _setting(
+        "TUNER_LOG_DAYS",
+        "days after the end of an experiment after which what its ranks printed is deleted from the database; 0: never",
+        default=0.0,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
+    log_format: Literal["text", "json"] = _setting(
+        "TUNER_LOG_FORMAT", "how the service logs: text, or json for one object a line", default="text"
+    )
 
     def __post_init__(self) -> None:
         home = self.home.expanduser().absolute()
@@ -155,10 +181,34 @@ def _one_of(*names: str) -> Any:
     return read
 
 
-def _auth(text: str) -> str:
-    if text.lower() not in ("auto", "on"):
-        raise ValueError(f"expected auto or on, got {text!r}")
-    return text.lower()
+def _lower(*names: str) -> Any:
+    def read(text: str) -> str:
+        return str(_one_of(*(name.upper() for name in names))(text)).lower()
+
+    return read
+
+
+def _days(text: str) -> float:
+    if _number(text) < 0:
+        raise ValueError(f"expected a number of days, or 0, got {text!r}")
+    return _number(text)
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    found = _names(text)
+    for one in found:
+        try:
+            ipaddress.ip_network(one)
+        except ValueError:
+            raise ValueError(f"expected addresses or networks such as 10.0.0.0/8, got {one!r}") from None
+    return found
+
+
+def _root_path(text: str) -> str:
+    path = "/" + text.strip("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path.rstrip("/")):
+        raise ValueError(f"expected a path such as /tuner, got {text!r}")
+    return path.rstrip("/")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -169,7 +219,13 @@ _READERS: Mapping[str, Any] = {
     "home": Path,
     "durability": _one_of("NORMAL", "FULL"),
     "port": _port,
-    "auth": _auth,
+    "auth": _lower("auto", "on"),
+    "metrics": _lower("auto", "open", "off"),
+    "log_format": _lower("text", "json"),
+    "trusted_proxies": _networks,
+    "root_path": _root_path,
+    "audit_days": _days,
+    "log_days": _days,
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "outage_s": _seconds_or_none,

@@ -86,11 +86,15 @@ def spoiled(draw: st.DrawFn) -> Any:
 
 async def check(client: httpx.AsyncClient, body: Any) -> None:
     response = await client.post(
-        "/api/v1/experiments", content=json.dumps(body), headers={"Content-Type": "application/json"}
+        "/api/v1/experiments",
+        content=json.dumps(body),
+        headers={"Content-Type": "application/json", "X-Request-Id": "same"},
     )
     answer = response.json()
     dry = await client.post(
-        "/api/v1/experiments/dry-run", content=json.dumps(body), headers={"Content-Type": "application/json"}
+        "/api/v1/experiments/dry-run",
+        content=json.dumps(body),
+        headers={"Content-Type": "application/json", "X-Request-Id": "same"},
     )
     if response.status_code == 201:
         assert dry.status_code == 200, dry.json()

@@ -105,8 +105,9 @@ async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec:
         {**spec, "max_T": 3, "scaling": {"resources_per_worker": {"CPUs": 1}}},
         {**spec, "entrypoint": "tests.api.trainables:trian"},
     ):
-        tried = await client.post(f"{API}/dry-run", json=wrong)
-        created = await client.post(API, json=wrong)
+        same = {"X-Request-Id": "same"}
+        tried = await client.post(f"{API}/dry-run", json=wrong, headers=same)
+        created = await client.post(API, json=wrong, headers=same)
         assert (tried.status_code, tried.json()) == (created.status_code, created.json())
         assert tried.status_code == 422
 

@@ -16,6 +16,7 @@ from tuner.domain.events import Reported
 from tuner.domain.states import TrialState
 from tuner.errors import SpecError
 from tuner.schedulers import ASHAScheduler
+from tuner.search.constraints import read
 
 
 def stream(seed: int, trials: int, ends: set[int], max_t: int, digits: int = 2) -> Iterator[tuple[int, int, float]]:
@@ -247,3 +248,37 @@ def test_options_that_do_not_fit_the_experiment() -> None:
         ASHAScheduler(reduction_factor=3, brackets=6).setup(setting(max_t=27))
     with pytest.raises(SpecError, match="several brackets need a max_t"):
         ASHAScheduler(brackets=2).setup(setting())
+
+
+def test_trials_that_violate_the_constraints_come_after_all_others() -> None:
+    limits = tuple(read({"size": {"max": 5}}))
+    feed = Feed(ASHAScheduler(reduction_factor=2), setting(constraints=limits))
+    for _ in range(6):
+        feed.start()
+    assert feed.report(0, 1, 0.1, {"size": 9.0}) == [], "it is the only one"
+    assert feed.report(1, 1, 0.2, {"size": 5.0}) == []
+    [stopped] = feed.report(2, 1, 0.9, {"size": 6.0})
+    assert isinstance(stopped, Stop)
+    assert (
+        "violates the constraints, and trials within them come first; rank 2 of 3, of which 1 continues"
+        in stopped.reason
+    )
+    [worse] = feed.report(3, 1, 0.9)
+    assert "rank 4 of 4" in worse.reason, "a metric that was never reported is far outside"
+    assert feed.report(4, 1, 0.15, {"size": 1.0}) == [], "2 of 5 continue"
+    assert feed.report(5, 1, 0.1, {"size": 1.0}) == [], "3 of 6 continue"
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_with_constraints_decisions_are_those_of_the_pairs_feasible_then_score(seed: int) -> None:
+    rng = random.Random(seed)
+    feed = Feed(ASHAScheduler(reduction_factor=3), setting(constraints=tuple(read({"size": {"max": 5}}))))
+    entries: list[tuple[float, float]] = []
+    for number in range(30):
+        feed.start()
+        value, size = round(rng.uniform(-1e6, 1e6), 1), rng.uniform(0, 10)
+        entries.append((-max(0.0, size - 5), value if size <= 5 else 0.0))
+        decided = feed.report(number, 1, value, {"size": size})
+        cut = sorted(entries)[-max(1, len(entries) // 3)]
+        assert bool(decided) == (entries[-1] < cut)

@@ -1,4 +1,4 @@
-"""Parameters drawn one by one, as a trial comes to them."""
+"""Parameters that are drawn one by one, when a trial asks for them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tuner import __version__
 from tuner.api import problems
@@ -18,9 +20,12 @@ from tuner.api.answers import only_known_parameters
 from tuner.api.auth import Authenticate, check_allowed
 from tuner.api.context import Context
 from tuner.api.guards import Guard
+from tuner.api.housekeeping import keep_clean
+from tuner.api.metrics import Metrics
+from tuner.api.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
-from tuner.api.routes import access, experiments, health, pages, trials, verbs
+from tuner.api.routes import access, experiments, health, monitoring, pages, trials, verbs
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
@@ -37,6 +42,7 @@ def create_app(
     look: Callable[[str], Mapping[str, Mapping[str, Any]]] | None = None,
     cluster: Callable[[], Mapping[str, Any]] | None = None,
     *,
+    figures: Callable[[], Mapping[str, Any] | None] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the service without a driver. Any ASGI server can run it, in one process.
@@ -51,15 +57,19 @@ def create_app(
         look: returns rank -> {"stack": ..., what the rank uses now} of a segment, or nothing if the segment does not run. It
             raises DriverSilent if no driver answers.
         cluster: returns what `Host.cluster` does; it raises DriverSilent if no driver answers.
+        figures: returns what the driver host measures of itself, or None if there is none.
         web: the folder of the built page. By default the one in the package.
     """
     context = Context(
         settings, store, poke or (lambda: None), problem or (lambda: None), look or _nobody, cluster or _no_cluster
     )
+    metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        cleaning = asyncio.create_task(keep_clean(store, settings))
         yield {}
+        cleaning.cancel()
         context.end()
 
     app = FastAPI(
@@ -72,6 +82,7 @@ def create_app(
     )
     app.state.context = context
     app.include_router(health.router)
+    app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
     for part in (experiments, trials, verbs, cluster_routes, access):
         app.include_router(
             part.router,
@@ -79,20 +90,32 @@ def create_app(
             dependencies=[Depends(check_allowed), Depends(within_project), Depends(only_known_parameters)],
         )
     app.include_router(pages.router(web))
-    app.state.methods = [
-        (compile_path(prefix + route.path)[0], route.methods)
+    routes = [
+        (compile_path(prefix + route.path)[0], prefix + route.path, route.methods)
         for prefix, part in (
             ("", health),
+            ("", monitoring),
             *(("/api/v1", part) for part in (experiments, trials, verbs, cluster_routes, access)),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]
+    app.state.methods = [(pattern, methods) for pattern, _, methods in routes]
     problems.install(app)
     describe(app)
-    app.add_middleware(Authenticate, authenticator=context.authenticator, store=store)
+    app.add_middleware(
+        Authenticate, authenticator=context.authenticator, store=store, open_metrics=settings.metrics == "open"
+    )
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=GZIP_LEVEL)  # not of event streams
+    app.add_middleware(
+        Observe,
+        metrics=metrics,
+        routes=[(pattern, template) for pattern, template, _ in routes],
+        root_path=settings.root_path,
+    )
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 

@@ -26,6 +26,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.api.paths import path_of
 from tuner.api.problems import problem_response
 from tuner.errors import Retryable, StoreError
 from tuner.settings import Settings
@@ -38,6 +39,7 @@ COOKIE = "tuner_session"
 """How the names of cookies begin; the port follows."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 API = "/api/"
+METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 
@@ -175,14 +177,17 @@ class Authenticate:
     each call that changes something into the audit trail.
     """
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, store: Store) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, store: Store, *, open_metrics: bool = False) -> None:
         self._app = app
+        self._open_metrics = open_metrics
         self._authenticator = authenticator
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_of(scope) if scope["type"] == "http" else ""
-        if not path.startswith(API):
+        if path == METRICS and self._open_metrics:
+            scope.setdefault("state", {})["is_allowed"] = True
+        if not path.startswith(API) and (path != METRICS or self._open_metrics):
             await self._app(scope, receive, send)
             return
         method = scope["method"]
@@ -281,13 +286,6 @@ def source_of(scope: Scope) -> str:
     except ValueError:
         pass
     return address
-
-
-def path_of(scope: Scope) -> str:
-    """Return the path that routes are looked up by: without the prefix under which the app is mounted."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def check_allowed(request: Request) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from tuner.api.auth import Authenticator, Identity
+from tuner.api.metrics import Metrics
 from tuner.api.readiness import Readiness
 from tuner.api.stream import Tail
 from tuner.experiment.preview import Importances
@@ -36,6 +39,7 @@ class Context:
     problem: Callable[[], str | None]
     look: Callable[[str], Mapping[str, Mapping[str, Any]]]
     cluster: Callable[[], Mapping[str, Any]]
+    metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only one that the caller may see; None: all
     ending: threading.Event = field(default_factory=threading.Event)
@@ -62,7 +66,9 @@ class Context:
 
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that may import an entrypoint in separate threads, since other routes need those of the server."""
-        return await asyncio.get_running_loop().run_in_executor(self._checks, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._checks, contextvars.copy_context().run, functools.partial(function, *args)
+        )
 
     def end(self) -> None:
         """Let event streams and waiting requests end, and end the imports that are under way."""

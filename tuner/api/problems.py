@@ -12,6 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from tuner import log_format
+from tuner.api.paths import path_of
 from tuner.api.schemas import ErrorItem, Problem
 from tuner.errors import (
     CheckerBusy,
@@ -35,6 +37,7 @@ def problem_response(
         title=HTTPStatus(status).phrase,
         status=status,
         detail=_text(detail),
+        request_id=log_format.request_id(),
         errors=[ErrorItem(pointer=_text(pointer), message=_text(message)) for pointer, message in errors],
     )
     return Response(problem.model_dump_json(), status, headers, "application/problem+json")
@@ -103,7 +106,7 @@ def allowed_methods(request: Request) -> str:
     """Return the methods of the routes with this address, or an empty text if only the page has it."""
     found: set[str] = set()
     for pattern, methods in request.app.state.methods:
-        if pattern.fullmatch(request.url.path):
+        if pattern.fullmatch(path_of(request.scope)):
             found |= methods
     return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
 

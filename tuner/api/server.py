@@ -14,7 +14,16 @@ class Server(uvicorn.Server):
     """Serves an app that `create_app` returned."""
 
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
-        super().__init__(uvicorn.Config(app, log_level=log_level, timeout_graceful_shutdown=grace_s))
+        # The app logs its requests itself, and itself decides which proxies it believes.
+        config = uvicorn.Config(
+            app,
+            log_level=log_level,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=grace_s,
+        )
+        super().__init__(config)
         self._context = app.state.context
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -97,6 +97,35 @@ def migrate(
 
 
 @app.command()
+def backup(file: Annotated[str, typer.Argument(help="a new file")]) -> None:
+    """Copy the SQLite database of this home to a file. Services and searches may go on meanwhile."""
+    from pathlib import Path
+
+    from tuner.store.backup import backup as copy
+
+    size = copy(_settings().database_url, Path(file))
+    print(printable(f"{file}: {size:,} bytes"))
+
+
+@app.command()
+def restore(
+    file: Annotated[str, typer.Argument(help="what `tuner backup` has written")],
+    force: Annotated[bool, typer.Option("--force", help="replace a database that has experiments")] = False,
+) -> None:
+    """Replace the SQLite database of this home by a backup. End services and searches first."""
+    from pathlib import Path
+
+    from tuner.store import Store
+    from tuner.store.backup import restore as put_back
+
+    settings = _settings()
+    put_back(settings.database_url, Path(file), force=force)
+    with Store.open(settings.database_url, synchronous=settings.durability) as store:
+        store.migrate()
+    print(printable(f"the database is as in {file}"))
+
+
+@app.command()
 def explain(
     trial: Annotated[str, typer.Argument(help="trl_..., or an experiment's id or name for all its decisions")],
     number: Annotated[int | None, typer.Argument(help="number of a trial of that experiment")] = None,

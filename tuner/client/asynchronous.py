@@ -89,7 +89,7 @@ class AsyncClient:
         return f"{type(self).__name__}({self.address!r})"
 
     def with_patience(self, patience_s: float) -> AsyncClient:
-        """Return another client of the same service that repeats requests for so many seconds."""
+        """Return another client of the same service that repeats requests for this many seconds."""
         return AsyncClient(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
 
     async def request(
@@ -169,7 +169,7 @@ class AsyncClient:
             tags: only those with this ``key`` or ``key=value``, or with all of these.
             project: only those of this project.
             archived: "no" leaves archived ones out, "yes" lists only those, "all" both.
-            limit: at most so many.
+            limit: at most this many.
         """
         tag = [tags] if isinstance(tags, str) else tags
         params = {"state": state, "name": name, "tag": tag, "project": project, "archived": archived}
@@ -359,7 +359,7 @@ class AsyncExperimentHandle:
             state: only those in this state.
             sort: a column such as ``best_value`` or ``params.lr``; descending with a minus before it.
             where: conditions such as ``best_value>=0.9``, which must all hold.
-            limit: at most so many.
+            limit: at most this many.
         """
         conditions = [where] if isinstance(where, str) else where
         params = {"state": state, "sort": sort, "where": conditions}

@@ -67,6 +67,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     setting = _setting(spec, space, saves_checkpoints)
     if not scheduler.PROPOSES and not mistakes.found:
         setting = replace(setting, num_samples=searcher.total())  # a grid has more points than num_samples
+    setting = replace(setting, constraints=tuple(searcher.metric_constraints()))
     with mistakes:
         scheduler.setup(setting)
     max_t = getattr(scheduler, "max_t", None)

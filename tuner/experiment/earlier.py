@@ -20,6 +20,9 @@ MOST = 10
 LOOKED_AT = 200
 """How many of the newest experiments "auto" looks at."""
 
+HINTED_AT = 20
+"""How many it looks at for the hint, which every new experiment waits for."""
+
 Found = list[tuple[ExperimentRecord, Space]]
 
 
@@ -35,7 +38,7 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
         return spec
     space = Space.from_json(spec.space, opaque=True)
     if spec.warm_start is None:
-        fitting = _fitting(store, spec, space, 1)
+        fitting = _fitting(store, spec, space, 1, HINTED_AT)
         return replace(spec, earlier={"notes": [_hint(fitting)]}) if fitting else spec
     if spec.warm_start == "auto":
         return replace(spec, earlier=_learned(store, space, _fitting(store, spec, space, MOST)))
@@ -79,12 +82,12 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
     return {**learned, "notes": [*learned["notes"], *notes]}
 
 
-def _fitting(store: Store, spec: Spec, space: Space, count: int) -> Found:
+def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int = LOOKED_AT) -> Found:
     """Return the newest experiments with the same metric and mode, over a space that fits, that have enough trials."""
     if space.has_grid:
         return []
     found: Found = []
-    for record in store.experiments.page(project=spec.project, page_size=LOOKED_AT).items:
+    for record in store.experiments.page(project=spec.project, page_size=looked_at).items:
         if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.best is None:
             continue
         theirs = Space.from_json(record.spec.space, opaque=True)

@@ -16,8 +16,11 @@ from tuner.domain.decisions import Complete, Decision, Stop
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Fact, TrialReported
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, below_the_cut, reached_max_t
+from tuner.schedulers.shared.wording import at, below_the_cut, rank_of, reached_max_t
 from tuner.schedulers.successive_halving import SuccessiveHalving
+
+VIOLATING = -1e300
+"""Stands below all scores, for trials that violate the constraints."""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,8 @@ class ASHAScheduler(SuccessiveHalving):
 
     At a rung with n entries, its own included, a trial goes on if it is among the top max(1, floor(n/eta)). Trials
     that tie with the last of these go on too. A report that skips rungs is entered in the highest rung that it passes.
-    A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay.
+    A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay. Trials
+    that violate the constraints of the search are ranked below all others, by how far they are beyond the bounds.
 
     The options are those of `SuccessiveHalving`.
     """
@@ -61,7 +65,7 @@ class ASHAScheduler(SuccessiveHalving):
         rungs = state.rungs[self.bracket(fact.trial)]
         while len(rungs) <= rung:
             rungs.append(SortedList())
-        rungs[rung].add(fact.score)
+        rungs[rung].add(self._entry(fact, trials))
         state.passed[fact.trial] = rung + 1
         state.newest = (fact.trial, rung)
 
@@ -75,13 +79,21 @@ class ASHAScheduler(SuccessiveHalving):
         if newest is None or newest[0] != fact.trial:
             return ()
         rung: SortedList[float] = self.state.rungs[self.bracket(fact.trial)][newest[1]]
-        cut = rung[-max(1, survivors(len(rung), self._eta))]
-        if fact.score >= cut:
+        count = max(1, survivors(len(rung), self._eta))
+        cut, entry = rung[-count], self._entry(fact, trials)
+        if entry >= cut:
             return ()
-        why = below_the_cut(
-            context.objective, fact.score, cut, len(rung) - rung.bisect_right(fact.score) + 1, len(rung)
-        )
+        rank = len(rung) - rung.bisect_right(entry) + 1
+        if entry < fact.score:
+            why = f"it violates the constraints, and trials within them come first; {rank_of(rank, len(rung), count)}"
+        else:
+            why = below_the_cut(context.objective, fact.score, cut, rank, len(rung))
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
+
+    def _entry(self, fact: TrialReported, trials: Population) -> float:
+        """Return what the trial is compared by: its score, or less than any score, the more it violates the constraints."""
+        excess = sum(max(0.0, c.excess(trials[fact.trial].last)) for c in self.context.constraints)
+        return VIOLATING * (1 + excess / (1 + excess)) if excess > 0 else fact.score
 
 
 #: The name that Ray Tune gives it; with several `brackets` it is the asynchronous form of HyperBand.

@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tuner.domain.decisions import Decision, Exploit, Resume, Start
 from tuner.domain.experiment import Objective
@@ -32,6 +32,13 @@ from tuner.names import keywords_explained
 
 if TYPE_CHECKING:
     from tuner.space import Space
+
+
+class MetricConstraint(Protocol):
+    """A bound on a metric that trials report, see `tuner.search.constraints`."""
+
+    def excess(self, metrics: Mapping[str, float]) -> float:
+        """Return how far the metric is beyond its bound. It is zero or negative if the constraint is satisfied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class SchedulerContext:
     budget: float | None = None  # in full trainings, all trials together, if the experiment is limited
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all of them; empty if there is only `objective`
+    constraints: tuple[MetricConstraint, ...] = ()  # what results must satisfy
     earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
 
     @property

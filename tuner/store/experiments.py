@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, func, select, true, type_coerce
@@ -35,6 +37,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idem
 _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many experiments and trials there are, by (project, state)."""
+
+    experiments: Counter[tuple[str, str]] = field(default_factory=Counter)
+    trials: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class Experiments:
@@ -148,6 +158,17 @@ class Experiments:
             query = query.where(experiment.c.id < number(page_token))
         with self._database.read() as connection:
             return page(connection, query, page_size, record, lambda found: found.id)
+
+    def tally(self) -> Tally:
+        """Return how many experiments and trials there are in which state."""
+        found = Tally()
+        with self._database.read() as connection:
+            rows = connection.execute(select(*experiment.c["project", "state", "counts"]).where(self._visible()))
+            for project, state, counts in rows:
+                found.experiments[project, str(state)] += 1
+                for of_trial, count in (counts or {}).items():
+                    found.trials[project, str(of_trial)] += count
+        return found
 
     def _has(self, tag: str) -> ColumnElement[bool]:
         """Return the condition that the tags, which are JSON text, have this one."""

@@ -29,6 +29,8 @@ export function App() {
           </Link>
           <nav className={classes.nav} aria-label="Main">
             <NavLink to="/experiments">Experiments</NavLink>
+            <NavLink to="/cluster">Cluster</NavLink>
+            <NavLink to="/settings">Settings</NavLink>
             <a href={`${ROOT}openapi.json`}>API</a>
           </nav>
           <SessionButton />

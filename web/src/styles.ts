@@ -23,6 +23,7 @@ import "@mantine/core/styles/Button.css";
 import "@mantine/core/styles/Combobox.css";
 import "@mantine/core/styles/Drawer.css";
 import "@mantine/core/styles/Modal.css";
+import "@mantine/core/styles/NumberInput.css";
 import "@mantine/core/styles/PasswordInput.css";
 import "@mantine/core/styles/SegmentedControl.css";
 import "@mantine/core/styles/Skeleton.css";

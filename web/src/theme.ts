@@ -40,5 +40,10 @@ export const variables: CSSVariablesResolver = () => ({
     "--mantine-color-anchor": "#a9b4f0",
     "--tuner-link": "#a9b4f0",
     "--mantine-color-body": "#1a1c21",
+    // White text stands on these.
+    "--mantine-color-tuner-filled": "#5a6ad0",
+    "--mantine-color-tuner-filled-hover": "#4e5ec3",
+    "--mantine-color-red-filled": "#c92a2a",
+    "--mantine-color-red-filled-hover": "#b02525",
   },
 });

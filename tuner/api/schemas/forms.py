@@ -140,4 +140,7 @@ class Problem(Model):
     title: Annotated[str, Field(description="the phrase of the status")]
     status: Annotated[int, Field(description="the status of the answer")]
     detail: Annotated[str, Field(description="what is wrong, in a sentence")]
+    request_id: Annotated[str | None, Field(description="also in the header X-Request-Id and in the service's log")] = (
+        None
+    )
     errors: Annotated[list[ErrorItem], Field(description="each mistake with the field that it is about")] = []

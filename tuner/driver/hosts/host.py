@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tuner import __version__
+from tuner import __version__, log_format
 from tuner.domain.batch import Batch
 from tuner.domain.events import RoomWanted
 from tuner.domain.keys import keyed_seed
@@ -30,6 +30,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE, capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.driven import Driven, Running
+from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
@@ -79,6 +80,8 @@ class Host:
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings, self.name = settings, name
+        if settings.log_format == "json":
+            log_format.configure(settings.log_level, "json")
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
@@ -105,6 +108,7 @@ class Host:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
         self._report_server = ReportServer(self.report, self.take_logs)
         self._report_address: Address | None = None
+        self._figures = Figures()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
@@ -115,7 +119,7 @@ class Host:
 
         An error that may pass is remembered. With a full disk, or a server that became a standby, only writes fail.
         """
-        done = asyncio.get_running_loop().run_in_executor(self._writer, function, *args)
+        done = asyncio.get_running_loop().run_in_executor(self._writer, self._timed, function, *args)
         try:
             return await asyncio.shield(done)
         except Retryable:
@@ -125,6 +129,13 @@ class Host:
             with contextlib.suppress(Exception):
                 await asyncio.wait({done})
             raise
+
+    def _timed(self, function: Callable[..., T], *args: Any) -> T:
+        begun = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self._figures.writes.add(time.perf_counter() - begun)
 
     @property
     def node(self) -> str:
@@ -235,7 +246,13 @@ class Host:
         found = self.segments.get(segment_id)
         if found is None:
             return None
-        return await found.inbound.report(found.ref, found.start_iteration, reports)
+        begun = time.perf_counter()
+        answer = await found.inbound.report(found.ref, found.start_iteration, reports)
+        took = time.perf_counter() - begun
+        self._figures.reports.add(took)
+        if reports and reports[-1].waits:
+            self._figures.verdicts.add(took)
+        return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
         """Note that a checkpoint of a segment has been written, or that its upload is done."""
@@ -307,6 +324,20 @@ class Host:
             "groups": self._groups.stats() if self._groups is not None else {},
         }
 
+    async def figures(self) -> dict[str, Any]:
+        """Return what `GET /metrics` shows of this host. Call it regularly: it also counts what has been in use."""
+        training = self._groups.training() if self._groups is not None else []
+        running = [self.segments[name].experiment for name in training if name in self.segments]
+        scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
+        gpus = sum(one.num_workers * one.bundle().get("GPU", 0.0) for one in scalings)
+        self._figures.count_use(gpus, sum(one.num_workers for one in scalings), time.monotonic())
+        return {
+            **self._figures.shown(),
+            "experiments": len(self.driven),
+            "groups": self._groups.stats() if self._groups is not None else {},
+            "writer_queue": self._writer._work_queue.qsize(),
+        }
+
     async def rest(self, keep_groups: bool) -> None:
         """Release the database and idle worker groups until the next `start`.
 
@@ -352,6 +383,10 @@ class Host:
             self._not_before[record.id] = time.time() + AGAIN_S
 
     async def _drive(self, record: ExperimentRecord) -> ExperimentState:
+        with log_format.about(experiment=record.public_id):
+            return await self._drive_alone(record)
+
+    async def _drive_alone(self, record: ExperimentRecord) -> ExperimentState:
         store = self.store
         if record.lease_until and record.lease_until > time.time() and self._is_gone(record.driver_owner):
             await self.write(store.drivers.release, record.id, record.driver_epoch)

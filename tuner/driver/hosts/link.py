@@ -65,7 +65,8 @@ class Link:
             self._tell(up=self._owner)
             death = host.live.remote()
             while not ray.wait([death], timeout=CHECK_S)[0]:
-                self._tell(up=self._owner, news=ray.get(host.news.remote(), timeout=START_S))
+                news, figures = ray.get([host.news.remote(), host.figures.remote()], timeout=START_S)
+                self._tell(up=self._owner, news=news, figures=figures)
             ray.get(death)
         except DEAD as error:
             if self._owner is not None:

@@ -211,6 +211,10 @@ class GroupManager:
         training = sum(running.training for running in self._running.values())
         return {"running": training, "waiting": len(self._running) - training, "idle": self._pool.idle}
 
+    def training(self) -> list[str]:
+        """Return the ids of the segments whose ranks train now."""
+        return [name for name, running in self._running.items() if running.training]
+
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Return rank -> its Python stacks now, or a note that the rank cannot answer."""
         running = self._running.get(segment_id)

@@ -85,7 +85,14 @@ export interface TrialQuery {
   page_token?: string;
 }
 
+export interface NewToken {
+  name: string;
+  role: "viewer" | "editor" | "admin";
+  expires_days: number | null;
+}
+
 export interface ExperimentQuery {
+  archived?: "no" | "yes" | "all";
   state?: Experiment["state"];
   name?: string;
   page_size?: number;
@@ -146,6 +153,33 @@ export const api = {
     const params = { path: { experiment_id: id }, query };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/decisions", { params, ...aborting(signal) }), signal);
   },
+  bestSoFar: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/best-so-far", {
+        params: { path: { experiment_id: id } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
+  /** Check a spec, which may have mistakes; the ApiError then names each of them. */
+  dryRun: (spec: object, configurations: number, signal?: AbortSignal) =>
+    answered(
+      http.POST("/api/v1/experiments/dry-run", {
+        params: { query: { configurations } },
+        body: spec as never,
+        ...aborting(signal),
+      }),
+      signal,
+    ),
+  create: (spec: object, key: string) =>
+    answered(http.POST("/api/v1/experiments", { params: { header: { "idempotency-key": key } }, body: spec as never })),
+  tokens: (signal?: AbortSignal) => answered(http.GET("/api/v1/tokens", { ...aborting(signal) }), signal),
+  createToken: (body: NewToken) => answered(http.POST("/api/v1/tokens", { body: body as never })),
+  revokeToken: (id: string) =>
+    answered(http.POST("/api/v1/tokens/{token_id}/revoke", { params: { path: { token_id: id } } })),
+  cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
+  audit: (signal?: AbortSignal) =>
+    answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
   importance: (id: string, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/importance", {

@@ -7,11 +7,14 @@ import { palette, rankedOf } from "./colours";
 import classes from "./curves.module.css";
 import { pointAt, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
+import { smoothed } from "./smooth";
 
 export interface CurvesChartProps {
   curves: Curves;
   /** The numbers of the trials that are drawn; null for all. */
   only: ReadonlySet<number> | null;
+  /** From 0 for none to below 1. */
+  smoothing: number;
   /** Of trials that were picked. */
   colours: ReadonlyMap<number, string>;
   objective: Pick<Experiment, "metric" | "mode">;
@@ -42,6 +45,7 @@ export function CurvesChart(props: CurvesChartProps) {
   const {
     curves,
     only,
+    smoothing,
     colours,
     objective,
     rank,
@@ -70,10 +74,11 @@ export function CurvesChart(props: CurvesChartProps) {
   const [hover, setHover] = useState<(Hover & { colour: string }) | null>(null);
   const [outside, setOutside] = useState(0);
 
-  const series = useMemo(
+  const raw = useMemo(
     () => (only ? curves.series.filter((one) => only.has(one.number)) : curves.series),
     [curves.series, only],
   );
+  const series = useMemo(() => (smoothing > 0 ? raw.map((one) => smoothed(one, smoothing)) : raw), [raw, smoothing]);
   const xLabel = curves.x === "time" ? "time since the start" : timeAttr.replaceAll("_", " ");
   const rungs = curves.x === "step" ? props.rungs : NO_RUNGS;
   const look = {
@@ -112,7 +117,7 @@ export function CurvesChart(props: CurvesChartProps) {
     plot.current?.setLook(look);
   });
   useEffect(() => plot.current?.setZoom(zoom), [zoom]);
-  useEffect(() => plot.current?.setData({ series, rank, source, live }), [series, rank, source, live]);
+  useEffect(() => plot.current?.setData({ series, raw, rank, source, live }), [series, raw, rank, source, live]);
   useEffect(() => plot.current?.select(selected), [selected, series]);
   useEffect(() => plot.current?.pick(colours), [colours, series]);
   useEffect(() => plot.current?.mark(marked), [marked]);

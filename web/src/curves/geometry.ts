@@ -34,7 +34,7 @@ export interface Line {
 export interface Takeover {
   /** Index of the segment's first point, in pairs. */
   at: number;
-  /** Of the segment. */
+  /** The ordinal of the segment. */
   ordinal: number;
 }
 
@@ -194,7 +194,7 @@ export function pointAt(series: Series, at: number, axis: XAxis): Point | null {
 export interface Point {
   x: number;
   y: number | null;
-  /** Of its segment. */
+  /** The ordinal of its segment. */
   ordinal: number;
   /** True if it is the first one after an exploit. */
   exploited: boolean;

@@ -63,6 +63,8 @@ export interface PlotHandlers {
 
 export interface PlotData {
   series: readonly Series[];
+  /** The same before they were smoothed: drawn faintly below them, if they are others and not too many. */
+  raw?: readonly Series[];
   /** The ranks of all trials by the objective, whichever metric and trials are drawn. */
   rank: ReadonlyMap<number, number>;
   /** The source of the weights of a segment that begins with an exploit. */
@@ -75,6 +77,8 @@ const REACH = 24;
 const FADED = "0.22";
 /** If there are more arrows from donors, only those of the trial under the mouse are drawn. */
 const MOST_ARROWS = 60;
+/** Up to so many curves, those before smoothing are drawn, too. */
+const MOST_RAW = 60;
 /** How often all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;
 /** Points drawn in one frame. */
@@ -157,7 +161,8 @@ export class CurvesPlot {
     const fewer = data.series.length < this.bySeries.size;
     const colours = data.rank !== this.data.rank;
     const first = colours && this.data.rank.size === 0;
-    const sources = data.source !== this.data.source;
+    const sources =
+      data.source !== this.data.source || (data.raw === data.series) !== (this.data.raw === this.data.series);
     this.data = data;
     const last = rankedOf(data.rank) + 1;
     const place = (one: Series) => data.rank.get(one.number) ?? last;
@@ -414,6 +419,7 @@ export class CurvesPlot {
   /** Paint everything, a frame's worth of points at a time. */
   private *paint(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): Generator<void> {
     this.drawRungs(context, axes);
+    this.drawRaw(context, axes);
     let piece: Line[] = [];
     let points = 0;
     for (const line of this.lines) {
@@ -448,6 +454,21 @@ export class CurvesPlot {
       markExploits(context, line, 1, INK[this.look.theme].halo);
       this.drawEnd(context, line, 1);
     }
+  }
+
+  private drawRaw(context: CanvasRenderingContext2D, axes: { x: Axis; y: Axis }): void {
+    const { raw, series } = this.data;
+    if (!raw || raw === series || raw.length > MOST_RAW) return;
+    context.save();
+    context.globalAlpha = 0.25;
+    context.lineWidth = 1;
+    for (const one of raw) {
+      context.beginPath();
+      trace(context, layOutOne(one, axes.x, axes.y, this.look.x).points);
+      context.strokeStyle = this.colourOf(one.number);
+      context.stroke();
+    }
+    context.restore();
   }
 
   private drawRungs(context: CanvasRenderingContext2D, { x, y }: { x: Axis; y: Axis }): void {

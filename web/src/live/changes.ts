@@ -40,7 +40,7 @@ export interface Sample {
   trained: number | null;
 }
 
-/** From so many trials on, those that are added are no longer kept. */
+/** If there are this many trials, further ones are not kept. */
 const MOST = 2000;
 
 export function withSample(sample: Sample, changes: Pick<Changes, "trials">): Sample {

@@ -1,7 +1,7 @@
-import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Button, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { useNavigate, useParams } from "react-router";
+import { Link, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -382,7 +382,12 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       <div className={classes.progress}>
         <Progress experiment={experiment} words />
       </div>
-      <Actions experiment={experiment} />
+      <Group gap={6}>
+        <Actions experiment={experiment} />
+        <Button component={Link} to={`/new?clone=${experiment.id}`} size="compact-sm" variant="default">
+          Clone
+        </Button>
+      </Group>
       {experiment.how_to_go_on && (
         <p className={classes.notice} role="status">
           {experiment.how_to_go_on}

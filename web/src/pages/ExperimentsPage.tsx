@@ -1,16 +1,19 @@
 import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { ago, config, duration, elapsed, metric, moment, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
+import { BulkActions } from "../parts/Actions";
 import { FirstExperiment } from "../parts/FirstExperiment";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
+import { Spark } from "../parts/Spark";
 import { StateBadge } from "../parts/StateBadge";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
@@ -53,7 +56,26 @@ export default function ExperimentsPage() {
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
-  const experiments = query.data?.pages.flatMap((page) => page.items) ?? [];
+  // What runs comes first, however old it is. With a filter of states all are in the order of time.
+  const running = useQuery({
+    queryKey: [...keys.experiments, "first", name],
+    queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...(name ? { name } : {}) }, signal),
+    enabled: !state,
+    refetchInterval: 2000,
+    placeholderData: (old) => old,
+  });
+  const listed = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const experiments = state ? listed : runningFirst(running.data?.items ?? [], listed);
+  const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
+  const chosen = experiments.filter((one) => ticked.has(one.id));
+  const tick = (id: string, on: boolean) => {
+    const next = new Set(ticked);
+    if (on) next.add(id);
+    else next.delete(id);
+    setTicked(next);
+  };
+  const navigate = useNavigate();
+  const best = chosen.flatMap((one) => one.best?.trial_id ?? []);
   const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
 
   const empty = query.isSuccess && experiments.length === 0;
@@ -81,6 +103,9 @@ export default function ExperimentsPage() {
             onChange={(value) => filter("state", value ?? "")}
             w={130}
           />
+          <Button component={Link} to="/new" size="xs">
+            New experiment
+          </Button>
         </div>
       </div>
       {query.isError && !query.data && (
@@ -95,6 +120,24 @@ export default function ExperimentsPage() {
           </Anchor>
         </Panel>
       )}
+      {chosen.length > 0 && (
+        <div className={classes.bulk} role="group" aria-label="Selected experiments">
+          <b>{chosen.length} selected</b>
+          <BulkActions experiments={chosen} />
+          <Button
+            size="compact-sm"
+            variant="default"
+            disabled={best.length < 2}
+            title="the best trial of each"
+            onClick={() => void navigate(`/compare?trials=${best.slice(0, 10).join(",")}`)}
+          >
+            Compare their best trials
+          </Button>
+          <Button size="compact-sm" variant="subtle" onClick={() => setTicked(new Set())}>
+            Clear
+          </Button>
+        </div>
+      )}
       {experiments.length > 0 && (
         <Panel flush>
           <div className={classes.scroll}>
@@ -107,6 +150,9 @@ export default function ExperimentsPage() {
                     Trials
                   </th>
                   <th scope="col">Best</th>
+                  <th scope="col" className={classes.wide}>
+                    Best over time
+                  </th>
                   <th scope="col" className={classes.wide}>
                     Best configuration
                   </th>
@@ -123,7 +169,13 @@ export default function ExperimentsPage() {
               </thead>
               <tbody>
                 {experiments.map((one) => (
-                  <Row key={one.id} experiment={one} now={now} />
+                  <Row
+                    key={one.id}
+                    experiment={one}
+                    now={now}
+                    ticked={ticked.has(one.id)}
+                    onTick={(on) => tick(one.id, on)}
+                  />
                 ))}
               </tbody>
             </table>
@@ -145,13 +197,39 @@ export default function ExperimentsPage() {
   );
 }
 
-function Row({ experiment, now }: { experiment: Experiment; now: number }) {
+/** Those that run, then the others as they are listed; no experiment twice. */
+export function runningFirst(running: readonly Experiment[], listed: readonly Experiment[]): readonly Experiment[] {
+  const found = new Map<string, Experiment>();
+  for (const one of running) found.set(one.id, one);
+  for (const one of listed) if (one.state === "running") found.set(one.id, one);
+  for (const one of listed) found.set(one.id, one);
+  return [...found.values()];
+}
+
+interface RowProps {
+  experiment: Experiment;
+  now: number;
+  ticked: boolean;
+  onTick: (on: boolean) => void;
+}
+
+function Row({ experiment, now, ticked, onTick }: RowProps) {
   const navigate = useNavigate();
   const to = `/experiments/${experiment.id}`;
   const { best } = experiment;
   return (
-    <tr className={classes.clickable} onClick={(event) => !(event.target as Element).closest("a") && void navigate(to)}>
+    <tr
+      className={classes.clickable}
+      onClick={(event) => !(event.target as Element).closest("a, input, label") && void navigate(to)}
+    >
       <td>
+        <input
+          type="checkbox"
+          className={classes.tick}
+          aria-label={`Select ${experiment.name}`}
+          checked={ticked}
+          onChange={(event) => onTick(event.currentTarget.checked)}
+        />
         <StateBadge state={experiment.state} />
       </td>
       <td className={classes.name}>
@@ -167,6 +245,9 @@ function Row({ experiment, now }: { experiment: Experiment; now: number }) {
         <span className={classes.dimmed}>
           {experiment.mode} {experiment.metric}
         </span>
+      </td>
+      <td className={classes.wide}>
+        <Spark id={experiment.id} metric={experiment.metric} value={best?.value ?? null} />
       </td>
       <td
         className={`${classes.wide} ${classes.clip}`}

@@ -160,3 +160,62 @@ export function StopTrial({ trial }: { trial: Pick<Trial, "id" | "number" | "sta
     </>
   );
 }
+
+const BULK: readonly Action[] = ["pause", "resume", "cancel"];
+
+/** Pause, resume or cancel several experiments, each that its state allows, after a question. What fails is said in words. */
+export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
+  const client = useQueryClient();
+  const [asked, setAsked] = useState<Action | null>(null);
+  const able = (action: Action) => experiments.filter((one) => one.actions.includes(action));
+  const act = useMutation({
+    mutationFn: async (action: Action) => {
+      const chosen = able(action);
+      const ended = await Promise.allSettled(chosen.map((one) => api.act(one.id, action)));
+      await client.invalidateQueries({ queryKey: keys.experiments });
+      const failed = ended.flatMap((one, i) =>
+        one.status === "rejected"
+          ? [`${chosen[i]!.name}: ${one.reason instanceof Error ? one.reason.message : ""}`]
+          : [],
+      );
+      if (failed.length > 0) throw new Error(failed.join("; "));
+    },
+    onSuccess: () => setAsked(null),
+  });
+  const count = asked ? able(asked).length : 0;
+  return (
+    <>
+      {BULK.map((action) => (
+        <Button
+          key={action}
+          size="compact-sm"
+          variant="default"
+          {...(action === "cancel" && able(action).length > 0 ? { c: "red" } : {})}
+          disabled={able(action).length === 0}
+          onClick={() => setAsked(action)}
+        >
+          {WORDS[action].verb} {able(action).length}
+        </Button>
+      ))}
+      <Confirm
+        asked={
+          asked && {
+            ...WORDS[asked],
+            question: `${WORDS[asked].verb} ${count} ${count === 1 ? "experiment" : "experiments"}?`,
+            subject: able(asked)
+              .map((one) => one.name)
+              .join(", "),
+            final: FINAL.has(asked),
+          }
+        }
+        pending={act.isPending}
+        error={act.error}
+        onConfirm={() => asked && act.mutate(asked)}
+        onClose={() => {
+          setAsked(null);
+          act.reset();
+        }}
+      />
+    </>
+  );
+}

@@ -2,6 +2,7 @@ import { SegmentedControl, Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Experiment, Trial, XAxis } from "../api/types";
+import { curvesCsv } from "../charts/save";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
 import { experimentEnded } from "../live/states";
@@ -10,6 +11,7 @@ import { formatZoom, parseZoom } from "../pages/address";
 import type { Address } from "../pages/useAddress";
 import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import { SampleNote } from "./SampleNote";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
@@ -22,7 +24,7 @@ interface CurvesPanelProps {
   trials: ReadonlyMap<number, Trial>;
   rank: ReadonlyMap<number, number>;
   sample: Sample | undefined;
-  /** Of the trials that were picked. */
+  /** The colours of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -39,6 +41,8 @@ const LINEAR_OR_LOG = [
   { value: "linear", label: "linear" },
   { value: "log", label: "log" },
 ];
+
+const TOP = [5, 10, 25, 100] as const;
 
 /** What is drawn by default: steps, on a log axis if rungs lie at multiples; time if no trial reports twice. */
 export function axesOf(
@@ -99,6 +103,14 @@ export function CurvesPanel({
   );
   const reported = query.data?.series.some((series) => series.segments.length > 0);
   const height = phone ? 280 : 392;
+  const smoothing = Math.min(0.99, Math.max(0, Number(address.get("smooth")) || 0));
+  const top = TOP.find((one) => String(one) === address.get("top")) ?? null;
+  const drawn = useMemo(() => {
+    if (top === null) return only;
+    const best = [...rank].filter(([number, place]) => place <= top && (only === null || only.has(number)));
+    return new Set([...best.map(([number]) => number), ...colours.keys()]);
+  }, [top, rank, only, colours]);
+  const save = useCallback(() => (curves ? curvesCsv(curves, drawn) : ""), [curves, drawn]);
   return (
     <Panel
       title={
@@ -141,6 +153,29 @@ export function CurvesPanel({
             onChange={(value) => set({ y: value === "log" ? value : null, zoom: null })}
             data={LINEAR_OR_LOG}
           />
+          <Select
+            size="xs"
+            w={96}
+            aria-label="How many curves"
+            allowDeselect={false}
+            data={[{ value: "", label: "all" }, ...TOP.map((one) => ({ value: String(one), label: `best ${one}` }))]}
+            value={top === null ? "" : String(top)}
+            onChange={(value) => set({ top: value || null })}
+          />
+          <label className={classes.smooth} title="Exponential moving average; the curves as reported stay, faintly">
+            smooth
+            <input
+              type="range"
+              min={0}
+              max={0.98}
+              step={0.02}
+              value={smoothing}
+              onChange={(event) =>
+                set({ smooth: event.currentTarget.value === "0" ? null : event.currentTarget.value })
+              }
+            />
+          </label>
+          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} />
         </div>
       }
     >
@@ -151,7 +186,8 @@ export function CurvesPanel({
       {curves && reported ? (
         <CurvesChart
           curves={curves}
-          only={only}
+          only={drawn}
+          smoothing={smoothing}
           colours={colours}
           objective={experiment}
           rank={rank}

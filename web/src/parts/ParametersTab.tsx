@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../api/client";
 import type { Experiment, Trial } from "../api/types";
+import { trialsCsv } from "../charts/save";
 import { ParallelChart } from "../charts/ParallelChart";
 import type { Dimension } from "../charts/dimensions";
 import { keys } from "../live/useExperiment";
@@ -10,6 +11,7 @@ import type { Address } from "../pages/useAddress";
 import { Importance } from "./Importance";
 import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import { SampleNote } from "./SampleNote";
 import classes from "./parts.module.css";
 
@@ -20,7 +22,7 @@ interface ParametersTabProps {
   rank: ReadonlyMap<number, number>;
   brushes: Brushes;
   sample: Sample | undefined;
-  /** Of the trials that were picked. */
+  /** The colours of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -60,7 +62,12 @@ export default function ParametersTab({
       <Panel
         title="Parallel coordinates"
         aside={
-          <span className={classes.dimmed}>drag along an axis to choose trials, click it to clear the choice</span>
+          <>
+            <span className={classes.dimmed}>
+              drag along an axis to choose trials, click it to take the choice back
+            </span>
+            <SaveMenu name={`${experiment.name} parameters`} csv={() => trialsCsv(trials, rest.only)} />
+          </>
         }
       >
         <SampleNote sample={sample} />

@@ -2,11 +2,13 @@ import { Select } from "@mantine/core";
 import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { frontOf, pointsOf } from "../charts/pareto";
+import { trialsCsv } from "../charts/save";
 import { ParetoChart } from "../charts/ParetoChart";
 import { experimentEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
 import type { Sample } from "../live/changes";
 import { Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import { SampleNote } from "./SampleNote";
 import classes from "./parts.module.css";
 
@@ -15,7 +17,7 @@ interface ParetoTabProps {
   trials: readonly Trial[];
   byNumber: ReadonlyMap<number, Trial>;
   sample: Sample | undefined;
-  /** Of the trials that were picked. */
+  /** The colours of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -40,28 +42,31 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, addres
     <Panel
       title={`Pareto front · ${front.size} of ${points.length} trials`}
       aside={
-        names.length > 2 && (
-          <div className={classes.controls}>
-            <Select
-              size="xs"
-              w={150}
-              aria-label="Horizontal objective"
-              allowDeselect={false}
-              data={names}
-              value={names[x]!}
-              onChange={(value) => address.set({ fx: value })}
-            />
-            <Select
-              size="xs"
-              w={150}
-              aria-label="Vertical objective"
-              allowDeselect={false}
-              data={names}
-              value={names[y]!}
-              onChange={(value) => address.set({ fy: value })}
-            />
-          </div>
-        )
+        <div className={classes.controls}>
+          {names.length > 2 && (
+            <>
+              <Select
+                size="xs"
+                w={150}
+                aria-label="Horizontal objective"
+                allowDeselect={false}
+                data={names}
+                value={names[x]!}
+                onChange={(value) => address.set({ fx: value })}
+              />
+              <Select
+                size="xs"
+                w={150}
+                aria-label="Vertical objective"
+                allowDeselect={false}
+                data={names}
+                value={names[y]!}
+                onChange={(value) => address.set({ fy: value })}
+              />
+            </>
+          )}
+          <SaveMenu name={`${experiment.name} objectives`} csv={() => trialsCsv(trials, rest.only)} />
+        </div>
       }
     >
       <SampleNote sample={sample} />

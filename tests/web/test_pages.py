@@ -1,0 +1,158 @@
+"""Use the pages around an experiment in Chromium: the list, a new experiment, the settings; and check every page with axe."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import ROOT, Open, Service
+from tests.web.searches import Search, bred, digits, two_objectives
+from tests.web.test_page import INK, expect, wait_until
+
+pytestmark = pytest.mark.browser
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+RULES = """async () => { const found = await axe.run(document, { resultTypes: ['violations'] });
+  return found.violations.filter(one => one.impact === 'serious' || one.impact === 'critical')
+    .map(one => `${one.id}: ${one.nodes.map(node => node.html.slice(0, 160)).slice(0, 3).join(' | ')}`); }"""
+
+
+@pytest.fixture
+def ended(service: Service) -> Search:
+    search = Search(service.store, digits("older"), start=time.time() - 7200, seconds=20)
+    search.advance(at_once=20)
+    search.write_logs(4)
+    search.write_usage(4)
+    return search
+
+
+def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, service: Service) -> None:
+    running = [Search(service.store, digits(f"running {n}"), start=time.time() - 60) for n in range(2)]
+    for search in running:
+        search.advance(30)
+    for n in range(2):
+        Search(service.store, digits(f"ended {n}"), start=time.time() - 7200).advance(at_once=20)
+    page = visit("/")
+    expect(page.get_by_role("link", name="ended 1")).to_be_visible()
+    names = page.locator("tbody td:nth-child(2)").all_text_contents()
+    assert [name.split()[0] for name in names] == ["running", "running", "ended", "ended"]
+    expect(page.get_by_role("img", name=re.compile("^Best accuracy over time, from")).first).to_be_visible()
+    for name in ("running 0", "running 1", "ended 1"):
+        page.get_by_role("checkbox", name=f"Select {name}").check()
+    expect(page.get_by_text("3 selected")).to_be_visible()
+    page.get_by_role("button", name="Pause 2").click()
+    page.get_by_role("dialog", name="Pause 2 experiments?").get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    for search in running:
+        assert [command.command for command in search.store.commands.pending([search.id])] == ["pause"]
+    page.get_by_role("button", name="Compare their best trials").click()
+    expect(page.get_by_role("columnheader", name=re.compile("^running 0, trial"))).to_be_visible()
+
+
+def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Open, service: Service) -> None:
+    page = visit("/new")
+    expect(page.get_by_text("asha", exact=False).first).to_be_visible()
+    yaml = page.get_by_label("Spec as YAML")
+    page.get_by_label("Longest trial").fill("9")
+    expect(yaml).to_have_value(re.compile("max_t: 9"))
+    yaml.fill(yaml.input_value().replace("mode: max", "mode: most"))
+    expect(page.get_by_role("alert")).to_contain_text("mode")
+    expect(page.get_by_role("button", name="Start the search")).to_be_disabled()
+    yaml.fill("name: [")
+    expect(page.get_by_role("button", name="Start the search")).to_be_disabled()
+    yaml.fill(
+        "name: typed\nentrypoint: tuner.examples.digits:train\nmetric: accuracy\nmode: max\nnum_samples: 4\nmax_t: 3\n"
+        "space:\n  lr: {type: loguniform, lower: 0.001, upper: 0.1}\n"
+    )
+    expect(page.get_by_label("Name")).to_have_value("typed")
+    expect(page.get_by_role("listitem").filter(has_text="lr=")).to_have_count(4)
+    page.get_by_role("button", name="Start the search").click()
+    expect(page.get_by_role("heading", name="typed")).to_be_visible()
+    [made] = service.store.experiments.named("typed")
+    assert (made.spec.num_samples, made.spec.max_t, made.state) == (4, 3, "pending")
+    page.get_by_role("link", name="Clone").click()
+    expect(page.get_by_label("Spec as YAML")).to_have_value(re.compile(r"name: typed[\s\S]*type: loguniform"))
+    expect(page.get_by_role("button", name="Start the search")).to_be_enabled()
+
+
+def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:
+    page = visit("/settings")
+    expect(page.get_by_text("There are none yet.")).to_be_visible()
+    page.get_by_label("Name").fill("night shift")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("nobody can read it again")).to_be_visible()
+    [token] = service.store.access.tokens()
+    assert (token.name, str(token.role)) == ("night shift", "editor")
+    page.get_by_role("button", name="Revoke night shift").click()
+    page.get_by_role("button", name="Revoke night shift for good").click()
+    expect(page.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
+    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("/api/v1/tokens")
+
+
+def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Search) -> None:
+    page = visit(f"/experiments/{ended.public_id}?top=5&smooth=0.6")
+    wait_until(page, lambda: page.evaluate(INK) > 300, "drawing the curves")
+    few = page.evaluate(INK)
+    page.get_by_role("combobox", name="How many curves").click()
+    page.get_by_role("option", name="all").click()
+    wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
+    with page.expect_download() as saved:
+        page.get_by_role("group", name="Save this chart").get_by_role("button", name="CSV").click()
+    lines = saved.value.path().read_text().split()
+    assert lines[0] == "trial,segment,step,accuracy"
+    assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
+    with page.expect_download() as picture:
+        page.get_by_role("group", name="Save this chart").get_by_role("button", name="PNG").click()
+    assert picture.value.suggested_filename == "older_accuracy.png"
+    content = picture.value.path().read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 5_000
+
+
+def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
+    page = visit("/")
+    page.get_by_role("link", name="Cluster").click()
+    expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
+    expect(page.get_by_text("The cluster is shown while a driver runs.")).to_be_visible()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_page(
+    visit: Open, service: Service, ended: Search, dark: bool, tmp_path: Path
+) -> None:
+    population = bred(service.store, start=time.time() - 3600)
+    several = two_objectives(service.store, start=time.time() - 3600)
+    trials = service.store.trials.page(ended.id).items
+    one = f"/experiments/{ended.public_id}"
+    pair = f"{trials[0].public_id},{trials[1].public_id}"
+    addresses = [
+        ("list", "/experiments", "older"),
+        ("curves", f"{one}?pick=1,2", "Trials · 27"),
+        ("trial beside", f"{one}?trial=4", "Failure"),
+        ("parameters", f"{one}?tab=parameters", "Importance of parameters"),
+        ("decisions", f"{one}?tab=decisions", "all 27 trials ended"),
+        ("set-up", f"{one}?tab=setup", "Scheduler"),
+        ("lineage", f"/experiments/{population.public_id}?tab=lineage", "Lineage of the population"),
+        ("pareto", f"/experiments/{several.public_id}", "Pareto front"),
+        ("trial", f"/trials/{trials[4].public_id}", "Failure"),
+        ("logs", f"/trials/{trials[4].public_id}?view=logs", "Failure"),
+        ("compare", f"/compare?trials={pair}", "What they differ in"),
+        ("new", "/new", "What it would do"),
+        ("settings", "/settings", "New token"),
+        ("cluster", "/cluster", "Cluster"),
+        ("nowhere", "/nowhere", "There is no such page"),
+    ]
+    found: dict[str, Any] = {}
+    page = visit("/experiments", dark=dark)
+    for name, address, words in addresses:
+        page.goto(service.url + address)
+        expect(page.get_by_text(words).first).to_be_visible()
+        page.wait_for_load_state("networkidle") if name in ("new", "compare", "settings") else None
+        page.add_script_tag(path=AXE)
+        if serious := page.evaluate(RULES):
+            found[name] = serious
+        page.screenshot(path=tmp_path / f"{name}.png")
+    assert found == {}

@@ -1,0 +1,41 @@
+"""Deletes what is older than the settings say, once an hour while the service runs.
+
+Several services over one database may do so at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from tuner.errors import StoreError
+from tuner.settings import Settings
+from tuner.store import Store
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 3600.0
+DAY_S = 86400.0
+
+
+def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
+    """Delete what is too old. Return how many rows of what."""
+    found = {}
+    if settings.audit_days:
+        found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
+    if settings.log_days:
+        found["experiments' logs"] = store.logs.prune(now - settings.log_days * DAY_S)
+    return {what: count for what, count in found.items() if count}
+
+
+async def keep_clean(store: Store, settings: Settings) -> None:
+    """Clean up now and then every hour, until this task is cancelled."""
+    while True:
+        try:
+            found = await asyncio.to_thread(clean_up, store, settings, time.time())
+            for what, count in found.items():
+                log.info("deleted %d %s, as the settings say", count, what)
+        except StoreError as error:
+            log.warning("old rows could not be deleted; this is tried again in an hour: %s", error)
+        await asyncio.sleep(EVERY_S)

@@ -1,0 +1,154 @@
+"""The figures of `GET /metrics`, in Prometheus's format.
+
+There are three sources: what this process counts itself (requests), what the database has (experiments and trials by state), and
+what the driver host measures (`tuner.driver.hosts.figures`), which is another process. Requests are counted as they come; the
+rest is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from tuner import __version__
+from tuner.driver.hosts.figures import BOUNDS
+from tuner.errors import StoreError
+from tuner.store import Store
+
+COUNTED_S = 5.0
+"""How long the counts of the database are used again, so that several scrapers cost no more than one."""
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class Metrics:
+    """Collects the figures of one service."""
+
+    def __init__(self, store: Store, figures: Callable[[], Mapping[str, Any] | None]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "tuner_http_requests",
+            "Requests by route and status.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "tuner_http_request_seconds",
+            "Time to the end of the answer. Event streams last until their client leaves.",
+            ["method", "route"],
+            registry=self._registry,
+        )
+        self._registry.register(_Stored(store))
+        self._registry.register(_OfHost(figures))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that has been answered."""
+        method = method if method in _METHODS else "other"  # clients must not be able to make up labels
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all figures. Reads the database."""
+        return generate_latest(self._registry)
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class _Stored(Collector):
+    """Counts experiments and trials by state. While the database does not answer, it says only that."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._found: list[Family] = []
+
+    def collect(self) -> Iterator[Family]:
+        """Return the counts, which are at most `COUNTED_S` old."""
+        with self._lock:
+            if time.monotonic() > self._read_at + COUNTED_S:
+                self._found = self._read()
+                self._read_at = time.monotonic()
+            yield from self._found
+
+    def _read(self) -> list[Family]:
+        up = GaugeMetricFamily("tuner_database_up", "1 if the database answers.")
+        try:
+            found = self._store.experiments.tally()
+        except StoreError:
+            up.add_metric([], 0)
+            return [up]
+        up.add_metric([], 1)
+        experiments = GaugeMetricFamily("tuner_experiments", "Experiments by state.", labels=["project", "state"])
+        for (project, state), count in found.experiments.items():
+            experiments.add_metric([project, state], count)
+        trials = GaugeMetricFamily("tuner_trials", "Trials by state.", labels=["project", "state"])
+        for (project, state), count in found.trials.items():
+            trials.add_metric([project, state], count)
+        return [up, experiments, trials]
+
+    def describe(self) -> list[Family]:
+        """Return nothing, so that registering reads nothing."""
+        return []
+
+
+class _OfHost(Collector):
+    """Shows what the driver host measures."""
+
+    def __init__(self, figures: Callable[[], Mapping[str, Any] | None]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Family]:
+        """Return the figures of the host, or only that there is none."""
+        info = GaugeMetricFamily("tuner_info", "The version of the service.", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+        found = self._figures()
+        yield GaugeMetricFamily("tuner_driver_up", "1 if the driver host answers.", value=found is not None)
+        if found is None:
+            return
+        for name, about, value in (
+            ("tuner_driver_experiments", "Experiments that the host drives now.", found["experiments"]),
+            ("tuner_running_groups", "Worker groups that train.", found["groups"].get("running", 0)),
+            (
+                "tuner_waiting_groups",
+                "Worker groups that wait for resources or start.",
+                found["groups"].get("waiting", 0),
+            ),
+            ("tuner_idle_groups", "Warm worker groups that wait for a trial.", found["groups"].get("idle", 0)),
+            ("tuner_writer_queue", "Writes that wait for the host's writer thread.", found["writer_queue"]),
+        ):
+            yield GaugeMetricFamily(name, about, value=value)
+        yield CounterMetricFamily(
+            "tuner_gpu_seconds", "GPU seconds of training since the host started.", found["gpu_seconds"]
+        )
+        yield CounterMetricFamily(
+            "tuner_rank_seconds", "Seconds of training, summed over ranks.", found["rank_seconds"]
+        )
+        for name, key, about in (
+            ("tuner_report_seconds", "reports", "From the arrival of reports at the host to their commit."),
+            ("tuner_verdict_seconds", "verdicts", "The same for reports at which ranks wait for the decision."),
+            ("tuner_commit_seconds", "writes", "One write of the host to the database."),
+        ):
+            yield _histogram(name, about, found[key])
+
+    def describe(self) -> list[Family]:
+        """Return nothing, so that registering asks nobody."""
+        return []
+
+
+def _histogram(name: str, about: str, found: Mapping[str, Any]) -> HistogramMetricFamily:
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    buckets = list(zip(bounds, itertools.accumulate(found["counts"]), strict=True))
+    return HistogramMetricFamily(name, about, buckets=buckets, sum_value=found["sum"])

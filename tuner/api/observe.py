@@ -1,0 +1,95 @@
+"""What is noted of every request: an id, a line in the log, and the figures of `GET /metrics`."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tuner import log_format
+from tuner.api.metrics import Metrics
+from tuner.api.paths import path_of
+
+log = logging.getLogger("tuner.access")
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""An id that a client or a proxy sends is used only in this form: it goes into the log."""
+
+PAGE = "page"
+"""The route of everything that is not a route of the API: the web page, its files, wrong addresses."""
+
+QUIET = frozenset({"/healthz", "/readyz", "/metrics", PAGE})
+"""Routes that are logged only at the level DEBUG, since probes call them all the time."""
+
+Route = tuple[re.Pattern[str], str]
+"""The pattern of a route's path, and its template."""
+
+
+class Observe:
+    """ASGI middleware, the outermost one: gives a request its id, logs and counts its answer, and completes `Location`."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
+        self._app = app
+        self._metrics = metrics
+        self._routes = routes
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._root_path:
+            scope["root_path"] = self._root_path  # routes then do with and without it, as not all proxies take it away
+        sent = Headers(scope=scope).get("x-request-id", "")
+        name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
+        route, ids = self._route(path_of(scope))
+        begun, status = time.perf_counter(), 500
+        scope.setdefault("state", {})  # shared with what is below, which puts the caller into it
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = name
+                if headers.get("location", "").startswith("/api/"):
+                    headers["location"] = scope.get("root_path", "") + headers["location"]
+            await send(message)
+
+        with log_format.about(request_id=name, **ids):
+            try:
+                await self._app(scope, receive, noting)
+            finally:
+                took = time.perf_counter() - begun
+                self._metrics.count_request(scope["method"], route, status, took)
+                self._write(scope, route, status, took)
+
+    def _route(self, path: str) -> tuple[str, dict[str, str]]:
+        """Return the template of a path's route, and the ids of the experiment and the trial in it."""
+        for pattern, template in self._routes:
+            if (found := pattern.fullmatch(path)) is not None:
+                ids = {name.removesuffix("_id"): value for name, value in found.groupdict().items()}
+                return template, {name: ids[name] for name in ("experiment", "trial") if name in ids}
+        return PAGE, {}
+
+    def _write(self, scope: Scope, route: str, status: int, took: float) -> None:
+        level = logging.DEBUG if route in QUIET and status < 500 else logging.INFO
+        if not log.isEnabledFor(level):
+            return
+        identity = scope["state"].get("identity")
+        client = scope.get("client")
+        path = scope["path"].encode("ascii", "backslashreplace").decode()
+        extra = {
+            "method": scope["method"],
+            "path": path,
+            "status": status,
+            "ms": round(took * 1000, 1),
+            "actor": identity.name if identity is not None else None,
+            "address": client[0] if client else None,
+        }
+        log.log(level, "%s %r %d in %.1f ms", scope["method"], path, status, took * 1000, extra=extra)

@@ -1,0 +1,65 @@
+"""What a driver host measures of itself, for `GET /metrics`.
+
+The host is a process of its own, which may be on another machine. The service asks it for these figures once a second, over the
+connection that it has to it anyway.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any
+
+BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the buckets of a histogram, in seconds. The last bucket has no bound."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts how many times took how long."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def shown(self) -> dict[str, Any]:
+        """Return the counts, one for each bucket, and the sum of all times."""
+        return {"counts": list(self.counts), "sum": self.total}
+
+
+@dataclass(slots=True)
+class Figures:
+    """The figures of one host since it started.
+
+    reports: from the arrival of reports at the host until they are committed.
+    verdicts: the same for reports at which the ranks wait; then it includes the decision.
+    writes: how long one write to the database takes, without the time in the queue.
+    """
+
+    reports: Histogram = field(default_factory=Histogram)
+    verdicts: Histogram = field(default_factory=Histogram)
+    writes: Histogram = field(default_factory=Histogram)
+    gpu_seconds: float = 0.0
+    rank_seconds: float = 0.0
+    _counted_at: float | None = None
+
+    def count_use(self, gpus: float, ranks: int, now: float) -> None:
+        """Add what has been in use since the last call. `gpus` and `ranks` are those that train now."""
+        if self._counted_at is not None:
+            self.gpu_seconds += gpus * (now - self._counted_at)
+            self.rank_seconds += ranks * (now - self._counted_at)
+        self._counted_at = now
+
+    def shown(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        return {
+            "reports": self.reports.shown(),
+            "verdicts": self.verdicts.shown(),
+            "writes": self.writes.shown(),
+            "gpu_seconds": self.gpu_seconds,
+            "rank_seconds": self.rank_seconds,
+        }

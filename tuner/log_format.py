@@ -1,0 +1,86 @@
+"""How the service and the driver host log: as text or as JSON, one object a line, with what each line is about.
+
+`about` adds ids to all lines of the present request or task. Tokens never reach a log: nobody logs one on purpose, and what looks
+like one is replaced before a line is written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Literal
+
+LogFormat = Literal["text", "json"]
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SECRET = re.compile(r"\b(tn[rs]|whs)_[A-Za-z0-9_-]{16,}")
+HIDDEN = r"\1_***"
+PLAIN = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}
+"""The attributes that every record has."""
+
+_about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
+
+
+@contextmanager
+def about(**ids: str | None) -> Iterator[None]:
+    """Add ids, such as ``request_id`` and ``experiment``, to what is logged inside. Those that are None are left out."""
+    token = _about.set({**_about.get(), **{name: value for name, value in ids.items() if value is not None}})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def request_id() -> str | None:
+    """Return the id of the request that is being answered, or None."""
+    return _about.get().get("request_id")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with each token and each secret of a session or a webhook replaced."""
+    return SECRET.sub(HIDDEN, text)
+
+
+class TextFormatter(logging.Formatter):
+    """One line of text, with the ids at its end."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, followed by the traceback if there is one."""
+        ids = "".join(f" {name}={value}" for name, value in _about.get().items())
+        first, line, rest = super().format(record).partition("\n")
+        return without_secrets(f"{first}{ids}{line}{rest}")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the ids, what `extra` has, and the traceback of an error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object as a line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_about.get(),
+            **{name: value for name, value in record.__dict__.items() if name not in PLAIN},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return without_secrets(json.dumps(line, default=str))
+
+
+def configure(level: str, kind: LogFormat) -> None:
+    """Write all logs of this process to stderr in this form, those of uvicorn included."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,0 +1,30 @@
+import { describe, expect, it } from "vitest";
+import { after, nothing, story } from "../test/run";
+import { csv, curvesCsv, trialsCsv } from "./save";
+
+const VIEWS = after(nothing(), story(10));
+
+describe("numbers as CSV", () => {
+  it("quotes what needs it", () => {
+    expect(csv([["a", 'say "no"', "x,y", null, 1.5, ["p"], true]])).toBe(
+      'a,"say ""no""","x,y",,1.5,"[""p""]",true\r\n',
+    );
+  });
+
+  it("has a row for each point of the curves that are drawn", () => {
+    const one = VIEWS.byStep.series[1]!;
+    const points = one.segments.reduce((n, segment) => n + segment.x.length, 0);
+    const lines = curvesCsv(VIEWS.byStep, new Set([one.number]))
+      .trim()
+      .split("\r\n");
+    expect(lines[0]).toBe("trial,segment,step,accuracy");
+    expect(lines).toHaveLength(points + 1);
+    expect(lines.slice(1).every((line) => line.startsWith(`${one.number},`))).toBe(true);
+  });
+
+  it("has a row for each trial", () => {
+    const lines = trialsCsv(VIEWS.trials, null).trim().split("\r\n");
+    expect(lines).toHaveLength(VIEWS.trials.length + 1);
+    expect(lines[0]).toContain("trial,state,best_value,iteration,lr,width");
+  });
+});

@@ -1,0 +1,225 @@
+import { Alert, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
+import { useDebouncedValue } from "@mantine/hooks";
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import { useNavigate, useSearchParams } from "react-router";
+import { parse, stringify } from "yaml";
+import { api, ApiError } from "../api/client";
+import type { Experiment } from "../api/types";
+import { Crumbs } from "../App";
+import { config, param } from "../format";
+import { keys } from "../live/keys";
+import { Facts, Panel } from "../parts/Panel";
+import { MissingPage } from "../parts/Problem";
+import { domainWords } from "../parts/Setup";
+import { useTitle } from "../parts/useTitle";
+import classes from "./NewExperimentPage.module.css";
+import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
+
+const SAMPLES = 8;
+
+/** A new experiment, as a form and as YAML; with `?clone=exp_…` it begins with the spec of another one. */
+export default function NewExperimentPage() {
+  useTitle("New experiment");
+  const [search] = useSearchParams();
+  const from = search.get("clone");
+  const source = useQuery({
+    queryKey: keys.experiment(from ?? ""),
+    queryFn: ({ signal }) => api.experiment(from!, signal),
+    enabled: from !== null,
+  });
+  if (from === null) return <Editor first={EXAMPLE} />;
+  if (source.data) return <Editor key={from} first={specOf(source.data)} source={source.data} />;
+  if (source.isError) return <MissingPage error={source.error} what="experiment" retry={() => void source.refetch()} />;
+  return <Skeleton height={480} />;
+}
+
+function Editor({ first, source }: { first: Spec; source?: Experiment }) {
+  const [text, setText] = useState(() => stringify(first));
+  const [spec, problem] = useMemo(() => read(text), [text]);
+  const set = (path: readonly string[], value: unknown) => setText(stringify(withField(spec ?? first, path, value)));
+  const navigate = useNavigate();
+  const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
+
+  const [settled] = useDebouncedValue(text, 400);
+  const asked = useMemo(() => read(settled)[0], [settled]);
+  const check = useQuery({
+    queryKey: ["dry-run", settled],
+    queryFn: ({ signal }) => api.dryRun(asked!, SAMPLES, signal),
+    enabled: asked !== null,
+    retry: false,
+    placeholderData: (old) => old,
+  });
+  const create = useMutation({
+    mutationFn: (wanted: Spec) => api.create(wanted, key),
+    onSuccess: (made) => void navigate(`/experiments/${made.id}`),
+  });
+  const current = settled === text && !check.isFetching;
+  const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
+  const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
+  return (
+    <div className={classes.page}>
+      <div>
+        <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: "new" }]} />
+        <h1 className={classes.title}>{source ? `New experiment like ${source.name}` : "New experiment"}</h1>
+      </div>
+      {source && source.entrypoint === null && (
+        <Alert color="yellow" variant="light" title="Its function was sent from Python">
+          The training function of {source.name} has no entrypoint that the service could import. Enter one
+          (module:function), or start the new search from Python.
+        </Alert>
+      )}
+      <div className={classes.columns}>
+        <Panel title="Form">
+          <div className={classes.form}>
+            <TextInput
+              label="Name"
+              value={textOf(spec, "name")}
+              onChange={(e) => set(["name"], e.currentTarget.value)}
+            />
+            <TextInput
+              label="Entrypoint"
+              description="module:function; the ranks call it with a configuration"
+              value={textOf(spec, "entrypoint")}
+              onChange={(e) => set(["entrypoint"], e.currentTarget.value)}
+            />
+            <TextInput
+              label="Metric"
+              description="what tuner.report() calls it"
+              value={textOf(spec, "metric")}
+              onChange={(e) => set(["metric"], e.currentTarget.value)}
+            />
+            <Select
+              label="Mode"
+              allowDeselect={false}
+              data={[
+                { value: "max", label: "max: more is better" },
+                { value: "min", label: "min: less is better" },
+              ]}
+              value={textOf(spec, "mode") || null}
+              onChange={(value) => set(["mode"], value)}
+            />
+            <Select
+              label="Scheduler"
+              allowDeselect={false}
+              data={["auto", "asha", "hyperband", "median", "pbt", "fifo", "freeze_thaw"]}
+              value={typeof scheduler["type"] === "string" ? scheduler["type"] : "auto"}
+              onChange={(value) => set(["scheduler"], { type: value })}
+            />
+            <NumberInput
+              label="Trials"
+              description="empty: as many as the limits allow"
+              min={1}
+              value={numberOf(spec, "num_samples")}
+              onChange={(value) => set(["num_samples"], value === "" ? undefined : value)}
+            />
+            <NumberInput
+              label="Longest trial"
+              description="max_t, in training iterations"
+              min={1}
+              value={numberOf(spec, "max_t")}
+              onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
+            />
+            <NumberInput
+              label="Workers of a trial"
+              min={1}
+              value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
+              onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
+            />
+          </div>
+        </Panel>
+        <Panel title="The same as YAML">
+          <Textarea
+            aria-label="Spec as YAML"
+            classNames={{ input: classes.yaml! }}
+            autosize
+            minRows={18}
+            maxRows={32}
+            spellCheck={false}
+            value={text}
+            error={problem}
+            onChange={(event) => setText(event.currentTarget.value)}
+          />
+        </Panel>
+        <Panel title="What it would do">
+          <div aria-live="polite">
+            {check.isError && current && <Mistakes error={check.error} />}
+            {check.data && !check.isError && (
+              <div data-old={!current}>
+                <Facts
+                  items={[
+                    ["Method", `${param(check.data.search["type"])} + ${param(check.data.scheduler["type"])}`],
+                    ["Trials", check.data.num_samples ?? "until the time is spent"],
+                    [
+                      "Longest trial",
+                      check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
+                    ],
+                    [
+                      "Most training",
+                      check.data.num_samples !== null && check.data.max_t !== null
+                        ? `${(check.data.num_samples * check.data.max_t).toLocaleString("en")} × ${check.data.time_attr}, without early stopping`
+                        : "no limit",
+                    ],
+                    ["Workers of a trial", check.data.scaling.num_workers],
+                  ]}
+                />
+                {check.data.notes.map((note) => (
+                  <p key={note} className={classes.note}>
+                    {note}
+                  </p>
+                ))}
+              </div>
+            )}
+            {!check.data && !check.isError && <Skeleton height={80} />}
+          </div>
+          <div className={classes.send}>
+            <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
+              Start the search
+            </Button>
+            {create.isError && <Mistakes error={create.error} />}
+          </div>
+        </Panel>
+      </div>
+      <Panel title="The space, with the first configurations">
+        <Facts
+          items={Object.entries((spec?.["space"] ?? {}) as Record<string, unknown>).map(([name, domain]) => [
+            name,
+            <code>{domainWords(domain)}</code>,
+          ])}
+        />
+        <ol className={classes.samples}>
+          {check.data?.configurations.map(({ params }, i) => (
+            <li key={i}>{config(params)}</li>
+          ))}
+        </ol>
+      </Panel>
+    </div>
+  );
+}
+
+/** The spec that the text is, or why it is none. */
+function read(text: string): [Spec | null, string | null] {
+  try {
+    const found: unknown = parse(text);
+    if (found !== null && typeof found === "object" && !Array.isArray(found)) return [found as Spec, null];
+    return [null, "Expected a mapping: a line for each field, such as name: digits"];
+  } catch (error) {
+    return [null, error instanceof Error ? error.message : String(error)];
+  }
+}
+
+function Mistakes({ error }: { error: unknown }) {
+  const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
+  return (
+    <Alert color="red" variant="light" title="It cannot start like this" role="alert">
+      {found.length === 0 && <p className={classes.note}>{error instanceof Error ? error.message : String(error)}</p>}
+      <ul className={classes.mistakes}>
+        {found.map(({ pointer, message }) => (
+          <li key={pointer + message}>
+            <code>{pointer.slice(1).replaceAll("/", ".") || "spec"}</code>: {message}
+          </li>
+        ))}
+      </ul>
+    </Alert>
+  );
+}

@@ -1,0 +1,227 @@
+import { Alert, Button, NumberInput, Select, Skeleton, TextInput } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api, ApiError, type NewToken } from "../api/client";
+import { moment } from "../format";
+import { Panel } from "../parts/Panel";
+import { ProblemBox } from "../parts/Problem";
+import { Snippet } from "../parts/FirstExperiment";
+import { useTitle } from "../parts/useTitle";
+import classes from "./SettingsPage.module.css";
+
+const ROLES = [
+  { value: "viewer", label: "viewer: sees everything" },
+  { value: "editor", label: "editor: also starts, pauses and cancels" },
+  { value: "admin", label: "admin: also makes tokens" },
+];
+
+/** Who may use this service, and who changed what. */
+export default function SettingsPage() {
+  useTitle("Settings");
+  const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });
+  const session = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal) });
+  const refused = tokens.error instanceof ApiError && tokens.error.status === 403;
+  return (
+    <div className={classes.page}>
+      <h1 className={classes.title}>Settings</h1>
+      {session.data && !session.data.required && (
+        <p className={classes.words}>
+          This service asks nobody for a token, as it answers this machine only. Start it with{" "}
+          <code>tuner serve --auth</code>, or on another address, and it asks everybody for one.
+        </p>
+      )}
+      {refused && (
+        <Alert color="yellow" variant="light" title="For admins">
+          Only an admin sees the tokens and the audit trail. You are signed in as {session.data?.name ?? "somebody"}{" "}
+          with the role {session.data?.role ?? "viewer"}.
+        </Alert>
+      )}
+      {tokens.isError && !refused && !tokens.data && (
+        <ProblemBox error={tokens.error} what="list of tokens" retry={() => void tokens.refetch()} />
+      )}
+      {tokens.isLoading && <Skeleton height={160} />}
+      {tokens.data && (
+        <>
+          <Create />
+          <Panel flush title={`Tokens · ${tokens.data.items.length}`}>
+            {tokens.data.items.length === 0 ? (
+              <p className={classes.none}>There are none yet. Create one for each person and each script.</p>
+            ) : (
+              <div className={classes.scroll} tabIndex={0} role="region" aria-label="Tokens">
+                <table className={classes.table}>
+                  <thead>
+                    <tr>
+                      <th scope="col">Name</th>
+                      <th scope="col">Role</th>
+                      <th scope="col">Created</th>
+                      <th scope="col">Last used</th>
+                      <th scope="col">Expires</th>
+                      <th scope="col">
+                        <span className={classes.hidden}>Revoke</span>
+                      </th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {tokens.data.items.map((token) => (
+                      <tr key={token.id}>
+                        <td>{token.name}</td>
+                        <td>{token.role}</td>
+                        <td>{moment(token.created_at)}</td>
+                        <td>{token.used_at ? moment(token.used_at) : "never"}</td>
+                        <td>{token.expires_at ? moment(token.expires_at) : "never"}</td>
+                        <td>
+                          {token.revoked_at ? (
+                            <span>revoked {moment(token.revoked_at)}</span>
+                          ) : (
+                            <Revoke id={token.id} name={token.name} />
+                          )}
+                        </td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            )}
+          </Panel>
+          <Audit />
+        </>
+      )}
+    </div>
+  );
+}
+
+function Create() {
+  const client = useQueryClient();
+  const [name, setName] = useState("");
+  const [role, setRole] = useState<NewToken["role"]>("editor");
+  const [days, setDays] = useState<number | "">(90);
+  const create = useMutation({
+    mutationFn: () => api.createToken({ name: name.trim(), role, expires_days: days === "" ? null : days }),
+    onSuccess: () => {
+      setName("");
+      void client.invalidateQueries({ queryKey: ["tokens"] });
+      void client.invalidateQueries({ queryKey: ["audit"] });
+    },
+  });
+  return (
+    <Panel title="New token">
+      <form
+        className={classes.form}
+        onSubmit={(event) => {
+          event.preventDefault();
+          create.mutate();
+        }}
+      >
+        <TextInput
+          label="Name"
+          placeholder="who or what it is for"
+          required
+          value={name}
+          onChange={(event) => setName(event.currentTarget.value)}
+        />
+        <Select
+          label="Role"
+          allowDeselect={false}
+          w={270}
+          data={ROLES}
+          value={role}
+          onChange={(value) => setRole((value ?? "editor") as NewToken["role"])}
+        />
+        <NumberInput
+          label="Days until it expires"
+          placeholder="never"
+          min={1}
+          value={days}
+          onChange={(value) => setDays(typeof value === "number" ? value : "")}
+        />
+        <Button type="submit" loading={create.isPending} disabled={!name.trim()}>
+          Create
+        </Button>
+      </form>
+      {create.isError && (
+        <p className={classes.words} role="alert">
+          {create.error.message}
+        </p>
+      )}
+      {create.data?.secret && (
+        <div role="status">
+          <p className={classes.words}>
+            The token of <b>{create.data.name}</b>. Copy it now: nobody can read it again.
+          </p>
+          <Snippet text={create.data.secret} />
+        </div>
+      )}
+    </Panel>
+  );
+}
+
+function Revoke({ id, name }: { id: string; name: string }) {
+  const client = useQueryClient();
+  const [sure, setSure] = useState(false);
+  const revoke = useMutation({
+    mutationFn: () => api.revokeToken(id),
+    onSuccess: () => {
+      void client.invalidateQueries({ queryKey: ["tokens"] });
+      void client.invalidateQueries({ queryKey: ["audit"] });
+    },
+  });
+  if (!sure)
+    return (
+      <Button size="compact-xs" variant="default" aria-label={`Revoke ${name}`} onClick={() => setSure(true)}>
+        Revoke
+      </Button>
+    );
+  return (
+    <span className={classes.sure}>
+      <Button size="compact-xs" color="red" loading={revoke.isPending} onClick={() => revoke.mutate()}>
+        Revoke {name} for good
+      </Button>
+      <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
+        Keep it
+      </Button>
+      {revoke.isError && <span role="alert">{revoke.error.message}</span>}
+    </span>
+  );
+}
+
+function Audit() {
+  const audit = useQuery({ queryKey: ["audit"], queryFn: ({ signal }) => api.audit(signal) });
+  if (audit.isError) return <ProblemBox error={audit.error} what="audit trail" retry={() => void audit.refetch()} />;
+  if (!audit.data) return <Skeleton height={120} />;
+  return (
+    <Panel flush title="Latest changes">
+      {audit.data.items.length === 0 ? (
+        <p className={classes.none}>Nobody has changed anything yet.</p>
+      ) : (
+        <div className={classes.scroll} tabIndex={0} role="region" aria-label="Latest changes">
+          <table className={classes.table}>
+            <thead>
+              <tr>
+                <th scope="col">When</th>
+                <th scope="col">Who</th>
+                <th scope="col">What</th>
+                <th scope="col">Answer</th>
+                <th scope="col">From</th>
+              </tr>
+            </thead>
+            <tbody>
+              {audit.data.items.map((entry) => (
+                <tr key={entry.id}>
+                  <td>{moment(entry.time)}</td>
+                  <td>{entry.actor}</td>
+                  <td>
+                    <code>
+                      {entry.method} {entry.path}
+                    </code>
+                  </td>
+                  <td>{entry.status}</td>
+                  <td>{entry.address}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </Panel>
+  );
+}

@@ -1,0 +1,76 @@
+/** The spec of a new experiment: what the form shows of it, and what it takes over from another one. */
+
+import type { Experiment } from "../api/types";
+
+export type Spec = Readonly<Record<string, unknown>>;
+
+export const EXAMPLE: Spec = {
+  name: "digits",
+  entrypoint: "tuner.examples.digits:train",
+  metric: "accuracy",
+  mode: "max",
+  space: {
+    lr: { type: "loguniform", lower: 1e-4, upper: 0.1 },
+    width: { type: "choice", categories: [16, 32, 64] },
+  },
+  num_samples: 16,
+  max_t: 27,
+  scheduler: { type: "asha" },
+  scaling: { num_workers: 1 },
+};
+
+/** What was asked for, without what the service has filled in. */
+export function specOf(experiment: Experiment): Spec {
+  const several = experiment.objectives.length > 1;
+  const parts: Record<string, unknown> = {
+    name: experiment.name,
+    entrypoint: experiment.entrypoint,
+    metric: several ? experiment.objectives.map(({ metric }) => metric) : experiment.metric,
+    mode: several ? experiment.objectives.map(({ mode }) => mode) : experiment.mode,
+    space: experiment.space,
+    search: experiment.search,
+    scheduler: experiment.scheduler,
+    stop: experiment.stop,
+    num_samples: experiment.num_samples,
+    max_t: experiment.max_t,
+    time_attr: experiment.time_attr === "training_iteration" ? null : experiment.time_attr,
+    seed: experiment.seed,
+    scaling: plain(experiment.scaling),
+    limits: plain(experiment.limits),
+  };
+  return Object.fromEntries(Object.entries(parts).filter(([, value]) => value !== null && !isEmpty(value)));
+}
+
+/** Sections without the options that say nothing. */
+function plain(section: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(section).filter(([, value]) => value !== null && !isEmpty(value)));
+}
+
+function isEmpty(value: unknown): boolean {
+  return typeof value === "object" && value !== null && !Array.isArray(value) && Object.keys(value).length === 0;
+}
+
+/** The spec with one field changed; undefined takes it out. */
+export function withField(spec: Spec, path: readonly string[], value: unknown): Spec {
+  const [name, ...rest] = path as [string, ...string[]];
+  const inner = spec[name];
+  const next =
+    rest.length > 0
+      ? withField(inner !== null && typeof inner === "object" ? (inner as Spec) : {}, rest, value)
+      : value;
+  if (next === undefined || next === "") {
+    const { [name]: _, ...others } = spec;
+    return others;
+  }
+  return { ...spec, [name]: next };
+}
+
+export function textOf(spec: Spec | null, name: string): string {
+  const value = spec?.[name];
+  return typeof value === "string" ? value : Array.isArray(value) ? value.join(", ") : "";
+}
+
+export function numberOf(spec: Spec | null, name: string): number | "" {
+  const value = spec?.[name];
+  return typeof value === "number" ? value : "";
+}
