@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.errors import Conflict, Mistakes, SpecError
+from tuner.errors import Conflict, SpecError
 from tuner.experiment.verbs import check_verb
 from tuner.space import Space
 from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
@@ -23,11 +23,15 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
     """
     record = store.experiments.get(experiment)
     space = Space.from_json(record.spec.space, opaque=True)
-    mistakes, points = Mistakes(), []
+    errors: list[tuple[str, str]] = []
+    points = []
     for at, configuration in enumerate(configurations):
-        with mistakes:
+        try:
             points.append({"params": space.check(configuration, f"/configurations/{at}")})
-    mistakes.check()
+        except SpecError as error:
+            errors += error.errors
+    if errors:
+        raise SpecError(errors)
     _ask(store, record, points, "asked for by a user")
     return store.experiments.get(experiment)
 
