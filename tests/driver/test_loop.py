@@ -26,6 +26,8 @@ from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
+from tuner.search.base import Suggestion
+from tuner.search.random_search import RandomSearch
 from tuner.space import Space
 
 
@@ -391,6 +393,50 @@ async def test_a_scheduler_of_the_users_that_is_slow_holds_nobody_else_up() -> N
     gate.set()
     assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
     assert all(on_time)
+
+
+async def test_a_searcher_of_the_users_that_is_slow_holds_nobody_else_up() -> None:
+    entered, gate = threading.Event(), threading.Event()
+    on_time: list[bool] = []
+
+    class Slow(RandomSearch):
+        def suggest(self, number: int, trials: Population) -> Suggestion | None:
+            entered.set()
+            on_time.append(gate.wait(10))
+            return super().suggest(number, trials)
+
+    slow, free = Memory(), Memory()
+    spec = driven(slow).core.spec
+    core = assemble(spec, Space.from_json(spec.space), Parts(searcher=Slow()))
+    slow.loop = ExperimentLoop(core, slow, slow)
+    task = asyncio.create_task(slow.loop.run(1, None))
+    await until(entered.is_set)
+    assert await asyncio.wait_for(driven(free).run(1, None), 10) is ExperimentState.COMPLETED
+    assert not task.done()
+    gate.set()
+    assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
+    assert all(on_time)
+
+
+async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdict() -> None:
+    """Neither those of other experiments nor those of the trials that run already."""
+    memory, gate = Memory(reports=2), asyncio.Event()
+    asked: list[int] = []
+    offload = memory.offload
+
+    async def slow(function: Callable[..., Any], *args: Any) -> Any:
+        asked.append(args[1])
+        if args[1] > 0:
+            await gate.wait()
+        return await offload(function, *args)
+
+    memory.offload = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(driven(memory, search={"type": "gp"}, num_samples=2).run(1, None))
+    await until(lambda: (0, 2) in memory.committed)
+    assert asked == [0, 1]
+    assert not task.done()
+    gate.set()
+    assert await asyncio.wait_for(task, 30) is ExperimentState.COMPLETED
 
 
 @pytest.mark.parametrize(

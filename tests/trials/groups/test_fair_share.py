@@ -156,6 +156,16 @@ def test_a_claim_that_has_its_turn_and_no_room_does_not_hold_up_those_that_fit()
     assert shares.next_grant(claims, 31.0, reserve_after_s=30.0) is None, "by now room is kept for it"
 
 
+def test_a_pending_claim_gets_an_idle_group_when_it_is_its_turn() -> None:
+    shares = Shares()
+    shares.set_nodes({"a": {"CPU": 1.0}})
+    shares.hold(1, "other", ONE_CPU, ["a"], 0.0)
+    shares.release(1, 5.0)
+    claims = [Claim("other", ONE_CPU, 1.0), Claim("unlucky", ONE_CPU, 2.0, pending=True)]
+    warm = {"unlucky": [["a"]], "other": [["a"]]}
+    assert shares.next_grant(claims, 6.0, reserve_after_s=30.0, warm=warm) == (claims[1], ("a",))
+
+
 def test_room_is_kept_only_where_the_gang_will_go() -> None:
     shares = Shares()
     shares.set_nodes({"a": {"CPU": 4.0, "GPU": 4.0}, "b": {"CPU": 8.0}})

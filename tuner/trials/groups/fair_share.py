@@ -349,6 +349,8 @@ class Shares:
     ) -> tuple[Claim, tuple[str, ...]] | None:
         """Return the claim that is served next, and a node for each of its workers; None if none can be served.
 
+        A pending claim is served only with an idle group, as Ray already looks for room for a new one.
+
         Args:
             claims: at most one for each experiment, beside a pending one.
             now: the time.
@@ -358,7 +360,10 @@ class Shares:
         room = self.room
         held_back = {claim.experiment for claim in claims if claim.pending}
         for claim in self.in_order(claims, now):
-            nodes = self._fitting(claim, room, (warm or {}).get(claim.experiment, ()))
+            idle = (warm or {}).get(claim.experiment, ())
+            if claim.pending and (at := next((at for at in idle if room.fits_at(claim.gang, at)), None)) is not None:
+                return claim, tuple(at)
+            nodes = self._fitting(claim, room, idle)
             if nodes is not None and not claim.pending and claim.experiment not in held_back:
                 return claim, nodes
             if nodes is None and now - claim.since < reserve_after_s:

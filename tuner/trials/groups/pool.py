@@ -48,7 +48,7 @@ PREEMPT_AFTER_S = 20.0
 _ASK_AGAIN_S = 0.25  # how long a warm group is kept within that time for its experiment to ask again
 _LOOK_S = 0.5  # how often waiting groups are looked at, besides whenever a group becomes free
 _PATIENCE_S = 0.5  # a placement that takes no longer is not reported as waiting
-_PENDING_S = 1.0  # a group that Ray has not placed for so long is pending: others use the cluster
+_PENDING_S = 2.0  # a group that Ray has not placed for so long is pending: others use the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +286,13 @@ class Pool:
         now = time.monotonic()
         while (found := self._next(now)) is not None:
             waiter, at = found
+            if waiter.granted_at is not None:  # Ray has not placed it; now there is a warm group for it
+                idle = self._idle_for(waiter, at)
+                assert idle is not None
+                self._no_longer_idle(idle)
+                self._give(idle, waiter)
+                waiter.warm.set_result(idle)
+                continue
             self._leave_queue(waiter)
             waiter.granted_at, waiter.at = now, at
             if (group := self._idle_for(waiter, at)) is not None:
@@ -303,21 +310,23 @@ class Pool:
         for waiter in heads.values():
             if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node is missing, and may come
                 return waiter, ()
-        if not heads:
-            return None
-        stuck = [waiter for waiter in self._forming if waiter.pending(now)]
+        stuck = [waiter for waiter in self._forming if waiter.pending(now) and not waiter.warm.done()]
         for waiter in stuck:  # it holds nothing yet
             self._shares.release(waiter, now)
         for waiter in self._forming:
             if waiter.placed.is_set() and waiter not in self._shares.holdings:  # it holds something after all
                 self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         claims = [*(self._claim_of(waiter) for waiter in heads.values()), *(self._claim_of(w, True) for w in stuck)]
+        first = {waiter.experiment: waiter for waiter in reversed(stuck)}
         warm = {
             name: [g.placed_on() for g in reversed(self._idle) if g.key == head.key and head.reuses]
-            for name, head in heads.items()
+            for name, head in (heads | first).items()
         }
         found = self._shares.next_grant(claims, now, reserve_after_s=self._reserve_after_s, warm=warm)
-        return None if found is None else (heads[found[0].experiment], found[1])
+        if found is None:
+            return None
+        claim, at = found
+        return (first if claim.pending else heads)[claim.experiment], at
 
     def _claim_of(self, waiter: _Waiter, pending: bool = False) -> Claim:
         standing = self._standing(waiter.experiment)
