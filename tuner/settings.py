@@ -102,6 +102,11 @@ class Settings:
     token: str | None = _setting(
         "TUNER_TOKEN", "the token with which they sign in at that service", default=None, shown=False
     )
+    log_days: float = _setting(
+        "TUNER_LOG_DAYS",
+        "days after the end of an experiment after which what its ranks printed is deleted from the database; 0: never",
+        default=0.0,
+    )
     log_level: str = _setting("TUNER_LOG_LEVEL", "DEBUG, INFO, WARNING or ERROR", default="INFO")
     log_format: Literal["text", "json"] = _setting(
         "TUNER_LOG_FORMAT", "how the service logs: text, or json for one object a line", default="text"
@@ -220,6 +225,7 @@ _READERS: Mapping[str, Any] = {
     "trusted_proxies": _networks,
     "root_path": _root_path,
     "audit_days": _days,
+    "log_days": _days,
     "allowed_hosts": _names,
     "lease_s": _seconds,
     "outage_s": _seconds_or_none,

@@ -7,9 +7,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.store.examples import T0
+from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app, housekeeping
 from tuner.api.housekeeping import DAY_S, clean_up
+from tuner.domain.batch import Batch
+from tuner.domain.keys import trial_id
+from tuner.domain.logs import LogChunk
+from tuner.domain.states import ExperimentState
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import AuditRecord
@@ -27,6 +31,22 @@ def test_old_entries_of_the_trail_are_deleted(store: Store, tmp_path: Path) -> N
     assert clean_up(store, Settings(home=tmp_path, audit_days=0), T0) == {}
     assert clean_up(store, Settings(home=tmp_path, audit_days=1.5), T0) == {"entries of the audit trail": 2}
     assert [entry.time for _, entry in store.access.trail()] == [T0 - DAY_S]
+
+
+def test_logs_of_experiments_that_ended_long_ago_are_deleted(store: Store, tmp_path: Path) -> None:
+    found = []
+    for name in ("old", "new", "running"):
+        made, epoch, trials = begin(store, spec=a_spec(name))
+        store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"printed\n", T0)]})
+        if name != "running":
+            at = T0 - (3 if name == "old" else 1) * DAY_S
+            ended = Batch(log=[], trials=trials, state=ExperimentState.COMPLETED, summary={"reason": "done"})
+            store.drivers.commit(made.id, epoch, ended, at)
+        found.append(trial_id(made.public_id, 0))
+    assert clean_up(store, Settings(home=tmp_path), T0) == {}
+    assert clean_up(store, Settings(home=tmp_path, log_days=2), T0) == {"experiments' logs": 1}
+    assert [len(store.logs.of_trial(trial)) for trial in found] == [0, 1, 1]
+    assert clean_up(store, Settings(home=tmp_path, log_days=2), T0) == {}
 
 
 async def test_a_running_service_cleans_up(

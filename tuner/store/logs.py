@@ -34,6 +34,14 @@ _OPEN = """
 SELECT s.id, s.public_id, t.number, s.ordinal, s.placement FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND s.placement IS NOT NULL AND (s.ended_at IS NULL OR s.ended_at >= ?)"""
 _LAST_END = "SELECT MAX(s.ended_at) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
+_PRUNE = """
+DELETE FROM log_chunk WHERE segment_id IN (
+  SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id JOIN experiment e ON e.id = t.experiment_id
+  WHERE e.id = ?)"""
+_OLD = """
+SELECT e.id FROM experiment e WHERE e.ended_at < ? AND EXISTS (
+  SELECT 1 FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
+  WHERE t.experiment_id = e.id)"""
 _LAST_S = 60.0
 _PROJECT = "SELECT e.project FROM trial t JOIN experiment e ON e.id = t.experiment_id WHERE t.public_id = ?"
 _ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
@@ -89,6 +97,15 @@ class Logs:
         """
         with self._database.cursor() as (cursor, _):
             return _recent(cursor, experiment_id, since, ends)
+
+    def prune(self, before: float) -> int:
+        """Delete the logs of experiments that ended before this time. Return of how many experiments."""
+        with self._database.cursor() as (cursor, _):
+            old = [row[0] for row in cursor.rows(_OLD, (before,))]
+        for experiment in old:  # one transaction each, so that drivers need not wait long
+            with self._database.write() as cursor:
+                cursor.execute(_PRUNE, (experiment,))
+        return len(old)
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
         """Return where the log of each (trial, segment, rank) of an experiment ends now."""

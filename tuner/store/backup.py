@@ -1,0 +1,90 @@
+"""Copies of an SQLite database: made while it is in use, and put back."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from tuner.errors import Conflict, SpecError, StoreError
+
+BUSY_S = 30.0
+"""How long to wait for somebody who is writing."""
+
+
+def backup(url: str, target: Path) -> int:
+    """Copy the whole database to a new file, as it is at one moment. Services and searches go on. Return the size in bytes.
+
+    Raises:
+        SpecError: The database is not SQLite.
+        Conflict: The file exists already.
+        StoreError: The database or the file cannot be read or written.
+    """
+    source = _file(url)
+    if not source.is_file():
+        raise StoreError(f"there is no database at {source}")
+    if target.exists():
+        raise Conflict(f"{target} exists already; a backup never replaces a file")
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(partial)) as write:
+            read.backup(write)
+            write.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        os.link(partial, target)  # fails if somebody else has made the file meanwhile
+    except FileExistsError:
+        raise Conflict(f"{target} exists already; a backup never replaces a file") from None
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def restore(url: str, source: Path, *, force: bool = False) -> None:
+    """Replace the database by a backup. End services and searches first: they would go on with what they know.
+
+    Args:
+        url: The database.
+        source: The backup.
+        force: Replace a database that has experiments, which are then lost.
+
+    Raises:
+        SpecError: The database is not SQLite.
+        Conflict: The database has experiments, and `force` is not given.
+        StoreError: The file is not a whole backup, or somebody uses the database.
+    """
+    target = _file(url)
+    if not source.is_file():
+        raise StoreError(f"there is no file {source}")
+    with _errors(), closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read:
+        if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
+            raise StoreError(f"{source} is not a whole backup of a tuner database")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(target, BUSY_S)) as write:
+            if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
+                raise Conflict(f"the database {target} has experiments, which would be lost; --force replaces it")
+            read.backup(write)
+
+
+def _file(url: str) -> Path:
+    parts = make_url(url)
+    if parts.get_backend_name() != "sqlite" or not parts.database:
+        raise SpecError("this copies SQLite files only; use pg_dump and pg_restore for PostgreSQL", "/database_url")
+    return Path(parts.database)
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    query = "SELECT count(*) FROM sqlite_master WHERE name IN ('alembic_version', 'experiment')"
+    return bool(connection.execute(query).fetchone()[0] == 2)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"SQLite refused: {error}") from error
