@@ -117,6 +117,7 @@ def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: S
     page.get_by_role("link", name="Cluster").click()
     expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
     expect(page.get_by_text("The cluster is shown while a driver runs.")).to_be_visible()
+    expect(page.get_by_text("The service does not answer.")).to_have_count(0)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
