@@ -17,7 +17,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.domain.trial import Kept
+from tuner.domain.trial import KeptCheckpoint
 from tuner.experiment.pareto import front
 from tuner.store import ExperimentRecord, Store
 from tuner.trials.checkpoints.checkpoints import commit, digest
@@ -36,7 +36,7 @@ def saved(store: Store, folder: Path, state: TrialState = TrialState.FAILED) -> 
     info = CheckpointInfo(id="ckpt_0", uri=str(files), step=1, bytes=3002)
     trial = trials[0]
     trial.state, trial.checkpoint = state, info
-    trial.checkpoints["ckpt_0"] = Kept(info, 0.5, 1)
+    trial.checkpoints["ckpt_0"] = KeptCheckpoint(info, 0.5, 1)
     trials[1].state = TrialState.COMPLETED
     report = a_report(0, 1)
     batch = Batch(log=[(6, report)], trials=trials, state=ExperimentState.FAILED)
