@@ -19,6 +19,7 @@ EVERYTHING = "*"
 ALLOWED: dict[str, dict[str, str]] = {
     "tuner.api": {"tuner.api.app": SLOW},
     "tuner.cli.commands": {EVERYTHING: "a command loads only what it needs"},
+    "tuner.cli.experiments": {"tuner.client.synchronous": SLOW},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},
     "tuner.cli.demo": {"tuner.driver.hosts.kept": SLOW, "tuner.examples": SLOW, "tuner.service": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},

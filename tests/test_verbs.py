@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,3 +71,32 @@ def test_force_deletes_what_runs_with_its_files(service: Service) -> None:
     assert service.client.get(url).status_code == 404
     assert not list(service.home.glob(f"**/{made['id']}"))
     assert service.client.get("/readyz").status_code == 200
+
+
+def test_trials_that_users_ask_for_start_from_what_they_name(service: Service) -> None:
+    spec = {**SLOW, "num_samples": 1, "space": {"x": SLOW["space"]["x"], "steps": {"type": "const", "value": 3}}}
+    made = service.post(spec)
+    url = f"/api/v1/experiments/{made['id']}"
+    assert service.ended(made["id"])["trials"] == 1
+    [first] = service.get(f"/experiments/{made['id']}/trials")["items"]
+    [kept, *_] = service.get(f"/experiments/{made['id']}/checkpoints?state=ready")["items"]
+    with tarfile.open(
+        fileobj=io.BytesIO(service.client.get(f"/api/v1/checkpoints/{kept['id']}/download").content)
+    ) as tar:
+        assert tar.getnames() == ["state.json"]
+    forked = service.client.post(
+        f"/api/v1/trials/{first['id']}/fork", json={"checkpoint_id": kept["id"], "params": {"x": 0.25}}
+    )
+    assert forked.status_code == 202, forked.text
+    assert service.client.post(f"{url}/enqueue", json={"configurations": [{"x": 0.5}]}).status_code == 202
+
+    def all_done() -> Any:
+        found = service.get(f"/experiments/{made['id']}")
+        return found["trials"] == 3 and found["ended_at"] and found
+
+    assert until("both trials", all_done)["state"] == "completed"
+    _, fork, wanted = service.get(f"/experiments/{made['id']}/trials")["items"]
+    assert (fork["params"]["x"], wanted["params"]["x"]) == (0.25, 0.5)
+    [segment] = service.get(f"/trials/{fork['id']}")["segments"]
+    assert (segment["cause"], segment["start_iteration"], segment["source_checkpoint_id"]) == ("fork", 3, kept["id"])
+    assert wanted["iteration"] == 3

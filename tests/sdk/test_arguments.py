@@ -19,6 +19,7 @@ from ray.tune.search.optuna import OptunaSearch
 import tuner
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.arguments import adapted
+from tuner.sdk.run import _earlier
 from tuner.search import DefineByRunSearch
 from tuner.trials.checkpoints.objects import Parameterized, Stored
 from tuner.trials.compat.class_form import ClassForm
@@ -369,3 +370,10 @@ def test_an_objective_draws_its_own_parameters() -> None:
     assert run(objective, search_alg=mine)["search_alg"] is mine
     with pytest.raises(SpecError, match="one at a time"):
         run(objective, search_alg="cmaes")
+
+
+@pytest.mark.parametrize(
+    ("warm_start", "in_the_spec"), [(None, None), ("auto", "auto"), ("digits", ["digits"]), (["a", "b"], ["a", "b"])]
+)
+def test_one_name_of_an_earlier_experiment_is_enough(warm_start: Any, in_the_spec: Any) -> None:
+    assert _earlier(warm_start) == in_the_spec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import runpy
 import signal
 import threading
 from collections.abc import Iterator
@@ -133,6 +134,14 @@ def test_an_entrypoint_is_left_to_the_service(server: str, sqlite_store: Store, 
     with tuner.connect(server) as client:
         result = tuner.run("tests.api.trainables:train", SPACE, **WAYS, address=client, verbose=0)
         assert client.experiment(result.experiment_id).get().entrypoint == "tests.api.trainables:train"
+
+
+def test_the_walk_of_the_examples(server: str, driver: None, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "service_client.py"))["main"](server)
+    shown = capsys.readouterr().out
+    assert "trial 0: start: " in shown
+    assert "best accuracy 0." in shown
+    assert "config/width" in shown
 
 
 def test_mistakes_are_those_of_the_service(server: str) -> None:

@@ -25,7 +25,7 @@ from tuner.api.metrics import Metrics
 from tuner.api.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
-from tuner.api.routes import access, experiments, health, monitoring, pages, trials, verbs
+from tuner.api.routes import access, checkpoints, experiments, health, monitoring, pages, trials, verbs
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
@@ -83,7 +83,7 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    for part in (experiments, trials, verbs, cluster_routes, access):
+    for part in (experiments, trials, checkpoints, verbs, cluster_routes, access):
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -95,7 +95,7 @@ def create_app(
         for prefix, part in (
             ("", health),
             ("", monitoring),
-            *(("/api/v1", part) for part in (experiments, trials, verbs, cluster_routes, access)),
+            *(("/api/v1", part) for part in (experiments, trials, checkpoints, verbs, cluster_routes, access)),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
-from tuner.api.schemas import Continuation, ReplayRequest
+from tuner.api.schemas import Continuation, Enqueue, Fork, ReplayRequest
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
@@ -45,6 +45,8 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/tokens"): (NewToken, True),
     ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
     ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
+    ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
+    ("post", "/trials/{trial_id}/fork"): (Fork, False),
     ("post", "/experiments/{experiment_id}/continue"): (Continuation, False),
 }
 """The bodies of requests that the routes check themselves, and whether a request needs one."""

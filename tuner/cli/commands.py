@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tuner.errors import TunerError
+from tuner.errors import ClusterUnreachable, Conflict, NotAllowed, NotFound, Retryable, SpecError, TunerError
 from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Distributed hyperparameter tuning.")
+app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.")
 
 
 @app.command()
@@ -64,7 +66,16 @@ def resume(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
 ) -> None:
-    """Continue an experiment that is paused, or whose driver was killed, and wait until it has ended."""
+    """Continue an experiment that is paused, or whose driver was killed, and wait until it has ended.
+
+    With TUNER_ADDRESS the service there continues it, and this command does not wait.
+    """
+    settings = _settings()
+    if settings.address is not None:
+        from tuner.cli.experiments import ask
+
+        print(printable(ask(settings, "resume", experiment)))
+        return
     from tuner.sdk.run import resume as take_up
 
     result = take_up(experiment, ray_address=ray_address)
@@ -179,15 +190,74 @@ def schedule(
     print(schedule_of(_settings(), experiment, trial))
 
 
+@app.command(name="ls")
 @app.command(name="list")
 def list_experiments(
     limit: Annotated[int, typer.Option(help="how many, newest first", min=1, max=1000)] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
-    """List the experiments of this home, newest first."""
-    from tuner.cli.explain import experiments
+    """List experiments, newest first: of the service at TUNER_ADDRESS, else of this home."""
+    from tuner.cli import experiments, explain
 
-    for line in experiments(_settings(), limit):
+    settings = _settings()
+    if as_json:
+        for row in experiments.rows(settings, limit):
+            print(json.dumps(row))
+        return
+    remote = settings.address is not None
+    lines = experiments.table(experiments.rows(settings, limit)) if remote else explain.experiments(settings, limit)
+    for line in lines:
         print(printable(line))
+
+
+@app.command()
+def submit(
+    spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="submit once: the same key creates nothing more")
+    ] = None,
+) -> None:
+    """Create an experiment on the service at TUNER_ADDRESS, else on the one of this machine, and print its id."""
+    from tuner.cli.experiments import submit as create
+
+    print(create(_settings(), spec, key))
+
+
+@app.command()
+def show(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Show an experiment: its state, its best trial and all its trials."""
+    from tuner.cli import experiments
+
+    row = experiments.shown(experiments.result(_settings(), experiment))
+    for line in [json.dumps(row)] if as_json else experiments.lines(row):
+        print(printable(line))
+
+
+@app.command()
+def best(experiment: Annotated[str, typer.Argument(help="exp_..., or its name")]) -> None:
+    """Print the best trial with its configuration and its checkpoint as JSON. Exit status 1 if there is none."""
+    from tuner.cli import experiments
+
+    found = experiments.best(experiments.result(_settings(), experiment))
+    if found is None:
+        raise typer.Exit(1)
+    print(json.dumps(found))
+
+
+@app.command()
+def export(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    file: Annotated[Path, typer.Argument(help="where to write it; .csv, .json or .parquet says the format")],
+    form: Annotated[str | None, typer.Option("--format", help="csv, json or parquet")] = None,
+    history: Annotated[bool, typer.Option("--history", help="a row for each report instead of each trial")] = False,
+) -> None:
+    """Write the trials of an experiment to a file, one row each."""
+    from tuner.cli import experiments
+
+    experiments.export(experiments.result(_settings(), experiment), file, form, history)
 
 
 @app.command()
@@ -240,9 +310,11 @@ def revoke_token(token: Annotated[str, typer.Argument(help="tok_..., as `tuner t
 
 def _command(verb: Verb, about: str) -> Callable[[str], None]:
     def command(name: str) -> None:
-        from tuner.cli.verbs import ask
+        from tuner.cli import experiments, verbs
 
-        print(printable(ask(_settings(), verb, name)))
+        settings = _settings()
+        remote = settings.address is not None
+        print(printable(experiments.ask(settings, verb.name, name) if remote else verbs.ask(settings, verb, name)))
 
     command.__annotations__["name"] = Annotated[str, typer.Argument(metavar=about.upper(), help=_HELP[about])]
     return command
@@ -263,9 +335,26 @@ def _settings(**changes: Any) -> Any:
     return dataclasses.replace(Settings.from_env(), **given)
 
 
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (SpecError, 2),
+    (NotFound, 3),
+    (NotAllowed, 4),
+    (Conflict, 5),
+    (Retryable, 6),
+    (ClusterUnreachable, 6),
+)
+"""The exit status of an expected error; 1 for any other. docs/cli.md lists them."""
+
+
+def exit_code(error: TunerError) -> int:
+    """Return the exit status for an error."""
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+
+
 def main() -> None:
     """Run the command. An expected error is printed as one line, without a traceback."""
     try:
         app()
     except TunerError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(exit_code(error))

@@ -508,6 +508,10 @@ class AsyncTrialHandle:
         """Ask for any verb of the service, such as "stop", and return the JSON of its answer."""
         return await self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
 
+    async def retry(self) -> schemas.TrialDetail:
+        """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
+        return read(schemas.TrialDetail, await self.act("retry"))
+
     async def stop(self) -> schemas.TrialDetail:
         """End the trial at its next report. The experiment goes on."""
         return read(schemas.TrialDetail, await self.act("stop"))

@@ -504,6 +504,10 @@ class TrialHandle:
         """Ask for any verb of the service, such as "stop", and return the JSON of its answer."""
         return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
 
+    def retry(self) -> schemas.TrialDetail:
+        """Try a failed trial again: a new trial with its configuration starts from its newest checkpoint."""
+        return read(schemas.TrialDetail, self.act("retry"))
+
     def stop(self) -> schemas.TrialDetail:
         """End the trial at its next report. The experiment goes on."""
         return read(schemas.TrialDetail, self.act("stop"))

@@ -34,6 +34,9 @@ class Start(_Decision):
     number: int = -1  # given by the core
     state: Mapping[str, Any] = field(default_factory=dict)  # the searcher's own, stored with the trial
     tags: Mapping[str, Any] = field(default_factory=dict)  # the scheduler's own (bracket and so on)
+    asked: bool = False  # a user has enqueued it
+    checkpoint: str = ""  # id of another trial's checkpoint to start from
+    parent: int | None = None  # the number of that trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

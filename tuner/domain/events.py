@@ -18,7 +18,7 @@ from tuner.domain.segments import Failure as Failure
 from tuner.domain.segments import FailureKind as FailureKind
 from tuner.domain.segments import Report, SegmentRef
 
-Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop"]
+Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop", "retry"]
 
 
 class _AsJson:
@@ -204,6 +204,28 @@ class Amended(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued(_Event):
+    """A user wants these trials, before those that the searcher proposes and on top of num_samples.
+
+    points: {"params": flat params, the others are drawn; "checkpoint": where to start from, ""; "parent": number of the trial
+    that saved it, None}.
+    """
+
+    KIND = "enqueued"
+    points: Sequence[Mapping[str, Any]]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned(_Event):
+    """A user wants a checkpoint kept whatever the policy, or not any more."""
+
+    KIND = "pinned"
+    checkpoint: str
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoomWanted(_SegmentEvent):
     """Another experiment is to get the room of a running segment, whose trial goes on later from its checkpoint."""
 
@@ -242,6 +264,8 @@ Event = (
     | ModelFitted
     | Commanded
     | Amended
+    | Enqueued
+    | Pinned
     | RoomWanted
     | BudgetSpent
     | GpuHoursSpent

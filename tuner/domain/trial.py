@@ -10,7 +10,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.segments import CheckpointInfo, Failure, Leave, SegmentRef
 from tuner.domain.states import OPEN_SEGMENTS, SegmentState, TrialState, change_segment, change_trial
 
-Cause = Literal["start", "retry", "resume", "exploit"]
+Cause = Literal["start", "retry", "resume", "exploit", "fork"]
 
 
 @dataclass(slots=True)

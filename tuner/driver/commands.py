@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import cast
 
-from tuner.domain.events import Amended, Command, Commanded, Event
+from tuner.domain.events import Amended, Command, Commanded, Enqueued, Event, Pinned
 from tuner.store.records import CommandRecord
 
 
@@ -13,5 +13,10 @@ def as_event(command: CommandRecord) -> Event:
     """Return the event of a command, dated now."""
     if command.command == "amend":
         return Amended(time=time.time(), changes=command.payload, reason=command.reason)
+    if command.command == "enqueue":
+        return Enqueued(time=time.time(), points=command.payload["points"], reason=command.reason)
+    if command.command == "pin":
+        payload = command.payload
+        return Pinned(time=time.time(), checkpoint=payload["checkpoint"], pinned=payload["pinned"])
     name = cast("Command", command.command)
     return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)

@@ -261,6 +261,8 @@ class ExperimentLoop:
                     | e.ModelFitted()
                     | e.Commanded()
                     | e.Amended()
+                    | e.Enqueued()
+                    | e.Pinned()
                     | e.RoomWanted()
                     | e.BudgetSpent()
                     | e.GpuHoursSpent()

@@ -99,6 +99,13 @@ TRIAL_VERBS: dict[Command, Verb] = {
             past="stopped",
             done=frozenset(state for state in TrialState if state.ended),
         ),
+        Verb(
+            name="retry",
+            summary="Try a failed trial again: a new trial with its configuration starts from its newest checkpoint.",
+            past="retried",
+            done=frozenset(),
+            refused=frozenset(state for state in TrialState if state is not TrialState.FAILED),
+        ),
     )
 }
 """The verbs of trials, by name."""
@@ -146,7 +153,16 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
         raise Conflict(f"{trial} is {record.state} and cannot be {verb.past}")
     if record.state not in verb.done:
         store.commands.add(record.experiment_id, verb.name, record.number, _REASON)
+    if name == "retry":
+        _reopen(store, store.experiments.by_id(record.experiment_id))
     return store.trials.get(trial)
+
+
+def _reopen(store: Store, record: ExperimentRecord) -> None:
+    """Let an experiment that has ended run again."""
+    if record.state.ended:
+        store.commands.add(record.id, "continue", None, _REASON)
+        store.drivers.adopt(record.id)
 
 
 def actions(record: ExperimentRecord, now: float) -> list[Action]:

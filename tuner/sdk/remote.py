@@ -88,7 +88,7 @@ def _follow(
             time.sleep(POLL_S)
     result = handle.result(space)
     if result.state == "paused":
-        progress.say(f"paused; continue with: tuner resume {handle.id} --address {handle.client.address}")
+        progress.say(f"paused; continue with: TUNER_ADDRESS={handle.client.address} tuner resume {handle.id}")
     return result
 
 

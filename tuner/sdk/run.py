@@ -233,8 +233,10 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
 
 def _earlier(warm_start: Any) -> Any:
     """Return `warm_start` as a spec has it: results become the ids of their experiments."""
-    if warm_start is None or isinstance(warm_start, str):
+    if warm_start is None or warm_start == "auto":
         return warm_start
+    if isinstance(warm_start, str):
+        return [warm_start]
     several = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
     return [getattr(one, "experiment_id", None) or getattr(one, "id", one) for one in several]
 

@@ -233,6 +233,8 @@ class CheckpointRecord:
     bytes: int
     state: str  # uploading | ready | deleted
     node: str | None  # Ray's id of the node that wrote it to a path; None if it is at a URI
+    experiment: str  # exp_...
+    pinned: bool = False  # a user wants it kept whatever the policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

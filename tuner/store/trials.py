@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -175,12 +176,60 @@ class Trials:
 
     def checkpoint(self, public_id: str) -> CheckpointRecord:
         """Return a checkpoint. Raise NotFound if there is none."""
-        query = self._only_shown(_checkpoints().join(experiment, experiment.c.id == trial.c.experiment_id))
+        query = self._only_shown(_checkpoints())
         with self._database.read() as connection:
             row = connection.execute(query.where(checkpoint.c.public_id == public_id)).mappings().first()
         if row is None:
             raise NotFound(f"no checkpoint {public_id}")
         return CheckpointRecord(**row)
+
+    def checkpoint_page(
+        self,
+        experiment_id: int,
+        *,
+        trial_number: int | None = None,
+        state: str | None = None,
+        page_size: int = 100,
+        page_token: str | None = None,
+    ) -> Page[CheckpointRecord]:
+        """Return a page of the checkpoints of an experiment or of one trial, newest first."""
+        query = _checkpoints().add_columns(checkpoint.c.id).where(trial.c.experiment_id == experiment_id)
+        if trial_number is not None:
+            query = query.where(trial.c.number == trial_number)
+        if state is not None:
+            query = query.where(checkpoint.c.state == state)
+        if page_token is not None:
+            query = query.where(checkpoint.c.id < number(page_token))
+        with self._database.read() as connection:
+            rows = page(connection, query.order_by(checkpoint.c.id.desc()), page_size, dict, lambda row: int(row["id"]))
+        items = tuple(CheckpointRecord(**{k: v for k, v in row.items() if k != "id"}) for row in rows.items)
+        return Page(items, rows.next_token)
+
+    def pin(self, public_id: str, pinned: bool) -> None:
+        """Note whether a user wants a checkpoint kept. Its driver is told by a command."""
+        with self._database.write() as cursor:
+            cursor.execute("UPDATE checkpoint SET pinned = ? WHERE public_id = ?", (pinned, public_id))
+
+    def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:
+        """Return the number and the newest value of each of these metrics, of the trials that have reported all of them.
+
+        Trials outside of the constraints are left out.
+        """
+        query = select(trial.c.number, trial.c.last).where(trial.c.experiment_id == experiment_id)
+        query = query.where(trial.c.feasible.is_not(False)).order_by(trial.c.number)
+        numbers, values = [], []
+        with self._database.read() as connection:
+            for found, last in connection.execute(query):
+                if last and all(name in last for name in metrics):
+                    numbers.append(found)
+                    values.append([math.nan if last[name] is None else float(last[name]) for name in metrics])
+        return numbers, values
+
+    def numbered(self, experiment_id: int, numbers: Sequence[int]) -> list[TrialRecord]:
+        """Return the trials with these numbers, by number, without segments."""
+        query = _trials().where(trial.c.experiment_id == experiment_id, trial.c.number.in_(numbers))
+        with self._database.read() as connection:
+            return [_trial(row) for row in connection.execute(query.order_by(trial.c.number)).mappings()]
 
     def _only_shown(self, query: Select[Any]) -> Select[Any]:
         """Leave out the experiments of other projects."""
@@ -248,8 +297,10 @@ def _checkpoints() -> Select[Any]:
             checkpoint.c.public_id,
             trial.c.number.label("trial"),
             segment.c.ordinal.label("segment"),
-            *checkpoint.c["step", "uri", "bytes", "state", "node"],
+            *checkpoint.c["step", "uri", "bytes", "state", "node", "pinned"],
+            experiment.c.public_id.label("experiment"),
         )
         .join(segment, segment.c.id == checkpoint.c.segment_id)
         .join(trial, trial.c.id == segment.c.trial_id)
+        .join(experiment, experiment.c.id == trial.c.experiment_id)
     )

@@ -103,7 +103,12 @@ function DownBanner() {
     () =>
       cache
         .getAll()
-        .some((query) => query.getObserversCount() > 0 && isDown(query.state.error ?? query.state.fetchFailureReason)),
+        .some(
+          (query) =>
+            query.getObserversCount() > 0 &&
+            query.meta?.["needsDriver"] !== true &&
+            isDown(query.state.error ?? query.state.fetchFailureReason),
+        ),
   );
   const retry = useCallback(
     () => client.refetchQueries({ type: "active", predicate: (query) => isDown(query.state.error) }),

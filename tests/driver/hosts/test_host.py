@@ -510,3 +510,24 @@ async def test_objects_of_experiments_that_have_ended_are_deleted(
     assert await ended(host, ends) is ExperimentState.COMPLETED
     assert not Path(kept[0].uri).exists()
     assert kept[1].load() == 2, "a paused experiment will need it"
+
+
+@pytest.mark.parametrize("end", ["rest", "close"])
+async def test_the_end_of_a_host_waits_for_a_start_that_is_under_way(host: Host, end: str) -> None:
+    begun, gate, background = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def begin() -> None:
+        begun.set()
+        await gate.wait()
+        host._background = [asyncio.create_task(background.wait(), name="begun")]  # type: ignore[list-item]
+
+    host._begin_background = begin  # type: ignore[method-assign]
+    starting = asyncio.create_task(host.start())
+    await begun.wait()
+    ending = asyncio.create_task(host.rest(keep_groups=False) if end == "rest" else host.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    gate.set()
+    await asyncio.gather(starting, ending)
+    assert host._background == [], "nothing that the start began is left"

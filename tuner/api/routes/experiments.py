@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
@@ -20,6 +21,7 @@ from tuner.api.answers import (
     PageSize,
     PageToken,
     answer,
+    checked,
     etag,
     json_body,
     knows,
@@ -32,9 +34,10 @@ from tuner.api.permission import Permission
 from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
-from tuner.errors import SpecError
+from tuner.errors import NotFound, SpecError
 from tuner.experiment import replay as replays
-from tuner.experiment import usecases
+from tuner.experiment import trials, usecases
+from tuner.experiment.pareto import front
 from tuner.experiment.removal import delete_experiment
 from tuner.store import ExperimentRecord, Store
 
@@ -193,6 +196,77 @@ def archive(here: Here, experiment_id: ExperimentId) -> Response:
 )
 def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
     return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), False))
+
+
+@router.post(
+    "/experiments/{experiment_id}/enqueue",
+    status_code=202,
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **CONFLICT, **BAD},
+    summary="Ask for trials with these configurations, next and on top of num_samples.",
+)
+def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+    given = checked(schemas.Enqueue, data)
+    record = trials.enqueue(here.store, plain_text(experiment_id), given.configurations)
+    here.poke()
+    return shown_experiment(here.store, record, 202)
+
+
+@router.get(
+    "/experiments/{experiment_id}/best",
+    response_model=schemas.Best,
+    responses=NOT_FOUND,
+    summary="Get the best report so far, with the configuration and the checkpoint that go with it.",
+)
+def best(here: Here, experiment_id: ExperimentId) -> Response:
+    record = _find(here.store, experiment_id)
+    found = schemas.Experiment.of(record, []).best
+    if found is None:
+        raise NotFound(f"{experiment_id} has no best trial: {record.no_best or 'no trial has reported yet'}")
+    return answer(found)
+
+
+@router.get(
+    "/experiments/{experiment_id}/pareto",
+    response_model=schemas.Pareto,
+    responses=NOT_FOUND,
+    summary="Get the trials that no other one beats in all objectives.",
+)
+def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
+    record = _find(here.store, experiment_id)
+    tag = etag(f"pareto {record.public_id} {record.last_event_seq}".encode())
+    if knows(request, tag):
+        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    metrics = [objective.metric for objective in record.spec.objectives]
+    numbers, values = here.store.trials.objectives(record.id, metrics)
+    rows = front(np.array(values, float).reshape(-1, len(metrics)), record.spec.objectives)
+    found = here.store.trials.numbered(record.id, [numbers[row] for row in rows[:1000]])
+    items = [schemas.Trial.of(trial) for trial in found]
+    return answer(schemas.Pareto(metrics=metrics, items=items, total=len(rows), of=len(numbers)), tag=tag)
+
+
+@router.get(
+    "/experiments/{experiment_id}/checkpoints",
+    response_model=schemas.CheckpointPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List the checkpoints of an experiment or of one trial, newest first.",
+)
+def list_checkpoints(
+    here: Here,
+    experiment_id: ExperimentId,
+    trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    state: Annotated[
+        Literal["uploading", "ready", "deleted"] | None, Query(description="only checkpoints in this state")
+    ] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = _find(here.store, experiment_id)
+    page = here.store.trials.checkpoint_page(
+        record.id, trial_number=trial, state=state, page_size=page_size, page_token=page_token
+    )
+    items = [schemas.CheckpointItem.of(item) for item in page.items]
+    return answer(schemas.CheckpointPage(items=items, next_page_token=page.next_token))
 
 
 @router.get(

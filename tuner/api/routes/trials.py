@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, plain_text
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, TrialId, answer, checked, optional_json_body, plain_text
 from tuner.api.context import Here
 from tuner.api.permission import Permission
 from tuner.errors import Conflict
-from tuner.experiment import usecases
+from tuner.experiment import trials, usecases
 from tuner.experiment.logs import LogReader, trial_logs
 from tuner.store import LogQuery
 
@@ -29,6 +29,21 @@ MAX_OFFSET = 2**53 - 1
 )
 def get(here: Here, trial_id: TrialId) -> Response:
     return answer(schemas.TrialDetail.of(here.store.trials.get(plain_text(trial_id))))
+
+
+@router.post(
+    "/trials/{trial_id}/fork",
+    status_code=202,
+    response_model=schemas.TrialDetail,
+    responses={**NOT_FOUND, **CONFLICT, **BAD},
+    summary="Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters.",
+)
+def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+    given = checked(schemas.Fork, {} if data is None else data)
+    name = None if given.checkpoint_id is None else plain_text(given.checkpoint_id)
+    record = trials.fork_trial(here.store, plain_text(trial_id), given.params, name)
+    here.poke()
+    return answer(schemas.TrialDetail.of(record), 202)
 
 
 @router.get(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Model, Number, PageOf, shown, values
+from tuner.api.schemas.forms import Body, Model, Number, PageOf, shown, values
+from tuner.domain.keys import trial_id
 from tuner.store import (
+    CheckpointRecord,
     SegmentRecord,
     TrialRecord,
     TrialSegment,
@@ -43,6 +45,62 @@ class Checkpoint(Model):
             description="Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI"
         ),
     ] = None
+
+
+class CheckpointItem(Checkpoint):
+    """A checkpoint, with where it comes from."""
+
+    experiment_id: Annotated[str, Field(description="exp_...")]
+    trial_id: Annotated[str, Field(description="trl_...")]
+    trial_number: Annotated[int, Field(description="the number of the trial that saved it")]
+    segment: Annotated[int, Field(description="the ordinal of the segment that saved it")]
+    state: Annotated[Literal["uploading", "ready", "deleted"], Field(description="whether its files can be used")]
+    pinned: Annotated[bool, Field(description="it is kept, whatever the policy of the experiment says")]
+
+    @classmethod
+    def of(cls, record: CheckpointRecord) -> Self:
+        return cls(
+            id=record.public_id,
+            uri=record.uri,
+            step=record.step,
+            bytes=record.bytes,
+            node=record.node,
+            experiment_id=record.experiment,
+            trial_id=trial_id(record.experiment, record.trial),
+            trial_number=record.trial,
+            segment=record.segment,
+            state=record.state,  # type: ignore[arg-type]
+            pinned=record.pinned,
+        )
+
+
+class CheckpointPage(PageOf[CheckpointItem]):
+    pass
+
+
+class Enqueue(Body):
+    """Configurations to try next."""
+
+    configurations: Annotated[
+        list[dict[str, Any]],
+        Field(
+            min_length=1,
+            max_length=1000,
+            description="flat or nested params; what one leaves out is drawn at random",
+            examples=[[{"lr": 0.01, "width": 64}, {"lr": 0.1}]],
+        ),
+    ]
+
+
+class Fork(Body):
+    """A new trial from a checkpoint of this one."""
+
+    checkpoint_id: Annotated[
+        str | None, Field(max_length=100, description="one of the trial's; null: the newest that can be used")
+    ] = None
+    params: Annotated[
+        dict[str, Any], Field(description="flat params to change; the others are the trial's", examples=[{"lr": 0.001}])
+    ] = {}  # noqa: RUF012 - pydantic copies it
 
 
 class Segment(shown(SegmentRecord, leave_out=("source_ordinal",))):  # type: ignore[misc]
@@ -107,3 +165,12 @@ class TrialSample(Model):
 
 class TrialDetail(Trial):
     segments: Annotated[list[Segment], Field(description="in the order in which they ran")]
+
+
+class Pareto(Model):
+    """The trials that no other one beats in all objectives, by their newest values."""
+
+    metrics: Annotated[list[str], Field(description="the objectives, in their order")]
+    items: Annotated[list[Trial], Field(description="by number, at most 1,000")]
+    total: Annotated[int, Field(description="how many trials are on the front")]
+    of: Annotated[int, Field(description="how many trials were compared")]

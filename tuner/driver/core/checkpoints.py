@@ -37,6 +37,8 @@ class CheckpointLedger:
         self._borrowers: dict[str, dict[int, None]] = {}  # checkpoint of one trial -> others that would start from it
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
+        self._kept: dict[str, int] = {}  # checkpoint -> how many reasons of users there are to keep it
+        self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # decided, and not confirmed yet
         self._decided: list[Deletion] = []  # decided since `take_decided` was called
 
@@ -53,6 +55,25 @@ class CheckpointLedger:
         """Return a checkpoint that exists, by its id, whichever trial saved it."""
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
+
+    def pin(self, checkpoint: str, pinned: bool) -> None:
+        """Take in that a user wants this checkpoint kept, or not any more."""
+        if pinned and checkpoint not in self._by_users:
+            self._by_users[checkpoint] = None
+            self.want(checkpoint, 1)
+        elif not pinned and checkpoint in self._by_users:
+            del self._by_users[checkpoint]
+            self.want(checkpoint, -1)
+
+    def want(self, checkpoint: str, more: int) -> None:
+        """Count the reasons of users to keep a checkpoint up or down. An empty name is none."""
+        if not checkpoint:
+            return
+        self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
+        if not self._kept[checkpoint]:
+            del self._kept[checkpoint]
+            if (owner := self._owner.get(checkpoint)) is not None:
+                self.tidy(self._trials[owner])
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
         """Add a checkpoint that `segment` of the trial saved, or note that a known one is ready by now.
@@ -222,7 +243,8 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def _pinned(self) -> Iterator[str]:
-        """Yield what a running or planned segment starts from, and what other trials would start from again."""
+        """Yield what users want kept, what a running or planned segment starts from, and what others would start from again."""
+        yield from self._kept
         for name, borrowers in self._borrowers.items():
             if not all(self._trials[number].state.ended for number in borrowers):
                 yield name

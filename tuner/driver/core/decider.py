@@ -16,6 +16,7 @@ from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
+from tuner.domain.keys import keyed_random
 from tuner.domain.segments import Leave, Verdict
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment, Trial
@@ -25,7 +26,7 @@ from tuner.driver.core.rules.commands import after_command, after_takeover, stop
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.words import counted, names
-from tuner.driver.core.state import State
+from tuner.driver.core.state import State, Wish
 from tuner.schedulers.base import Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -71,7 +72,12 @@ class Decider:
         if experiment.finishing is not None or experiment.exhausted or self._exhausted:
             return False
         total = experiment.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
-        return total is None or len(self.trials) < total
+        return total is None or len(self.trials) + len(experiment.queue) < total + experiment.asked
+
+    @property
+    def _next_suggestion(self) -> int:
+        """Return the number of the searcher's next suggestion, which does not count the trials that users asked for."""
+        return len(self.trials) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
 
@@ -96,6 +102,8 @@ class Decider:
             case e.Amended():
                 self._exhausted = False
                 return [d.Note(reason=event.reason or f"a user changed {names(event.changes)}")]
+            case e.Enqueued() | e.Pinned():
+                return ()
             case e.BudgetSpent() | e.GpuHoursSpent():
                 return stop_all(self.experiment, self.experiment.finishing or "")
             case e.Suggested():
@@ -123,7 +131,7 @@ class Decider:
         if event.params is not None and self.may_start and self.experiment.state is _X.RUNNING:
             asked = asked or d.Start(reason="a worker group is free")
             why = f"{asked.reason}; {event.note}" if event.note else asked.reason
-            yield replace(asked, reason=why, params=event.params, number=event.number, state=event.state)
+            yield replace(asked, reason=why, params=event.params, number=len(self.trials), state=event.state)
 
     # -- the scheduler ---------------------------------------------------------------------------------------------------
 
@@ -233,6 +241,9 @@ class Decider:
             if self._hopeless():
                 yield from self._finish(f"{GIVE_UP_AFTER} trials failed and none has ever reported", failed=True)
                 return
+            if experiment.queue:
+                yield self._start_wanted(experiment.queue[0])
+                continue
             if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
                 yield from self._finish(done)
                 return
@@ -270,6 +281,19 @@ class Decider:
         waits = self._fitting or self.experiment.exploits or self._asked is not None
         return not self.experiment.segments.open and not waits
 
+    def _start_wanted(self, wish: Wish) -> d.Start:
+        """Start a trial that a user wants. Parameters that the user left out are drawn at random."""
+        number, context = len(self.trials), self.searcher.context
+        drawn = context.space.sample(keyed_random(context.seed, "enqueued", number), wish.params)
+        return d.Start(
+            params={**drawn, **wish.params} if wish.parent is not None else drawn,
+            number=number,
+            asked=True,
+            checkpoint=wish.checkpoint,
+            parent=wish.parent,
+            reason=wish.reason or "asked for by a user",
+        )
+
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
         """Start a trial with what the searcher suggests; return whether it was started.
 
@@ -281,9 +305,9 @@ class Decider:
             return True
         if self.searcher.HEAVY:
             self._asked = choice
-            yield Ask(number)
+            yield Ask(self._next_suggestion)
             return False
-        suggestion = self.searcher.suggest(number, self.trials)
+        suggestion = self.searcher.suggest(self._next_suggestion, self.trials)
         if suggestion is None:
             self._exhausted = True
             return False

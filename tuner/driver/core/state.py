@@ -6,6 +6,7 @@ Live, `Core` applies what it has just logged; after a restart it applies what wa
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
@@ -41,6 +42,16 @@ from tuner.search.base import Searcher
 _S, _X = TrialState, ExperimentState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A trial that a user wants: with these params, the others drawn, from this checkpoint of the trial `parent`, if any."""
+
+    params: Mapping[str, Any]
+    checkpoint: str = ""
+    parent: int | None = None
+    reason: str = ""
+
+
 @dataclass(slots=True)
 class Effects:
     """The outcome of handling events: entries and rows to commit (`log`, `touched`), and `actions` to carry out afterwards."""
@@ -72,6 +83,8 @@ class State:
         self.now = 0.0  # time of the newest event
         self.before = 0.0  # of the one before it
         self.running_s = 0.0  # seconds that it was running, under any driver, since its first trial started
+        self.queue: deque[Wish] = deque()  # trials that users want, and that have not been started
+        self.asked = 0  # how many trials users have wanted so far
         self.usage = Usage(spec.scaling)
         self.capped = False  # the GPU hours are used up, so nothing may run for longer than it must
         self.begun = False  # whether a trial has ever started
@@ -212,6 +225,10 @@ class State:
                 self._apply_command(event)
             case e.Amended():
                 self._amend(event.changes)
+            case e.Enqueued():
+                self._enqueue([Wish(**point, reason=event.reason) for point in event.points])
+            case e.Pinned():
+                self.checkpoints.pin(event.checkpoint, event.pinned)
             case e.GpuHoursSpent():
                 self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
                 self.capped = True
@@ -302,8 +319,8 @@ class State:
     def _apply_command(self, event: e.Commanded) -> None:
         """Note what a user wants. What can be done without a report of a running trial is decided next."""
         if event.trial is not None:
-            if event.command == "pause" and event.trial in self.trials and self.trials[event.trial].holds_resources:
-                self._want_pause(self.trials[event.trial])
+            if event.trial in self.trials:
+                self._apply_trial_command(event.command, self.trials[event.trial], event.reason)
             return
         match event.command:
             case "pause":
@@ -323,10 +340,27 @@ class State:
                 self._apply_kill(event)
             case "continue":
                 self._apply_continue()
-            case "stop":
+            case "stop" | "retry":
                 pass  # only single trials are stopped
             case _:
                 assert_never(event.command)
+
+    def _apply_trial_command(self, command: e.Command, trial: Trial, reason: str) -> None:
+        if command == "pause" and trial.holds_resources:
+            self._want_pause(trial)
+        elif command == "retry" and trial.state is _S.FAILED:
+            start = trial.checkpoint
+            name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
+            why = f"trial {trial.number} again, from {where}, {reason or 'by a user'}"
+            self._enqueue([Wish(params=dict(trial.params), checkpoint=name, parent=trial.number, reason=why)])
+
+    def _enqueue(self, wishes: Sequence[Wish]) -> None:
+        """Add trials that a user wants to those that are to be started next."""
+        self.queue.extend(wishes)
+        self.asked += len(wishes)
+        for wish in wishes:
+            self.checkpoints.want(wish.checkpoint, 1)
+        self._tell_scheduler()
 
     def _apply_kill(self, event: e.Commanded) -> None:
         """Begin the end of the experiment, and end the worker groups at once."""
@@ -354,10 +388,15 @@ class State:
         self.spec = self.spec.amended(changes)
         self.searcher.amend(replace(self.searcher.context, num_samples=self.spec.num_samples))
         self.exhausted = False
-        limits, samples = self.spec.limits, self.spec.num_samples
+        self._tell_scheduler()
+
+    def _tell_scheduler(self) -> None:
+        """Tell the scheduler of the limits, and of how many trials there will be."""
+        limits = self.spec.limits
+        samples = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
         context = replace(
             self.scheduler.context,
-            num_samples=samples if self.scheduler.PROPOSES else self.searcher.total(),
+            num_samples=None if samples is None else samples + self.asked,
             slots=limits.max_concurrent_trials,
             time_budget_s=limits.time_budget_s,
             budget=limits.budget,
@@ -439,7 +478,14 @@ class State:
         trial.reason = decision.reason
         self.trials.add(trial)
         self._touch(trial.number)
-        self._interrupt(self.segments.plan(trial, "start", seq))
+        kept = self.checkpoints.find(decision.checkpoint)
+        if kept is not None:
+            self.checkpoints.inherit(trial, 1, kept.info)
+            self._interrupt(self.segments.plan(trial, "fork", seq, kept.info))
+        else:
+            self._interrupt(self.segments.plan(trial, "start", seq))
+        if decision.asked:
+            self.checkpoints.want(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]
 
     def _go_on(self, number: int, reason: str) -> Trial:

@@ -343,25 +343,27 @@ class Host:
 
         keep_groups: keep groups without GPUs until their idle timeout.
         """
-        if self.tasks:
-            return
-        await self._end_tasks(self._background)
-        if self._groups is not None:
-            await self._groups.rest(keep_groups)
-        if self.logs is not None:
-            await self.logs.flush(timeout=LOGS_S)
-        self.store.close()
+        async with self._starting:  # a start that is under way would go on with a closed database
+            if self.tasks:
+                return
+            await self._end_tasks(self._background)
+            if self._groups is not None:
+                await self._groups.rest(keep_groups)
+            if self.logs is not None:
+                await self.logs.flush(timeout=LOGS_S)
+            self.store.close()
 
     async def close(self) -> None:
         """Release everything. Experiments stay as they are, and another host can take them over at once."""
-        await self._end_tasks([*self._background, *self.tasks.values()])
-        if self._groups is not None:
-            await self._groups.close()
-        if self.logs is not None:
-            await self.logs.flush(timeout=LOGS_S)
-        await self._report_server.close()
-        self._writer.shutdown(wait=False)
-        self.store.close()
+        async with self._starting:
+            await self._end_tasks([*self._background, *self.tasks.values()])
+            if self._groups is not None:
+                await self._groups.close()
+            if self.logs is not None:
+                await self.logs.flush(timeout=LOGS_S)
+            await self._report_server.close()
+            self._writer.shutdown(wait=False)
+            self.store.close()
 
     async def _end_tasks(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         for task in tasks:

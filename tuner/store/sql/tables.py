@@ -31,6 +31,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.types import TypeEngine
 
@@ -279,6 +280,7 @@ checkpoint = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
     Column("node", String(64)),  # Ray's id of the node that wrote it to a path; NULL if it is at a URI
+    Column("pinned", Boolean, nullable=False, server_default=false()),  # a user wants it kept
 )
 
 event = Table(

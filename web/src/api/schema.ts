@@ -44,6 +44,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the figures of the service and its driver for Prometheus.
+         * @description Answer with all figures.
+         */
+        get: operations["health_metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments": {
         parameters: {
             query?: never;
@@ -126,6 +146,74 @@ export interface paths {
         put?: never;
         /** Show an archived experiment in lists again. */
         post: operations["experiments_unarchive"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/enqueue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ask for trials with these configurations, next and on top of num_samples. */
+        post: operations["experiments_enqueue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/best": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the best report so far, with the configuration and the checkpoint that go with it. */
+        get: operations["experiments_best"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/pareto": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the trials that no other one beats in all objectives. */
+        get: operations["experiments_pareto"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the checkpoints of an experiment or of one trial, newest first. */
+        get: operations["experiments_list_checkpoints"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -319,6 +407,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ask for a new trial that starts from a checkpoint of this one, with changed hyperparameters. */
+        post: operations["trials_fork"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/logs": {
         parameters: {
             query?: never;
@@ -421,6 +526,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/checkpoints/{checkpoint_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a checkpoint. */
+        get: operations["checkpoints_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/download": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Download the files of a checkpoint as a tar archive. */
+        get: operations["checkpoints_download"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep a checkpoint, whatever the policy of the experiment says. */
+        post: operations["checkpoints_pin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/unpin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Leave a checkpoint to the policy of the experiment again. */
+        post: operations["checkpoints_unpin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/pause": {
         parameters: {
             query?: never;
@@ -517,6 +690,23 @@ export interface paths {
         put?: never;
         /** End the trial at its next report. The experiment goes on. */
         post: operations["trials_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Try a failed trial again: a new trial with its configuration starts from its newest checkpoint. */
+        post: operations["trials_retry"];
         delete?: never;
         options?: never;
         head?: never;
@@ -848,6 +1038,81 @@ export interface components {
              */
             node: string | null;
         };
+        /**
+         * CheckpointItem
+         * @description A checkpoint, with where it comes from.
+         */
+        CheckpointItem: {
+            /**
+             * Id
+             * @description ckpt_...
+             */
+            id: string;
+            /**
+             * Uri
+             * @description where it is stored
+             */
+            uri: string;
+            /**
+             * Step
+             * @description training_iteration of the report that saved it
+             */
+            step: number;
+            /**
+             * Bytes
+             * @description its size
+             */
+            bytes: number;
+            /**
+             * Node
+             * @description Ray's id of the node that wrote it; its disk has it, unless nodes share the path. null at a URI
+             */
+            node: string | null;
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Trial Number
+             * @description the number of the trial that saved it
+             */
+            trial_number: number;
+            /**
+             * Segment
+             * @description the ordinal of the segment that saved it
+             */
+            segment: number;
+            /**
+             * State
+             * @description whether its files can be used
+             * @enum {string}
+             */
+            state: "uploading" | "ready" | "deleted";
+            /**
+             * Pinned
+             * @description it is kept, whatever the policy of the experiment says
+             */
+            pinned: boolean;
+        };
+        /** CheckpointPage */
+        CheckpointPage: {
+            /**
+             * Items
+             * @description what was asked for, in the order of the route
+             */
+            items: components["schemas"]["CheckpointItem"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
         /** Cluster */
         Cluster: {
             /**
@@ -1165,7 +1430,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * X
              * @description iterations, steps or seconds, as asked for
@@ -1866,7 +2131,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
              * @description training_iteration of the checkpoint that it started from; 0 without one
@@ -2043,6 +2308,32 @@ export interface components {
             mode: "min" | "max";
         };
         /**
+         * Pareto
+         * @description The trials that no other one beats in all objectives, by their newest values.
+         */
+        Pareto: {
+            /**
+             * Metrics
+             * @description the objectives, in their order
+             */
+            metrics: string[];
+            /**
+             * Items
+             * @description by number, at most 1,000
+             */
+            items: components["schemas"]["Trial"][];
+            /**
+             * Total
+             * @description how many trials are on the front
+             */
+            total: number;
+            /**
+             * Of
+             * @description how many trials were compared
+             */
+            of: number;
+        };
+        /**
          * Point
          * @description One report: a point on the curve of each of its metrics.
          */
@@ -2067,7 +2358,7 @@ export interface components {
              * @description why that segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Iteration
              * @description training_iteration, the count of the trial's reports
@@ -2122,6 +2413,11 @@ export interface components {
              * @description what is wrong, in a sentence
              */
             detail: string;
+            /**
+             * Request Id
+             * @description also in the header X-Request-Id and in the service's log
+             */
+            request_id: string | null;
             /**
              * Errors
              * @description each mistake with the field that it is about
@@ -2360,7 +2656,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
              * @description training_iteration of the checkpoint that it started from; 0 without one
@@ -2437,7 +2733,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork";
             /**
              * Start Iteration
              * @description training_iteration of the checkpoint that it started from; 0 without one
@@ -3829,6 +4125,51 @@ export interface components {
             max_concurrent_trials: number | null;
         };
         /**
+         * Enqueue
+         * @description Configurations to try next.
+         */
+        Enqueue: {
+            /**
+             * Configurations
+             * @description flat or nested params; what one leaves out is drawn at random
+             * @example [
+             *       {
+             *         "lr": 0.01,
+             *         "width": 64
+             *       },
+             *       {
+             *         "lr": 0.1
+             *       }
+             *     ]
+             */
+            configurations: {
+                [key: string]: unknown;
+            }[];
+        };
+        /**
+         * Fork
+         * @description A new trial from a checkpoint of this one.
+         */
+        Fork: {
+            /**
+             * Checkpoint Id
+             * @description one of the trial's; null: the newest that can be used
+             * @default null
+             */
+            checkpoint_id: string | null;
+            /**
+             * Params
+             * @description flat params to change; the others are the trial's
+             * @default {}
+             * @example {
+             *       "lr": 0.001
+             *     }
+             */
+            params: {
+                [key: string]: unknown;
+            };
+        };
+        /**
          * Continuation
          * @description What continuing an experiment takes.
          */
@@ -3927,6 +4268,44 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    health_metrics: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Prometheus's text format */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": unknown;
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
         };
@@ -4648,6 +5027,312 @@ export interface operations {
             };
         };
     };
+    experiments_enqueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Enqueue"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_best: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Best"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_pareto: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pareto"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_list_checkpoints: {
+        parameters: {
+            query?: {
+                /** @description a trial's number */
+                trial?: number | null;
+                /** @description only checkpoints in this state */
+                state?: ("uploading" | "ready" | "deleted") | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_list_trials: {
         parameters: {
             query?: {
@@ -5186,7 +5871,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description of these causes only; may be repeated */
-                cause?: ("start" | "retry" | "resume" | "exploit")[] | null;
+                cause?: ("start" | "retry" | "resume" | "exploit" | "fork")[] | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the page before */
@@ -5441,6 +6126,105 @@ export interface operations {
                 };
             };
             /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_fork: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Fork"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5879,6 +6663,321 @@ export interface operations {
             };
             /** @description no driver answers at the moment */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointItem"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_download: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description a tar archive */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-tar": string;
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_pin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointItem"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_unpin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description ckpt_... */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointItem"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6368,6 +7467,101 @@ export interface operations {
         };
     };
     trials_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description trl_... */
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDetail"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    trials_retry: {
         parameters: {
             query?: never;
             header?: never;

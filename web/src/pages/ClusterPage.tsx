@@ -20,6 +20,9 @@ export default function ClusterPage() {
     queryKey: ["cluster"],
     queryFn: ({ signal }) => api.cluster(signal),
     refetchInterval: REFRESH_MS,
+    retry: false,
+    // A 503 means here that no driver runs, not that the service is away.
+    meta: { needsDriver: true },
   });
   const list = useQuery({
     queryKey: [...keys.experiments, "names"],

@@ -69,6 +69,7 @@ const WORDS: Record<LineageSegment["cause"], (own: number, before: number | unde
   start: () => "started",
   retry: () => "run again",
   resume: () => "resumed",
+  fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
   exploit: (own, before) =>
     before === undefined || before === own ? "took over weights" : `took over from trial ${before}`,
 };

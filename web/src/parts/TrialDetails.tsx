@@ -199,6 +199,7 @@ const CAUSE: Record<Segment["cause"], string> = {
   start: "Started",
   retry: "Run again after a failure",
   resume: "Resumed",
+  fork: "Forked",
   exploit: "Took over",
 };
 

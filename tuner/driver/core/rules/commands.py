@@ -30,7 +30,7 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
             return [_release(trial, by) for trial in held]
         case "continue":
             return [d.Note(reason=f"continued {by}")]
-        case "pause" | "stop":  # running trials pause at their next report; only single trials are stopped
+        case "pause" | "stop" | "retry":  # running trials pause at their next report; only single trials are stopped
             return []
         case _:
             assert_never(event.command)
@@ -73,7 +73,7 @@ def _about_trial(trial: Trial, command: e.Command, by: str) -> list[Decision]:
         case "resume":
             waits = trial.state is TrialState.PAUSED and trial.next is None
             return [d.Resume(trial=trial.number, reason=f"resumed {by}")] if waits else []
-        case "continue":
+        case "continue" | "retry":
             return []
         case "pause":  # a running trial pauses at its next report
             paused = trial.state is TrialState.PAUSED

@@ -1,0 +1,157 @@
+"""Trials that users ask for over HTTP, checkpoints, best and pareto."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.experiment.test_amend import commands
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import Objective
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Kept
+from tuner.experiment.pareto import front
+from tuner.store import ExperimentRecord, Store
+from tuner.trials.checkpoints.checkpoints import commit, digest
+
+API = "/api/v1"
+
+
+def saved(store: Store, folder: Path, state: TrialState = TrialState.FAILED) -> tuple[ExperimentRecord, str]:
+    """Make an experiment that has ended, whose trial 0 has a committed checkpoint."""
+    made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2))
+    files = folder / "ckpt"
+    (files / "inner").mkdir(parents=True)
+    (files / "model.bin").write_bytes(b"x" * 3000)
+    (files / "inner" / "state.json").write_text("{}")
+    commit(str(files), digest(str(files)), {})
+    info = CheckpointInfo(id="ckpt_0", uri=str(files), step=1, bytes=3002)
+    trial = trials[0]
+    trial.state, trial.checkpoint = state, info
+    trial.checkpoints["ckpt_0"] = Kept(info, 0.5, 1)
+    trials[1].state = TrialState.COMPLETED
+    report = a_report(0, 1)
+    batch = Batch(log=[(6, report)], trials=trials, state=ExperimentState.FAILED)
+    store.drivers.commit(made.id, epoch, batch, T0 + 9)
+    with store._database.write() as cursor:
+        [(segment,)] = cursor.rows("SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.number = 0")
+        sql = (
+            "INSERT INTO checkpoint (public_id, segment_id, step, uri, bytes, state) VALUES (?, ?, 1, ?, 3002, 'ready')"
+        )
+        cursor.execute(sql, ("ckpt_0", segment, str(files)))
+    store.drivers.release(made.id, epoch)
+    return store.experiments.get(made.public_id), trial_of(store, made)
+
+
+def trial_of(store: Store, made: ExperimentRecord) -> str:
+    return store.trials.page(made.id).items[0].public_id
+
+
+async def test_a_checkpoint_is_listed_downloaded_and_pinned(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, trial = saved(sqlite_store, tmp_path)
+    [item] = (await client.get(f"{API}/experiments/{made.public_id}/checkpoints")).json()["items"]
+    assert (item["id"], item["trial_id"], item["state"], item["pinned"]) == ("ckpt_0", trial, "ready", False)
+    assert (await client.get(f"{API}/checkpoints/ckpt_0")).json() == item
+    for query in ({"trial": 1}, {"state": "deleted"}):
+        assert (await client.get(f"{API}/experiments/{made.public_id}/checkpoints", params=query)).json()["items"] == []
+    answer = await client.get(f"{API}/checkpoints/ckpt_0/download")
+    assert answer.headers["content-disposition"] == 'attachment; filename="ckpt_0.tar"'
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+        assert sorted(archive.getnames()) == ["inner/state.json", "model.bin"]
+        file = archive.extractfile("model.bin")
+        assert file is not None
+        assert file.read() == b"x" * 3000
+    assert (await client.post(f"{API}/checkpoints/ckpt_0/pin")).json()["pinned"] is True
+    assert (await client.post(f"{API}/checkpoints/ckpt_0/pin")).status_code == 200
+    assert (await client.post(f"{API}/checkpoints/ckpt_0/unpin")).json()["pinned"] is False
+    assert [payload["pinned"] for _, payload in commands(sqlite_store, made)] == [True, False]
+    (tmp_path / "ckpt" / "model.bin").unlink()
+    torn = await client.get(f"{API}/checkpoints/ckpt_0/download")
+    assert (torn.status_code, "torn" in torn.json()["detail"]) == (409, True)
+    for path in ("", "/download"):
+        assert (await client.get(f"{API}/checkpoints/ckpt_none{path}")).status_code == 404
+
+
+async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experiment(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, trial = saved(sqlite_store, tmp_path)
+    body = {"configurations": [{"lr": 0.01}, {}]}
+    answer = await client.post(f"{API}/experiments/{made.public_id}/enqueue", json=body)
+    assert (answer.status_code, answer.json()["source"]) == (202, "adopted")
+    forked = await client.post(f"{API}/trials/{trial}/fork", json={"params": {"lr": 0.05}})
+    assert (forked.status_code, forked.json()["id"]) == (202, trial)
+    assert (await client.post(f"{API}/trials/{trial}/retry")).status_code == 202
+    asked = commands(sqlite_store, made)
+    assert [name for name, _ in asked] == ["enqueue", "continue", "enqueue", "continue", "retry"]
+    assert asked[0][1] == {"points": [{"params": {"lr": 0.01}}, {"params": {}}]}
+    assert asked[2][1] == {"points": [{"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer"),
+    [
+        ("/experiments/{id}/enqueue", {"configurations": [{"lr": 0.01}, {"lr": 7.0}]}, "/configurations/1/lr"),
+        ("/experiments/{id}/enqueue", {"configurations": []}, "/configurations"),
+        ("/trials/{trial}/fork", {"params": {"lr": "high"}}, "/params/lr"),
+        ("/trials/{trial}/fork", {"params": {"lrr": 0.1}}, "/params/lrr"),
+    ],
+)
+async def test_a_wrong_configuration_is_pointed_at(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path, path: str, body: Any, pointer: str
+) -> None:
+    made, trial = saved(sqlite_store, tmp_path)
+    answer = await client.post(API + path.format(id=made.public_id, trial=trial), json=body)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert commands(sqlite_store, made) == []
+
+
+async def test_only_failed_trials_are_retried_and_only_those_with_checkpoints_forked(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, trial = saved(sqlite_store, tmp_path, TrialState.COMPLETED)
+    other = sqlite_store.trials.page(made.id).items[1].public_id
+    assert (await client.post(f"{API}/trials/{trial}/retry")).status_code == 409
+    assert (await client.post(f"{API}/trials/{other}/fork")).status_code == 409
+    foreign = await client.post(f"{API}/trials/{other}/fork", json={"checkpoint_id": "ckpt_0"})
+    assert (foreign.status_code, foreign.json()["errors"][0]["pointer"]) == (422, "/checkpoint_id")
+
+
+async def test_best_and_pareto(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    spec = a_spec(num_samples=4)
+    made, epoch, trials = begin(sqlite_store, 4, spec=spec)
+    assert (await client.get(f"{API}/experiments/{made.public_id}/best")).status_code == 404
+    for trial, accuracy in zip(trials, (0.5, 0.9, 0.9, float("nan")), strict=True):
+        trial.last = {"accuracy": accuracy}
+    best = {"trial_number": 1, "value": 0.9, "iteration": 3, "params": {"lr": 0.02}, "checkpoint_id": None}
+    batch = Batch(log=[(10, a_report(1, 1))], trials=trials, summary={"best": best, "counts": {"running": 4}})
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0 + 9)
+    found = (await client.get(f"{API}/experiments/{made.public_id}/best")).json()
+    assert (found["trial_number"], found["value"]) == (1, 0.9)
+    answer = await client.get(f"{API}/experiments/{made.public_id}/pareto")
+    shown = answer.json()
+    assert ([item["number"] for item in shown["items"]], shown["total"], shown["of"]) == ([1, 2], 2, 4)
+    tag = {"If-None-Match": answer.headers["etag"]}
+    assert (await client.get(f"{API}/experiments/{made.public_id}/pareto", headers=tag)).status_code == 304
+
+
+def test_the_front_is_what_comparing_every_pair_gives() -> None:
+    objectives = (Objective("a", "max"), Objective("b", "min"), Objective("c", "max"))
+    values = np.random.default_rng(0).integers(0, 5, (200, 3)).astype(float)
+    values[7] = np.nan
+    signs = values * np.array([-1, 1, -1])
+
+    def beaten(row: int) -> bool:
+        return any((other <= signs[row]).all() and (other < signs[row]).any() for other in signs)
+
+    assert front(values, objectives) == [row for row in range(200) if row != 7 and not beaten(row)]

@@ -1,0 +1,111 @@
+"""`tuner submit`, `ls`, `show`, `best`, `export` and the verbs, on a service and on the database of this home."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.api.conftest import SPEC, app, checker, poked, server
+from tests.store.examples import T0
+from tests.web.searches import Search, digits
+from tuner.cli import commands
+from tuner.sdk.result import Result
+from tuner.store import Store
+
+__all__ = ["app", "checker", "poked", "server"]
+
+
+@pytest.fixture(params=["here", "there"])
+def search(
+    request: pytest.FixtureRequest, sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Search:
+    """Run a search to its end, in this home or on a service."""
+    if request.param == "there":
+        monkeypatch.setenv("TUNER_ADDRESS", request.getfixturevalue("server"))
+    else:
+        monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    return search
+
+
+def output(*arguments: str) -> str:
+    done = CliRunner().invoke(commands.app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def status(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["tuner", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        commands.main()
+    return int(caught.value.code or 0)
+
+
+def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
+    result = Result.load(sqlite_store, search.public_id)
+    assert "halved" in output("ls")
+    [row] = [json.loads(line) for line in output("list", "--json").splitlines()]
+    assert (row["id"], row["state"], row["trials"]) == (search.public_id, "completed", 6)
+    assert row["best_value"] == result.best_value
+    shown = json.loads(output("show", "halved", "--json"))
+    assert [trial["best_value"] for trial in shown["trials"]] == [trial.best_value for trial in result.trials]
+    assert shown["best"] == json.loads(output("best", search.public_id))
+    assert shown["best"]["config"] == result.best_config
+    assert result.best_checkpoint is not None
+    assert shown["best"]["checkpoint"] == result.best_checkpoint.path
+    text = output("show", "halved")
+    assert len(text.splitlines()) >= 8
+    assert f"by trial {shown['best']['trial']}" in text
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_export(search: Search, sqlite_store: Store, tmp_path: Path, form: str) -> None:
+    read: dict[str, Any] = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
+    expected = Result.load(sqlite_store, search.public_id).dataframe(history=True)
+    output("export", "halved", str(tmp_path / f"out.{form}"), "--history")
+    found = read[form](tmp_path / f"out.{form}")
+    assert list(found.columns) == list(expected.columns)
+    assert len(found) == len(expected)
+    assert found["accuracy"].tolist() == pytest.approx(expected["accuracy"].tolist(), nan_ok=True)
+
+
+def test_submit_and_verbs(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC))
+    made = output("submit", str(tmp_path / "spec.yaml"), "--idempotency-key", "once").strip()
+    assert output("submit", str(tmp_path / "spec.json"), "--idempotency-key", "once").strip() == made
+    assert sqlite_store.experiments.get(made).spec.num_samples == 16
+    assert output("pause", "digits") == f"asked to pause {made}, which is pending\n"
+    assert [one.command for one in sqlite_store.commands.pending([sqlite_store.experiments.get(made).id])] == ["pause"]
+    assert output("resume", made) == f"asked to resume {made}, which is pending\n"
+
+
+def test_exit_codes(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(monkeypatch, "ls") == 0
+    assert status(monkeypatch, "ls", "--frobnicate") == 2
+    assert status(monkeypatch, "export", "halved", str(tmp_path / "out.xls")) == 2
+    assert status(monkeypatch, "show", "halve") == 3
+    assert "did you mean 'halved'" in capsys.readouterr().err
+    assert status(monkeypatch, "cancel", "halved") == 5
+    (tmp_path / "spec.yaml").write_text("- a list")
+    assert status(monkeypatch, "submit", str(tmp_path / "spec.yaml")) == 2
+    assert status(monkeypatch, "submit", str(tmp_path / "none.yaml")) == 2
+    (tmp_path / "spec.yaml").write_text("a: [")
+    assert status(monkeypatch, "submit", str(tmp_path / "spec.yaml")) == 2
+    monkeypatch.setenv("TUNER_ADDRESS", "http://127.0.0.1:9")
+    assert status(monkeypatch, "ls") == 6
+
+
+def test_completion_is_offered() -> None:
+    assert "--install-completion" in output("--help")

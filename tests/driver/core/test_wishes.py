@@ -1,0 +1,117 @@
+"""Trials that users ask for, and checkpoints that they keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.driver.bench import Bench, deletions, launches
+from tuner.domain import events as e
+from tuner.domain.states import ExperimentState
+from tuner.driver.core import Effects
+
+
+def enqueued(bench: Bench, *points: dict[str, Any]) -> Effects:
+    return bench.feed(e.Enqueued(time=bench.tick(), points=points, reason="asked for by a user"))
+
+
+def to_the_end(bench: Bench, reports: int) -> None:
+    """Let whatever runs report until a verdict ends it, or until it has made its reports."""
+    for _ in range(1000):
+        open_now = [t.number for t in bench.core.trials if t.holds_resources]
+        if not open_now:
+            return
+        for number in open_now:
+            segment = bench.core.trials[number].segments[-1]
+            if not segment.started:
+                bench.started(number)
+            if segment.leaving or segment.iteration >= reports:
+                bench.ended(number, "left" if segment.leaving else "returned")
+            else:
+                bench.reported(number, loss=float(number % 3) + 1.0 / (segment.iteration + 1), checkpoint=True)
+                if bench.verdict(number) != "continue":
+                    bench.ended(number, "left")
+    raise AssertionError("the search does not end")
+
+
+SCHEDULERS: list[dict[str, Any]] = [
+    {"type": "fifo"},
+    {"type": "asha"},
+    {"type": "asha_promotion"},
+    {"type": "hyperband"},
+    {"type": "median"},
+    {
+        "type": "pbt",
+        "perturbation_interval": 2,
+        "hyperparam_mutations": {"x": {"type": "uniform", "lower": 0, "upper": 1}},
+    },
+    {"type": "freeze_thaw"},
+]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda one: str(one["type"]))
+def test_every_scheduler_takes_trials_of_users_in(scheduler: dict[str, Any]) -> None:
+    bench = Bench(num_samples=6, max_t=9, scheduler=scheduler, checkpoint={"interval_s": None, "keep_last": None})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    source = next(iter(bench.core.trials[0].checkpoints))
+    enqueued(bench, {"params": {"x": 0.125}}, {"params": {"x": 0.25}, "checkpoint": source, "parent": 0})
+    to_the_end(bench, 9)
+    assert bench.core.state is ExperimentState.COMPLETED
+    wished = {t.segments[0].params["x"]: t for t in bench.core.trials if t.segments[0].params["x"] in (0.125, 0.25)}
+    assert set(wished) == {0.125, 0.25}
+    assert (wished[0.25].segments[0].cause, wished[0.25].segments[0].start_iteration) == ("fork", 1)
+    assert wished[0.125].segments[0].cause == "start"
+    later = bench.successor()
+    assert later.states == bench.states
+    assert later.core.scheduler.state == bench.core.scheduler.state
+    assert (later.core.experiment.asked, len(later.core.experiment.queue)) == (2, 0)
+
+
+def test_wanted_trials_come_first_and_on_top_and_take_nothing_from_a_grid() -> None:
+    bench = Bench(num_samples=1, search={"type": "grid"}, space={"x": tuner.grid_search([1, 2, 3])})
+    enqueued(bench, {"params": {"x": 2}})
+    to_the_end(bench, 1)
+    assert [t.params["x"] for t in bench.core.trials] == [1, 2, 2, 3]  # two slots were taken before
+
+
+def test_what_an_enqueued_configuration_leaves_out_is_drawn_and_a_fold_agrees() -> None:
+    space = {"x": tuner.uniform(0, 1), "y": tuner.choice(["a", "b"])}
+    bench = Bench(num_samples=2, space=space, limits={"max_concurrent_trials": 1})
+    enqueued(bench, {"params": {"y": "b"}})
+    to_the_end(bench, 1)
+    assert len(bench.states) == 3
+    wanted = bench.core.trials[1]
+    assert wanted.params["y"] == "b"
+    assert 0 <= wanted.params["x"] <= 1
+    assert [t.params for t in bench.successor().core.trials] == [t.params for t in bench.core.trials]
+
+
+def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    bench.ended(0, "failed", e.Failure(kind="user", message="ValueError: no", cause="exception"))
+    assert bench.core.ended
+    bench.command("retry", trial=0)
+    assert launches(bench.command("continue")) == [(1, 1)]
+    again = bench.core.trials[1]
+    assert (again.params, again.segments[0].start_iteration) == (bench.core.trials[0].params, 1)
+    assert "trial 0 again, from iteration 1" in again.reason
+    assert not launches(bench.command("retry", trial=1))  # it has not failed
+
+
+def test_a_pinned_checkpoint_is_kept_until_it_is_unpinned() -> None:
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    bench.reported(0, loss=0.1, checkpoint=True)
+    first = next(iter(bench.core.trials[0].checkpoints))
+    bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=True))
+    bench.reported(0, loss=0.05, checkpoint=True)
+    assert not deletions(bench.reported(0, loss=0.01, checkpoint=True)).count(first)
+    assert first in bench.core.trials[0].checkpoints
+    assert first in bench.successor().core.trials[0].checkpoints
+    out = bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=False))
+    assert deletions(out) == [first]

@@ -1,0 +1,72 @@
+"""/checkpoints: look at one, download its files, keep it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from fastapi.responses import Response, StreamingResponse
+
+from tuner.api import schemas
+from tuner.api.answers import CONFLICT, NOT_FOUND, answer, plain_text
+from tuner.api.context import Here
+from tuner.experiment import files, trials
+
+router = APIRouter(tags=["checkpoints"])
+
+CheckpointId = Annotated[str, Path(description="ckpt_...", examples=["ckpt_0123456789abcdef0123_0_1_5"])]
+
+
+@router.get(
+    "/checkpoints/{checkpoint_id}",
+    response_model=schemas.CheckpointItem,
+    responses=NOT_FOUND,
+    summary="Get a checkpoint.",
+)
+def get(here: Here, checkpoint_id: CheckpointId) -> Response:
+    return answer(schemas.CheckpointItem.of(here.store.trials.checkpoint(plain_text(checkpoint_id))))
+
+
+@router.get(
+    "/checkpoints/{checkpoint_id}/download",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+            "description": "a tar archive",
+        },
+        **NOT_FOUND,
+        **CONFLICT,
+    },
+    summary="Download the files of a checkpoint as a tar archive.",
+)
+def download(here: Here, checkpoint_id: CheckpointId) -> Response:
+    record = here.store.trials.checkpoint(plain_text(checkpoint_id))
+    headers = {"Content-Disposition": f'attachment; filename="{record.public_id}.tar"', "Cache-Control": "no-store"}
+    return StreamingResponse(files.archive(record), media_type="application/x-tar", headers=headers)
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/pin",
+    response_model=schemas.CheckpointItem,
+    responses={**NOT_FOUND, **CONFLICT},
+    summary="Keep a checkpoint, whatever the policy of the experiment says.",
+)
+def pin(here: Here, checkpoint_id: CheckpointId) -> Response:
+    return _pinned(here, checkpoint_id, True)
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/unpin",
+    response_model=schemas.CheckpointItem,
+    responses=NOT_FOUND,
+    summary="Leave a checkpoint to the policy of the experiment again.",
+)
+def unpin(here: Here, checkpoint_id: CheckpointId) -> Response:
+    return _pinned(here, checkpoint_id, False)
+
+
+def _pinned(here: Here, checkpoint_id: str, pinned: bool) -> Response:
+    record = trials.pin(here.store, plain_text(checkpoint_id), pinned)
+    here.poke()
+    return answer(schemas.CheckpointItem.of(record))

@@ -1,0 +1,176 @@
+"""`tuner submit`, `ls`, `show`, `best` and `export`: of a service if an address is set, else of this home's database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tuner.errors import SpecError
+from tuner.sdk.result import Result
+from tuner.sdk.saved import experiments, load
+from tuner.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tuner.client.synchronous import Client
+
+Row = dict[str, Any]
+FORMATS = ("csv", "json", "parquet")
+
+
+def submit(settings: Settings, file: Path, key: str | None) -> str:
+    """Create the experiment of a YAML or JSON file on a service, and return its id."""
+    spec = _spec(file)
+    with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+        return client.create(spec, idempotency_key=key).id
+
+
+def rows(settings: Settings, limit: int) -> list[Row]:
+    """Return the newest experiments, each as a row for `--json`."""
+    if settings.address is None:
+        found = experiments()[:limit]
+        return [
+            {
+                "id": one.id,
+                "name": one.name,
+                "state": one.state,
+                "trials": one.trials,
+                "metric": one.metric,
+                "mode": one.mode,
+                "best_value": one.best_value,
+                "best_params": None if one.best_params is None else dict(one.best_params),
+                "created_at": one.created_at.isoformat(),
+                "ended_at": one.ended_at.isoformat() if one.ended_at else None,
+            }
+            for one in found
+        ]
+    with connected(settings, settings.address) as client:
+        return [
+            {
+                "id": one.id,
+                "name": one.name,
+                "state": str(one.state),
+                "trials": one.trials,
+                "metric": one.metric,
+                "mode": one.mode,
+                "best_value": one.best.value if one.best else None,
+                "best_params": dict(one.best.params) if one.best else None,
+                "created_at": one.created_at,
+                "ended_at": one.ended_at,
+            }
+            for one in client.experiments(limit=limit)
+        ]
+
+
+def table(found: list[Row]) -> Iterator[str]:
+    """Yield a line for each row of `rows`."""
+    for row in found:
+        best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
+        yield f"{row['created_at'][:19]}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  {row['name']}"
+
+
+def result(settings: Settings, experiment: str) -> Result:
+    """Return the result of an experiment as it is now."""
+    if settings.address is None:
+        return load(experiment)
+    with connected(settings, settings.address) as client:
+        return client.experiment(experiment).result()
+
+
+def best(found: Result) -> Row | None:
+    """Return the best trial of a result; None if there is none."""
+    if found.best_trial is None:
+        return None
+    return {
+        "trial": found.best_trial.number,
+        "metric": found.metric,
+        "value": found.best_value,
+        "config": found.best_config,
+        "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
+    }
+
+
+def shown(found: Result) -> Row:
+    """Return what `tuner show --json` prints."""
+    trials = [
+        {
+            "number": trial.number,
+            "state": str(trial.state),
+            "iterations": trial.iterations,
+            "best_value": trial.best_value,
+            "config": dict(trial.config),
+            "reason": trial.reason,
+        }
+        for trial in found.trials
+    ]
+    head = {"id": found.experiment_id, "name": found.name, "state": found.state, "reason": found.reason}
+    return {**head, "error": found.error, "best": best(found), "trials": trials}
+
+
+def lines(row: Row) -> Iterator[str]:
+    """Yield the lines of `tuner show` for people."""
+    yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
+    if row["error"]:
+        yield f"error: {row['error']}"
+    if row["best"] is not None:
+        top = row["best"]
+        yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}: {json.dumps(top['config'])}"
+    for trial in row["trials"]:
+        value = "" if trial["best_value"] is None else f"{trial['best_value']:.6g}"
+        yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {trial['reason']}"
+
+
+def export(found: Result, file: Path, form: str | None, history: bool) -> None:
+    """Write a row for each trial, or for each report, to a file. Its ending says the format if `form` does not.
+
+    Raises:
+        SpecError: There is no such format.
+    """
+    form = form or file.suffix.removeprefix(".")
+    frame: pd.DataFrame = found.dataframe(history)
+    match form:
+        case "csv":
+            frame.to_csv(file, index=False)
+        case "json":
+            frame.to_json(file, orient="records", indent=1)
+        case "parquet":
+            frame.to_parquet(file, index=False)
+        case _:
+            raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
+
+
+@contextmanager
+def connected(settings: Settings, address: str) -> Iterator[Client]:
+    """Connect to a service for one command."""
+    from tuner.client.synchronous import connect  # loads httpx and the models of the API
+
+    with connect(address, token=settings.token, patience_s=5.0) as client:
+        yield client
+
+
+def ask(settings: Settings, verb: str, name: str) -> str:
+    """Ask a service for a verb of an experiment or trial. Return a line that says so."""
+    assert settings.address is not None
+    with connected(settings, settings.address) as client:
+        handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
+        answer = handle.act(verb)
+        return f"asked to {verb} {answer['id']}, which is {answer['state']}"
+
+
+def _spec(file: Path) -> Mapping[str, Any]:
+    """Read a spec. JSON is YAML, too."""
+    try:
+        found = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
+    if not isinstance(found, Mapping):
+        raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
+    return found

@@ -1,0 +1,61 @@
+"""The files of a checkpoint as one stream, so that they can be downloaded."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import BinaryIO, cast
+
+from tuner.errors import CheckpointError, Conflict
+from tuner.store import CheckpointRecord
+from tuner.trials.checkpoints.checkpoints import committed
+from tuner.trials.checkpoints.storage import Place, place
+
+CHUNK = 1024 * 1024
+BLOCK = 512
+
+
+def archive(record: CheckpointRecord) -> Iterator[bytes]:
+    """Return the files of a checkpoint as a tar archive, piece by piece. Nothing is copied to the disk.
+
+    Raises:
+        Conflict: its files are not there: it was deleted or is still being saved, or they lie on another node.
+    """
+    if record.state != "ready":
+        raise Conflict(f"{record.public_id} has no files: it is {record.state}")
+    try:
+        files = committed(record.uri).files
+        where = place(record.uri)
+    except CheckpointError as error:
+        node = f"; node {record.node} wrote it" if record.node else ""
+        raise Conflict(f"the files of {record.public_id} cannot be read here: {error}{node}") from error
+    return _pieces(where, {name: size for name, (size, _) in files.items() if _is_safe(name)})
+
+
+def _pieces(where: Place, sizes: Mapping[str, int]) -> Iterator[bytes]:
+    for name, size in sizes.items():
+        header = tarfile.TarInfo(name)
+        header.size, header.mode = size, 0o644
+        yield header.tobuf(tarfile.PAX_FORMAT)
+        left = size
+        with _opened(where / name) as file:
+            while left and (piece := file.read(min(CHUNK, left))):
+                left -= len(piece)
+                yield piece
+        if left:
+            raise CheckpointError(f"{name} of {where.uri} became shorter while it was read")
+        yield bytes(-size % BLOCK)
+    yield bytes(2 * BLOCK)
+
+
+def _opened(file: Place) -> BinaryIO:
+    if file.remote is None:
+        return open(file.path, "rb")
+    return cast("BinaryIO", file.remote.open_input_stream(file.path))
+
+
+def _is_safe(name: str) -> bool:
+    """Return whether a path stays below the folder into which the archive is unpacked."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and bool(path.parts)

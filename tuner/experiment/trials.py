@@ -1,0 +1,112 @@
+"""What users do with single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.errors import Conflict, SpecError
+from tuner.experiment.verbs import check_verb
+from tuner.space import Space
+from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
+
+
+def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str, Any]]) -> ExperimentRecord:
+    """Ask for trials with these configurations, before those that the searcher proposes and on top of num_samples.
+
+    What a configuration leaves out is drawn at random. An experiment that has ended runs again.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: it is being cancelled.
+        SpecError: a configuration does not fit the search space. The error lists all mistakes.
+    """
+    record = store.experiments.get(experiment)
+    space = Space.from_json(record.spec.space, opaque=True)
+    errors: list[tuple[str, str]] = []
+    points = []
+    for at, configuration in enumerate(configurations):
+        try:
+            points.append({"params": space.check(configuration, f"/configurations/{at}")})
+        except SpecError as error:
+            errors += error.errors
+    if errors:
+        raise SpecError(errors)
+    _ask(store, record, points, "asked for by a user")
+    return store.experiments.get(experiment)
+
+
+def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> TrialRecord:
+    """Ask for a new trial of the same experiment that starts from a checkpoint of this one, with changed params.
+
+    An experiment that has ended runs again.
+
+    Args:
+        store: the database.
+        trial: its public id.
+        changes: flat params; the others are the trial's.
+        checkpoint: one of the trial's. None for the newest from which the trial itself could go on.
+
+    Raises:
+        NotFound: there is no such trial or checkpoint.
+        Conflict: there is no checkpoint to start from, or the experiment is being cancelled.
+        SpecError: the changes do not fit the search space.
+    """
+    found = store.trials.get(trial)
+    record = store.experiments.by_id(found.experiment_id)
+    name = checkpoint or (found.checkpoint or {}).get("id")
+    if name is None:
+        raise Conflict(f"{trial} has no checkpoint to start from")
+    source = store.trials.checkpoint(name)
+    if (source.experiment, source.trial) != (record.public_id, found.number):
+        raise SpecError(f"{name} is not a checkpoint of {trial}", "/checkpoint_id")
+    if source.state != "ready":
+        raise Conflict(f"{name} cannot be used: it is {source.state}")
+    params = _changed(record, found, changes)
+    words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
+    reason = f"forked by a user from trial {found.number} at iteration {source.step} with {words}"
+    _ask(store, record, [{"params": params, "checkpoint": name, "parent": found.number}], reason)
+    return store.trials.get(trial)
+
+
+def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
+    """Keep a checkpoint whatever the policy says, or leave it to the policy again.
+
+    Raises:
+        NotFound: there is no such checkpoint.
+        Conflict: it has been deleted.
+    """
+    found = store.trials.checkpoint(checkpoint)
+    if pinned and found.state == "deleted":
+        raise Conflict(f"{checkpoint} has been deleted")
+    if pinned != found.pinned:
+        store.trials.pin(checkpoint, pinned)
+        record = store.experiments.get(found.experiment)
+        store.experiments.change(
+            record.id, {}, commands=[("pin", "by a user", {"checkpoint": checkpoint, "pinned": pinned})]
+        )
+    return store.trials.checkpoint(checkpoint)
+
+
+def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params of a trial with changes. Params of a branch that is not chosen any more are left out."""
+    space = Space.from_json(record.spec.space, opaque=True)
+    params = {**trial.params, **changes}
+    active = {p.path: on for p, on in zip(space.parameters, space.active(_known(space, params)), strict=True)}
+    kept = {path: value for path, value in params.items() if path in changes or active.get(path, True)}
+    return space.check(kept, "/params")
+
+
+def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out values that are outside of their domain, whose conditions cannot be judged. `Space.check` complains of them."""
+    valid = {p.path: p for p in space.parameters}
+    return {path: value for path, value in params.items() if path in valid and valid[path].contains(value)}
+
+
+def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
+    check_verb("continue", record)
+    commands: list[tuple[str, str, Mapping[str, Any]]] = [("enqueue", reason, {"points": list(points)})]
+    if record.state.ended:
+        commands.append(("continue", "by a user", {}))
+        store.drivers.adopt(record.id)
+    store.experiments.change(record.id, {}, commands=commands)
