@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.api.conftest import serving
-from tests.store.examples import T0, begin
+from tests.store.examples import T0, a_spec, begin
 from tuner.api import auth, create_app, permission, stream
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
@@ -392,3 +392,30 @@ def test_an_open_stream_ends_with_its_token(
         for _ in lines:
             pass  # a stream that stays open times out
     assert httpx.get(url, headers=headers).status_code == 401
+
+
+@pytest.mark.postgres
+async def test_two_services_over_one_database_share_sessions(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "KNOWN_S", 0.0)
+    with Store.open(postgres_url) as one, Store.open(postgres_url) as other:
+        secret, _ = one.access.create_token("me", Role.EDITOR, project="vision")
+        apps = [create_app(Settings(home=tmp_path, auth="on"), store) for store in (one, other)]
+        transports = [httpx.ASGITransport(app) for app in apps]
+        base = "http://box.lan:8000"  # a balancer in front of both
+        async with (
+            httpx.AsyncClient(transport=transports[0], base_url=base) as first,
+            httpx.AsyncClient(transport=transports[1], base_url=base) as second,
+        ):
+            assert (await first.post(ME, json={"token": secret})).status_code == 200
+            second.cookies = first.cookies
+            begin(one, spec=a_spec(project="vision"))
+            begin(one, spec=a_spec(project="speech"))
+            for client in (first, second):
+                items = (await client.get(EXPERIMENTS)).json()["items"]
+                assert [item["project"] for item in items] == ["vision"]
+            stolen = {"Cookie": f"tuner_session_8000={second.cookies['tuner_session_8000']}"}
+            assert (await second.delete(ME)).status_code == 204
+            first.cookies.clear()
+            assert (await first.get(EXPERIMENTS, headers=stolen)).status_code == 401

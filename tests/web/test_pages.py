@@ -112,6 +112,18 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
     assert len(content) > 5_000
 
 
+@pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])
+def test_on_a_phone_nothing_sticks_out(
+    visit: Open, service: Service, ended: Search, path: str, tmp_path: Path
+) -> None:
+    trials = service.store.trials.page(ended.id).items
+    page = visit(path.format(pair=f"{trials[0].public_id},{trials[1].public_id}"), width=420, height=844)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_role("heading", level=2).or_(page.get_by_text("The cluster is shown")).first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.screenshot(path=tmp_path / "phone.png")
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()
