@@ -7,6 +7,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -361,6 +362,29 @@ async def test_continue_after_the_limit_of_gpu_hours_does_not_hang_the_event_loo
     usage = again.core.experiment.usage
     assert isinstance(usage, Counting)
     assert usage.looks < 100
+
+
+async def test_an_experiment_that_ends_as_its_gpu_hours_do_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop goes on until the deletions are done, and the watcher with it."""
+    loop = driven(Memory())
+    limits = Limits(max_concurrent_trials=2, gpu_hours=1.0)
+    loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=limits)
+    loop.core.experiment.usage.gpus, loop.core.experiment.usage.ended_s = 1.0, 7200.0
+    loop.core.experiment.state = ExperimentState.COMPLETED
+    looks = 0
+
+    def look() -> float:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, "it looks again and again, and lets nothing else run"
+        return 1.0
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=look))
+    watching = asyncio.create_task(loop._watch_gpu_hours())
+    await until(lambda: looks)
+    await asyncio.sleep(0)
+    assert not watching.done()
+    watching.cancel()
 
 
 async def test_a_resume_while_the_last_deletions_are_under_way_goes_on() -> None:

@@ -415,12 +415,12 @@ class ExperimentLoop:
         """Put GpuHoursSpent when the GPU hours are used up, and again if a user raises the limit and that is used up too."""
         while True:
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
-            now, left = time.time(), None
-            if limit is not None and not experiment.capped and not self.core.ended:
-                if experiment.usage.gpu_hours(now) >= limit:
-                    await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
-                    continue
-                left = experiment.usage.left_s(limit, now)
+            now = time.time()
+            watched = limit is not None and not experiment.capped and not self.core.ended
+            if limit is not None and watched and experiment.usage.gpu_hours(now) >= limit:
+                await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
+                continue
+            left = None if limit is None else experiment.usage.left_s(limit, now)
             await asyncio.sleep(BUDGET_S if left is None else min(max(left, 0.001), BUDGET_S))
 
     def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
