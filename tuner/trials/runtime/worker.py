@@ -544,8 +544,8 @@ class _ChannelPeers:
         assert self._channel_server is not None
         self._channel_server.broadcast(("report", self._segment))
 
-    def heard(self) -> Literal["report", "ended"] | None:
-        """Return the next announcement. Verdicts that have arrived stay for `take`, and so does all behind them."""
+    def heard(self) -> Literal["report", "verdict", "ended"] | None:
+        """Return the next announcement. A verdict that has arrived stays for `take`, and so does all behind it."""
         if self._over:
             return "ended"
         assert self._channel_client is not None
@@ -562,7 +562,7 @@ class _ChannelPeers:
         if self._early[0][0] == "ended":
             self._over = True
             return "ended"
-        return None
+        return "verdict"
 
     def take(self, report_no: int) -> Verdict:
         assert self._channel_client is not None

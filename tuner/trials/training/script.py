@@ -208,7 +208,7 @@ class _Run:
                 self._session.report(news)
             else:
                 break
-        while mirrors and self._reads_lines() and self._exit_code == 0 and self._mirror() != "ended":
+        while mirrors and self._reads_lines() and self._exit_code == 0 and self._mirror() is None:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:

@@ -128,8 +128,8 @@ class Peers(Protocol):
     def announce(self) -> None:
         """Tell the other ranks that rank 0 reports now. Called by rank 0."""
 
-    def heard(self) -> Literal["report", "ended"] | None:
-        """Return what rank 0 has announced next, without waiting. Called by the other ranks."""
+    def heard(self) -> Literal["report", "verdict", "ended"] | None:
+        """Return what rank 0 has sent next, without waiting. A verdict stays for `take`. Called by the other ranks."""
 
 
 class Saver(Protocol):
@@ -267,8 +267,11 @@ class Session:
         if self._reports is not None and self._peers is not None:
             self._peers.announce()
 
-    def heard(self) -> Literal["report", "ended"] | None:
-        """Return what rank 0 has announced next, or None if there is no news. Do not wait."""
+    def heard(self) -> Literal["report", "verdict", "ended"] | None:
+        """Return what rank 0 has sent next, or None if there is no news. Do not wait.
+
+        A verdict that was not announced means that rank 0 reports by itself, and not by lines.
+        """
         return self._peers.heard() if self._peers is not None else None
 
     # -- called for the driver, from another thread
