@@ -116,23 +116,26 @@ time.sleep(600)
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
 def test_a_retried_script_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    """Two ranks with a shard each; rank 1 is killed once."""
+    """Two ranks with a shard each; rank 1 is killed once, when the second checkpoint is committed."""
     text = """
-import os, pathlib, signal, sys
+import os, pathlib, signal, sys, time
 import tuner
-rank, killed, done = os.environ["RANK"], pathlib.Path(sys.argv[1]), 0
+rank, storage, done = os.environ["RANK"], pathlib.Path(sys.argv[1]), 0
 if (checkpoint := tuner.get_checkpoint()) is not None:
     with checkpoint.as_directory() as folder:
         done = int(pathlib.Path(folder, f"done{rank}").read_text())
 for i in range(done, 6):
-    if i == 4 and rank == "1" and not killed.exists():
-        killed.write_text("")
-        os.kill(os.getpid(), signal.SIGKILL)
+    while i == 4 and done == 0:
+        if rank == "1" and list(storage.glob("**/iteration_00000004*.committed")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
     save = lambda folder: pathlib.Path(folder, f"done{rank}").write_text(str(i + 1))
     tuner.report({"loss": 1 / (i + 1), "from": done}, checkpoint=save)
 """
-    arguments = [str(tmp_path / "killed")]
-    result = run(tmp_path, text, arguments, num_workers=2, num_samples=1, max_failures=1, checkpoint={"frequency": 2})
+    storage, policy = str(tmp_path / "storage"), {"frequency": 2}
+    result = run(
+        tmp_path, text, [storage], num_workers=2, num_samples=1, max_failures=1, storage=storage, checkpoint=policy
+    )
     (trial,) = result.trials
     assert trial.error is None
     assert [row["from"] for row in trial.history if row["training_iteration"] == 6] == [4.0]
