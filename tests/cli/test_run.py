@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.serving import Service
 from tuner.cli.commands import app
 from tuner.cli.run import parameter, run_target
 from tuner.errors import EntrypointError, SpecError
@@ -151,6 +152,26 @@ def test_a_function_of_a_file(tmp_path: Path) -> None:
     options = {"metric": "loss", "mode": "min", "num_samples": 1, "verbose": 0}
     result = run_target(f"{path}:train", [], ["x=choice(7)"], None, options)
     assert result.best_value == 21.0
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_script_on_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(tmp_path, f"sqlite:///{tmp_path / 'tuner.db'}")
+    service.start()
+    try:
+        path = tmp_path / "train.py"
+        path.write_text("import sys\nfor i in range(3): print(f'loss={float(sys.argv[1]) / (i + 1)}')")
+        monkeypatch.setenv("TUNER_ADDRESS", str(service.client.base_url))
+        words = ["run", "--param", "x=choice(3, 6)", "--num-samples", "2", "--max-t", "3", "--scheduler", "fifo"]
+        done = CliRunner().invoke(app, [*words, str(path), "{x}"])
+        assert done.exit_code == 0, done.output
+        assert "completed, 2 trials" in done.output
+        rows = service.client.get("/api/v1/experiments").json()["items"]
+        assert [row["name"] for row in rows] == ["train"]
+    finally:
+        service.end()
+        service.stop()
 
 
 @pytest.mark.parametrize(
