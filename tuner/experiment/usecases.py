@@ -21,7 +21,7 @@ from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound
+from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, Stale
 from tuner.experiment import by_value, lineage
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
@@ -36,6 +36,9 @@ from tuner.usercode.entrypoints import EntrypointChecker
 
 #: with any of these in the runtime_env, workers may have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
+
+MOST_TRIES = 50
+"""How often a change without If-Match is tried when other requests change the same experiment."""
 
 
 def create_experiment(
@@ -53,10 +56,10 @@ def create_experiment(
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before, with another spec.
     """
-    spec, names, sent = _parsed(data)
+    spec, names, sent = parsed(data)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
-    code = _checked_code(spec, names, sent, checker)
+    code = checked_code(spec, names, sent, checker)
     spec = with_earlier(store, spec)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
@@ -68,24 +71,27 @@ def dry_run(
     seconds_per_iteration: float | None = None,
 ) -> Preview:
     """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
-    spec, names, sent = _parsed(data)
-    _checked_code(spec, names, sent, checker)
+    spec, names, sent = parsed(data)
+    checked_code(spec, names, sent, checker)
     with functions_by_name():
         return preview(spec, configurations, seconds_per_iteration)
 
 
-def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord | None]:
-    """Return the spec, the names of the functions in it, and the function that it brings. None of them is imported."""
-    mistakes, code = ErrorCollector(), None
+def parsed(data: Mapping[str, Any], kept: CodeRecord | None = None) -> tuple[Spec, Container[str], CodeRecord | None]:
+    """Return the spec, the names of the functions in it, and the training function that it brings by value.
+
+    None of them is imported. `kept` is a function by value that is stored already, for a spec that brings none.
+    """
+    mistakes, code = ErrorCollector(), kept
     with mistakes:
-        code = by_value.sent(data)
+        code = by_value.sent(data) or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
     mistakes.check()
     return spec, names, code
 
 
-def _checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
+def checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
     """Check what the spec names by importing it in a helper process. No user code runs in this one."""
     code = sent or entrypoint_code(spec, checker)
     mistakes = ErrorCollector()
@@ -206,10 +212,25 @@ def amend_experiment(
         SpecError: the changes have mistakes. The error lists all of them.
         Stale: it is at another revision.
     """
-    record = store.experiments.get(experiment)
-    changes = parse_changes(record.spec, data)
-    store.experiments.change(record.id, changes, revision=revision, commands=_amendment(record.spec, changes))
-    return store.experiments.get(experiment)
+
+    def amend(record: ExperimentRecord) -> None:
+        changes, read = parse_changes(record.spec, data), record.revision if revision is None else revision
+        store.experiments.change(record.id, changes, revision=read, commands=_amendment(record.spec, changes))
+
+    return _changed(store, experiment, amend, 1 if revision is not None else MOST_TRIES)
+
+
+def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord], None], tries: int) -> ExperimentRecord:
+    """Read an experiment and change it. If another request changed it in between, do both again."""
+    while True:
+        tries -= 1
+        try:
+            change(store.experiments.get(experiment))
+        except Stale:
+            if not tries:
+                raise
+        else:
+            return store.experiments.get(experiment)
 
 
 def continue_experiment(
@@ -228,19 +249,21 @@ def continue_experiment(
         NotFound: there is no such experiment.
         Conflict: it is being cancelled.
     """
-    record = store.experiments.get(experiment)
-    check_verb("continue", record)
-    changes: dict[str, Any] = {}
-    if num_samples is not None:
-        changes["num_samples"] = _samples_so_far(record) + num_samples
-    commands = _amendment(record.spec, changes)
-    if record.state.ended:
-        more = f" with {num_samples} more samples" if num_samples is not None else ""
-        commands.append(("continue", f"by a user{more}", {}))
-        if adopt:
-            store.drivers.adopt(record.id)
-    store.experiments.change(record.id, changes, commands=commands)
-    return store.experiments.get(experiment)
+
+    def go_on(record: ExperimentRecord) -> None:
+        check_verb("continue", record)
+        changes: dict[str, Any] = {}
+        if num_samples is not None:
+            changes["num_samples"] = _samples_so_far(record) + num_samples
+        commands = _amendment(record.spec, changes)
+        if record.state.ended:
+            more = f" with {num_samples} more samples" if num_samples is not None else ""
+            commands.append(("continue", f"by a user{more}", {}))
+            if adopt:
+                store.drivers.adopt(record.id)
+        store.experiments.change(record.id, changes, revision=record.revision, commands=commands)
+
+    return _changed(store, experiment, go_on, MOST_TRIES)
 
 
 def _samples_so_far(record: ExperimentRecord) -> int:
