@@ -18,7 +18,7 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store import removal as tables_of
 from tuner.store.sql.tables import metadata
 
-APART = {"code", "token", "session", "audit"}
+APART = {"code", "token", "session", "audit", "webhook", "webhook_delivery"}
 """Tables that do not belong to experiments. Code goes with its last experiment."""
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
+from tuner.api.routes.webhooks import NewWebhook, WebhookPatch
 from tuner.api.schemas import Continuation, Enqueue, Fork, ReplayRequest
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
@@ -43,6 +44,8 @@ EXAMPLE = {
 BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/session"): (SignIn, True),
     ("post", "/tokens"): (NewToken, True),
+    ("post", "/webhooks"): (NewWebhook, True),
+    ("patch", "/webhooks/{webhook_id}"): (WebhookPatch, True),
     ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
     ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
     ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
