@@ -33,6 +33,9 @@ T = TypeVar("T")
 EVERY_S = 1.0
 """How often the service looks for what has happened."""
 
+BUSY_S = 0.1
+"""How often it looks for more to send while it sends."""
+
 AGAIN_S = 5.0
 """How long it waits after an error of the database."""
 
@@ -100,6 +103,7 @@ class Deliverer:
         self._every_s = every_s
         self._retry_s = retry_s
         self._sending: dict[asyncio.Task[None], int] = {}  # -> internal id of the webhook
+        self._collect_at = 0.0
         self._trouble = ""
 
     async def run(self) -> None:
@@ -123,7 +127,9 @@ class Deliverer:
     async def _round(self, outgoing: Outgoing, call: Any) -> float:
         """Collect what has happened and begin to send what is due. Return the seconds until the next round."""
         try:
-            await call(self._store.webhooks.collect)
+            if time.monotonic() >= self._collect_at:
+                await call(self._store.webhooks.collect)
+                self._collect_at = time.monotonic() + self._pause_s
             busy = [hook for hook, count in Counter(self._sending.values()).items() if count >= AT_ONCE_EACH]
             # One that comes on top of `AT_ONCE_EACH` in this round does no harm.
             if (room := AT_ONCE - len(self._sending)) > 0:
@@ -141,9 +147,7 @@ class Deliverer:
         except Exception:
             log.exception("webhooks could not be looked after; this is tried again")
             return AGAIN_S
-        if self._sending:
-            return min(self._pause_s, 0.1)
-        return self._pause_s
+        return min(self._pause_s, BUSY_S) if self._sending else self._pause_s
 
     @property
     def _pause_s(self) -> float:

@@ -60,7 +60,7 @@ def is_public(address: str) -> bool:
             inner.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
         if not all(is_public(str(one)) for one in inner if one is not None):
             return False
-        if found.ipv4_mapped is not None:
+        if found.ipv4_mapped is not None or found in NAT64:
             return True
     return found.is_global and not found.is_multicast and not found.is_reserved
 
