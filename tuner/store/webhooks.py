@@ -128,6 +128,8 @@ class _Occurrence(NamedTuple):
     data: Mapping[str, Any]
 
 
+_ToTell = tuple[WebhookRecord, _Occurrence]
+
 _NOWHERE = _Place(0, ExperimentState.PENDING, None, None)
 _CHANGED = """
 SELECT e.id, e.public_id, e.name, e.project, e.reason, e.error, e.last_event_seq, e.state, e.started_at, e.ended_at,
@@ -296,51 +298,47 @@ class Webhooks:
                 return
             with self._database.cursor() as (cursor, _):
                 changed = [_changed(row) for row in cursor.rows(_CHANGED)]
-            for one in changed:
-                self._collect(one, [hook for hook in hooks if _concerns(hook, one)], at(now))
+                found = [self._find(cursor, one, [hook for hook in hooks if _concerns(hook, one)]) for one in changed]
+            for one, (place, rows) in zip(changed, found, strict=True):
+                self._tell(one, place, rows, at(now))
             self._seen = {one.id: self._seen[one.id] for one in changed if one.id in self._seen}
 
-    def _collect(self, found: _Changed, hooks: Sequence[WebhookRecord], now: float) -> None:
-        """Add the deliveries of one experiment. Write nothing if there is nothing to tell, as for most reports."""
+    def _find(self, cursor: Cursor, found: _Changed, hooks: Sequence[WebhookRecord]) -> tuple[_Place, list[_ToTell]]:
+        """Return what is to be told of one experiment, and the place to which this has been looked for."""
         before = found.before or _NOWHERE
         since = max(before.seq, self._seen.get(found.id, 0))
-        with self._database.cursor() as (cursor, _):
-            failures = cursor.rows(_FAILED, (found.id, since, found.now.seq, FAILURES_AT_ONCE))
-            until = failures[-1][0] if len(failures) == FAILURES_AT_ONCE else found.now.seq
-            rows = [
-                (hook, occurrence)
-                for hook in hooks
-                for occurrence in (
-                    *_of_experiment(found, before),
-                    *_of_trials(found, failures),
-                    *_of_objective(cursor, found, hook, since, until),
-                )
-                if occurrence.event in hook.events
-            ]
-        place = found.now._replace(seq=until)
-        if not rows and found.before is not None and place._replace(seq=before.seq) == before:
-            self._seen[found.id] = until
-            return
-        with self._database.write() as cursor:
-            if not _advance(cursor, found, place):
-                return  # another service has collected this
-            cursor.executemany(
-                _ADD,
-                [
-                    (
+        failures = cursor.rows(_FAILED, (found.id, since, found.now.seq, FAILURES_AT_ONCE))
+        until = failures[-1][0] if len(failures) == FAILURES_AT_ONCE else found.now.seq
+        rows = [
+            (hook, occurrence)
+            for hook in hooks
+            for occurrence in (
+                *_of_experiment(found, before),
+                *_of_trials(found, failures),
+                *_of_objective(cursor, found, hook, since, until),
+            )
+            if occurrence.event in hook.events
+        ]
+        return found.now._replace(seq=until), rows
+
+    def _tell(self, found: _Changed, place: _Place, rows: Sequence[_ToTell], now: float) -> None:
+        """Add the deliveries of one experiment. Write nothing if there is nothing to tell, as for most reports."""
+        before = found.before
+        if rows or before is None or place._replace(seq=before.seq) != before:
+            with self._database.write() as cursor:
+                if not _advance(cursor, found, place):
+                    return  # another service has collected this
+                for hook, what in rows:
+                    made = (
                         f"dlv_{secrets.token_hex(10)}",
                         hook.id,
                         what.key,
                         what.event,
                         found.public_id,
                         dumps(what.data),
-                        now,
-                        now,
                     )
-                    for hook, what in rows
-                ],
-            )
-        self._seen[found.id] = until
+                    cursor.execute(_ADD, (*made, now, now))
+        self._seen[found.id] = place.seq
 
     def claim(self, limit: int, lease_s: float, *, busy: Collection[int] = (), now: float | None = None) -> list[Due]:
         """Return deliveries whose time has come, and count an attempt for each. Nobody else gets them for `lease_s` seconds.
