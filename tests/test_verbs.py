@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.serving import SLOW, SPEC, Service, until
+from tests.serving import ROOT, SLOW, SPEC, Service, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -100,3 +101,27 @@ def test_trials_that_users_ask_for_start_from_what_they_name(service: Service) -
     [segment] = service.get(f"/trials/{fork['id']}")["segments"]
     assert (segment["cause"], segment["start_iteration"], segment["source_checkpoint_id"]) == ("fork", 3, kept["id"])
     assert wanted["iteration"] == 3
+
+
+def test_a_fork_runs_the_same_function_over_another_space(service: Service) -> None:
+    source = service.post({**SLOW, "num_samples": 1})
+    assert service.ended(source["id"])["state"] == "completed"
+    changes = {"space": {"x": {"lower": 0.5}}, "num_samples": 2}
+    forked = service.client.post(f"/api/v1/experiments/{source['id']}/fork", json={"changes": changes})
+    assert (forked.status_code, forked.json().get("forked_from")) == (201, source["id"]), forked.text
+    ended = service.ended(forked.json()["id"])
+    assert (ended["state"], ended["counts"]["completed"]) == ("completed", 2)
+    trials = service.get(f"/experiments/{ended['id']}/trials")["items"]
+    assert all(0.5 <= trial["params"]["x"] <= 1.0 for trial in trials)
+    assert service.get(f"/experiments/{source['id']}")["trials"] == 1
+
+
+def test_the_walk_with_curl(service: Service) -> None:
+    walk = ROOT / "examples" / "curl_walk.sh"
+    address = str(service.client.base_url).rstrip("/")
+    done = subprocess.run([walk, address], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("completed") == 2, done.stdout
+    assert "'pointer': '/seeds'" in done.stdout
+    assert lines[-1] == "done"

@@ -89,6 +89,21 @@ def test_submit_and_verbs(server: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert output("resume", made) == f"asked to resume {made}, which is pending\n"
 
 
+def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC))
+    made = output("submit", str(tmp_path / "spec.json")).strip()
+    sets = ("space.lr.upper=0.5", "name=wider", "num_samples=4", "limits.time_budget_s=null", "notes=NaN")
+    options = [part for change in sets for part in ("--set", change)]
+    fork = output("fork", "digits", *options, "--idempotency-key", "once").strip()
+    assert output("fork", made, *options, "--idempotency-key", "once").strip() == fork
+    spec = sqlite_store.experiments.get(fork).spec
+    assert (spec.forked_from, spec.name, spec.num_samples, spec.notes) == (made, "wider", 4, "NaN")
+    assert (spec.space["lr"]["upper"], spec.limits.time_budget_s) == (0.5, None)
+    for wrong in (["num_samples"], ["a..b=1"], ["space=1", "space.lr=2"]):
+        assert status(monkeypatch, "fork", made, *(part for one in wrong for part in ("--set", one))) == 2
+
+
 def test_exit_codes(
     search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,14 @@ def test_a_key_creates_one_experiment(client: Client, spec: dict[str, Any]) -> N
         client.create({**spec, "seed": 2}, idempotency_key="mine")
 
 
+def test_a_fork_has_a_handle_of_its_own(client: Client, spec: dict[str, Any]) -> None:
+    source = client.create(spec)
+    fork = source.fork({"seed": 7}, idempotency_key="mine")
+    assert (fork.get().forked_from, fork.get().seed) == (source.id, 7)
+    assert source.fork({"seed": 7}, idempotency_key="mine").id == fork.id
+    assert source.fork().id not in (source.id, fork.id)
+
+
 class Lossy(httpx.HTTPTransport):
     """Loses the answers to the first requests, after the service has carried them out."""
 

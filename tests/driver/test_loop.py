@@ -7,6 +7,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +17,13 @@ from tuner.domain import events as e
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Decision, Note
 from tuner.domain.events import CheckpointInfo, Failure
-from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.domain.segments import Outcome, SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
 from tuner.driver import loop as module
 from tuner.driver.assemble import Parts, assemble
+from tuner.driver.core.usage import Usage
 from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
@@ -307,6 +309,82 @@ async def test_the_start_of_workers_takes_nothing_from_the_time_budget() -> None
 
 def spent(memory: Memory) -> bool:
     return any(isinstance(entry, e.BudgetSpent) for batch in memory.batches for _, entry in batch.log)
+
+
+class Counting(Usage):
+    """Count how often the GPU hours are looked at. Raise an error in an endless loop, which would hang the test."""
+
+    looks = 0
+
+    def gpu_hours(self, now: float) -> float:
+        self.looks += 1
+        assert self.looks < 10_000, "the GPU hours are looked at in an endless loop"
+        return super().gpu_hours(now)
+
+
+async def test_continue_after_the_limit_of_gpu_hours_does_not_hang_the_event_loop() -> None:
+    memory = Memory()
+    left = asyncio.Event()
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        await memory.loop.put(
+            e.SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal, held_s=3600.0)
+        )
+        await left.wait()
+        return Outcome(kind="left")
+
+    async def interrupt(segment: SegmentRef, why: str) -> None:
+        left.set()
+
+    commit = memory.commit
+
+    async def slow(batch: Batch) -> None:
+        await asyncio.sleep(0)  # lets the watcher of the GPU hours run, as a real database does
+        await commit(batch)
+
+    memory.run, memory.interrupt, memory.commit = run, interrupt, slow  # type: ignore[method-assign]
+
+    def limited() -> ExperimentLoop:
+        loop = driven(memory, num_samples=1, scaling=Scaling(use_gpu=True))
+        experiment = loop.core.experiment
+        experiment.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=1, gpu_hours=0.5))
+        experiment.usage = Counting(loop.core.spec.scaling)
+        return loop
+
+    assert await asyncio.wait_for(limited().run(1, None), 10) is ExperimentState.COMPLETED
+    again = limited()
+    for batch in memory.batches:
+        for seq, entry in batch.log:
+            again.core.fold(seq, entry)
+    assert again.core.experiment.capped
+    await asyncio.wait_for(again.run(2, None, {7: e.Commanded(time=time.time(), command="continue")}), 10)
+    assert memory.batches[-1].commands == [7]
+    usage = again.core.experiment.usage
+    assert isinstance(usage, Counting)
+    assert usage.looks < 100
+
+
+async def test_an_experiment_that_ends_as_its_gpu_hours_do_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop goes on until the deletions are done, and the watcher with it."""
+    loop = driven(Memory())
+    limits = Limits(max_concurrent_trials=2, gpu_hours=1.0)
+    loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=limits)
+    loop.core.experiment.usage.gpus, loop.core.experiment.usage.ended_s = 1.0, 7200.0
+    loop.core.experiment.state = ExperimentState.COMPLETED
+    looks = 0
+
+    def look() -> float:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, "it looks again and again, and lets nothing else run"
+        return 1.0
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=look))
+    watching = asyncio.create_task(loop._watch_gpu_hours())
+    await until(lambda: looks)
+    await asyncio.sleep(0)
+    assert not watching.done()
+    watching.cancel()
 
 
 async def test_a_resume_while_the_last_deletions_are_under_way_goes_on() -> None:

@@ -22,9 +22,21 @@ _TRIAL_FIELDS = (
     "best_value", "best_iteration", "last", "last_value", "params", "reports", "failures", "system_failures", "reason", "values",
     "next", "tags", "searcher_state", "running_s",
 )  # fmt: skip
-_LEDGER_FIELDS = ("deleting", "_owner", "_early", "_gone", "_unfinished", "_borrowers", "_active", "_best")
+_LEDGER_FIELDS = (
+    "deleting",
+    "_kept",
+    "_by_users",
+    "_owner",
+    "_early",
+    "_gone",
+    "_unfinished",
+    "_borrowers",
+    "_active",
+    "_best",
+)
 _CORE_FIELDS = (
     "state", "finishing", "error", "running_s", "now", "seq", "exploits", "exhausted", "failing", "unseen", "missed",
+    "spec", "queue", "asked", "capped", "begun", "epoch", "slots",
 )  # fmt: skip
 _SEGMENT_FIELDS = (
     "ordinal", "cause", "params", "start_iteration", "source", "state", "leaving", "report_no", "iteration",
@@ -32,16 +44,37 @@ _SEGMENT_FIELDS = (
 )  # fmt: skip
 
 
-def of_state(core: Core, scored: Mapping[int, Set[float]], meddled: Collection[int]) -> Iterator[str]:
-    """Yield what is wrong with the state of a search, in words. meddled: trials that a user has resumed."""
+def counts(core: Core) -> tuple[int, int]:
+    """Return how many segments are open, and how many trials were started that users did not ask for."""
+    experiment = core.experiment
+    opened = sum(trial.holds_resources for trial in core.trials)
+    return opened, len(core.trials) - (experiment.asked - len(experiment.queue))
+
+
+def of_state(
+    core: Core, scored: Mapping[int, Set[float]], meddled: Collection[int], before: tuple[int, int]
+) -> Iterator[str]:
+    """Yield what is wrong with the state of a search, in words.
+
+    meddled: trials that a user has resumed. before: the counts of the last check, which a user may have forbidden since.
+    """
     spec = core.spec
-    opened = [trial for trial in core.trials if trial.holds_resources]
-    if len(opened) > core.experiment.slots:
-        yield f"{len(opened)} segments are open with {core.experiment.slots} slots"
-    if spec.num_samples is not None and len(core.trials) > max(spec.num_samples, core.searcher.total() or 0):
-        yield f"{len(core.trials)} trials, num_samples is {spec.num_samples}"
+    opened, proposed = counts(core)
+    if opened != core.experiment.segments.open:
+        yield f"{opened} segments are open, and {core.experiment.segments.open} are counted"
+    if opened > max(core.experiment.slots, before[0]):
+        yield f"{opened} segments are open with {core.experiment.slots} slots"
+    if spec.num_samples is not None and proposed > max(spec.num_samples, core.searcher.total() or 0, before[1]):
+        yield f"{proposed} trials that nobody asked for, num_samples is {spec.num_samples}"
     for trial in core.trials:
         who = f"trial {trial.number}"
+        if [segment.ordinal for segment in trial.segments] != list(range(1, len(trial.segments) + 1)):
+            yield f"{who} has the segments {[segment.ordinal for segment in trial.segments]}"
+        for segment in trial.segments[-1:]:
+            if segment.start_iteration != (segment.source.step if segment.source is not None else 0):
+                yield f"{who} began at {segment.start_iteration}, its checkpoint is {segment.source}"
+            if trial.iteration != segment.iteration or segment.iteration != segment.start_iteration + segment.report_no:
+                yield f"{who} is at {trial.iteration}, its segment at {segment.iteration} after {segment.report_no}"
         if any(segment.open for segment in trial.segments[:-1]):
             yield f"{who} has two open segments"
         if trial.state.ended and trial.next is not None:
@@ -111,6 +144,9 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
     for name in _CORE_FIELDS:
         if getattr(live.experiment, name) != getattr(folded.experiment, name):
             yield f"fold: {name} is {getattr(folded.experiment, name)!r}, not {getattr(live.experiment, name)!r}"
+    for name in ("ended_s", "since"):
+        if getattr(live.experiment.usage, name) != getattr(folded.experiment.usage, name):
+            yield f"fold: usage.{name} differs"
     if live.experiment.segments.open != folded.experiment.segments.open:
         yield f"fold: {folded.experiment.segments.open} segments are open, not {live.experiment.segments.open}"
     for name in _LEDGER_FIELDS:
@@ -149,6 +185,7 @@ def of_end(world: World) -> Iterator[str]:
         wanted = {trial.checkpoint.id} if trial.checkpoint is not None else set()
         if (kept := trial.best_checkpoint(core.spec.objective)) is not None:
             wanted.add(kept.id)
+        wanted |= core.experiment.checkpoints._kept.keys()
         ready.sort(key=lambda kept: (kept.segment, kept.info.step))
         if left := superfluous(ready, world.policy, core.spec.objective, wanted):
             yield f"trial {trial.number} has ended with {[k.info.id for k in left]}, which the policy does not keep"

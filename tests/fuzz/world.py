@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +16,9 @@ from tests.fuzz import invariants
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
-from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.domain.segments import SegmentRef
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
@@ -46,6 +48,8 @@ X = distribution_to_json(FloatDistribution(0.0, 1.0))
 MAX_STEPS = 4_000
 CHAOS = 600
 """Steps after which users and the cluster leave the search alone, so that it must come to its end."""
+CONTINUED = 150
+"""Steps of the same after a user has continued a search that had ended."""
 
 
 class Found(AssertionError):
@@ -90,8 +94,14 @@ class Running:
 
 
 class World:
-    def __init__(self, seed: int, scheduler: str | None = None) -> None:
+    """One search. Without `users`, nobody changes what was asked for, and the search ends only once."""
+
+    def __init__(self, seed: int, scheduler: str | None = None, *, users: bool = True) -> None:
         self.seed = seed
+        self.users = random.Random(f"{seed} {scheduler} users") if users else None
+        self.calm_at = CHAOS
+        self.last_step = MAX_STEPS
+        self.ends = 0  # how often the search has ended
         self.rng = rng = random.Random(f"{seed} {scheduler}")
         self.kind = scheduler or rng.choice(list(SCHEDULERS))
         options = dict(rng.choice(SCHEDULERS[self.kind]))
@@ -141,6 +151,9 @@ class World:
         if self.by_tokens and self.kind in ("hyperband",):
             self.spec = replace(self.spec, max_t=9, time_attr="training_iteration")
             self.by_tokens = False
+        if self.users is not None:
+            limits = replace(self.spec.limits, max_failures=self.users.choice([100, 100, 0, 1]))
+            self.spec = replace(self.spec, limits=limits, scaling=Scaling(resources_per_worker={"CPU": 1, "GPU": 1}))
         self.core = assemble(self.spec, self.space)
         self.shadow = assemble(self.spec, self.space)
         self.log: list[Any] = []
@@ -155,20 +168,19 @@ class World:
         self.trace: list[str] = []
         self.scored: dict[int, set[float]] = {}  # trial -> each time_attr that it has reported with a finite objective
         self.meddled: set[int] = set()  # trials that a user has resumed
+        self.wishes: list[Mapping[str, Any]] = []  # trials that users want and that have not been started, oldest first
+        self.pinned: set[str] = set()  # checkpoints that users want kept
+        self.before = (0, 0)  # how many segments were open, and trials of the searcher started, at the last check
 
     # ------------------------------------------------------------------------------------------------ towards the core
 
     def run(self) -> ExperimentState:
         """Drive the search to its end. Raise `Found` if an invariant does not hold."""
         self.begin()
-        while not self.core.ended and self.step < MAX_STEPS:
-            self.step += 1
-            if not self.move():
-                self.wake()
-            self.check()
-        if not self.core.ended:
-            states = [str(trial.state) for trial in self.core.trials]
-            self.found(f"no end after {MAX_STEPS} steps: {self.core.state}, {states}, {self.core.experiment.exploits}")
+        self.drive()
+        while self.users is not None and self.ends < 4 and self.users.random() < 0.4:
+            self.go_on(self.users)
+            self.drive()
         while deletions := [action for action in self.pending if isinstance(action, DeleteCheckpoint)]:
             self.pending.remove(deletions[0])
             self.serve(deletions[0])
@@ -177,6 +189,38 @@ class World:
         for problem in (*invariants.of_log(self.log, None if self.by_tokens else self.max_t), *invariants.of_end(self)):
             self.found(problem)
         return self.core.state
+
+    def drive(self) -> None:
+        """Let things happen until the search has ended."""
+        self.check()
+        while not self.core.ended and self.step < self.last_step:
+            self.step += 1
+            if not self.move():
+                self.wake()
+            self.check()
+        if not self.core.ended:
+            states = [str(trial.state) for trial in self.core.trials]
+            self.found(f"no end: {self.core.state}, {states}, {self.core.experiment.exploits}")
+        self.ends += 1
+        if self.running:
+            self.found(f"the experiment is {self.core.state}, and trials {list(self.running)} run")
+        if self.wishes and (self.core.experiment.finishing or "").endswith("ended"):
+            self.found(f"the experiment has ended, and nobody has started {self.wishes}")
+
+    def go_on(self, rng: random.Random) -> None:
+        """Let a user continue the search that has ended, with more samples or with trials of their own."""
+        self.calm_at, self.last_step = self.step + CONTINUED, self.step + MAX_STEPS
+        if rng.random() < 0.7:
+            self.restart()  # else the driver still waits for deletions
+        dice = rng.random()
+        if dice < 0.6 and self.spec.search["type"] != "grid":
+            more = (self.core.spec.num_samples or 0) + rng.randint(1, 3)
+            self.feed(e.Amended(time=self.tick(), changes={"num_samples": more}))
+        elif dice < 0.8:
+            self.enqueue(rng)
+        self.feed(e.Commanded(time=self.tick(), command="continue"))
+        while self.core.ended and self.core.experiment.finishing is None:  # the driver was killed before the commit
+            self.feed(e.Commanded(time=self.tick(), command="continue"))
 
     def begin(self) -> None:
         """Let a driver take the experiment over."""
@@ -190,13 +234,15 @@ class World:
         self.trace.append(f"{self.step}: restart")
         fresh: Core = assemble(self.spec, self.space)
         for seq, entry in self.log:
-            fresh.fold(seq, entry)
+            fresh.fold(seq, stored(entry))
         self.core = fresh
         self.begin()
 
     def feed(self, event: Event) -> None:
         self.trace.append(f"{self.step}: {event}"[:400])
         core = self.core
+        finishing = core.experiment.finishing
+        retried = self.retried(event)
         out = core.handle(event)
         dice = self.rng.random() if self.chaotic else 1.0
         if dice < 0.004 and not isinstance(event, e.DriverStarted):  # killed before the commit
@@ -204,7 +250,16 @@ class World:
             return
         self.log += out.log
         for seq, entry in out.log:
-            self.shadow.fold(seq, entry)
+            self.shadow.fold(seq, stored(entry))
+            match entry:
+                case e.Enqueued():
+                    self.wishes += entry.points
+                case e.Commanded() if retried is not None:
+                    self.wishes.append(retried)
+                case e.Pinned():
+                    (self.pinned.add if entry.pinned else self.pinned.discard)(entry.checkpoint)
+                case d.Start():
+                    self.starts(entry, None if isinstance(event, e.Commanded) else finishing)
             if isinstance(entry, d.Decision):
                 self.trace.append(f"{self.step}:     {entry}"[:300])
             if isinstance(entry, e.Reported):
@@ -223,6 +278,31 @@ class World:
             return
         for action in out.actions:
             self.act(action)
+
+    def retried(self, event: Event) -> Mapping[str, Any] | None:
+        """Return the trial that a user wants with this event, if it retries one that has failed."""
+        if not isinstance(event, e.Commanded) or event.command != "retry" or event.trial not in self.core.trials:
+            return None
+        trial = self.core.trials[event.trial]
+        if trial.state is not TrialState.FAILED:
+            return None
+        name = trial.checkpoint.id if trial.checkpoint is not None else ""
+        return {"params": dict(trial.params), "checkpoint": name, "parent": trial.number}
+
+    def starts(self, start: d.Start, finishing: str | None) -> None:
+        """Check the start of a trial: what users want comes once each, in order, and before what the searcher proposes."""
+        if finishing is not None:
+            self.found(f"trial {start.number} is started, and the search was about to end: {finishing}")
+        if not start.asked:
+            if self.wishes:
+                self.found(f"trial {start.number} of the searcher is started before {self.wishes[0]}")
+            return
+        if not self.wishes:
+            self.found(f"trial {start.number} is started for users, and they have asked for none")
+        wish, got = self.wishes.pop(0), start.params or {}
+        other = {name: got.get(name) for name, value in wish["params"].items() if got.get(name) != value}
+        if other or (start.checkpoint, start.parent) != (wish.get("checkpoint", ""), wish.get("parent")):
+            self.found(f"{start} is started for {wish}")
 
     def told(self, saved: Saved) -> None:
         """Note that the core knows of a ready checkpoint.
@@ -268,6 +348,8 @@ class World:
                 run = self.running.get(number)
                 if run is not None and run.ordinal == ordinal:
                     run.interrupts.append(run.count + self.rng.randint(1, 2))
+                    if why == "kill":
+                        run.left = "killed"
                     if why in ("stop", "cancel") and self.rng.random() < 0.3:
                         run.left = "killed"  # it does not come to a report within the grace time
             case DeleteCheckpoint():
@@ -280,7 +362,7 @@ class World:
     def line(self, number: int) -> list[Saved]:
         """Return what the trial could start from, as far as the core can know: saved since its last exploit, the newest last."""
         trial = self.core.trials[number]
-        exploits = [s for s in trial.segments if s.cause == "exploit"]
+        exploits = [s for s in trial.segments if s.cause in ("exploit", "fork")]
         begins = exploits[-1].ordinal if exploits else 1
         own = [
             saved
@@ -298,6 +380,8 @@ class World:
         who = f"launch {number}.{ordinal} ({segment.cause})"
         if number in self.running:
             self.found(f"{who}: segment {self.running[number].ordinal} still runs")
+        if self.core.state not in (ExperimentState.RUNNING, ExperimentState.PAUSING):
+            self.found(f"{who}: the experiment is {self.core.state}")
         if segment.source is not None:
             source = self.saved[segment.source.id]
             if source.deleted or not source.told or not source.reported:
@@ -322,6 +406,10 @@ class World:
             saved.deleted = True
             return
         name, core = saved.info.id, self.core
+        if saved.reported and saved.told and name in self.pinned:
+            self.found(f"{name} is deleted, and a user wants it kept")
+        if any(wish.get("checkpoint") == name for wish in self.wishes):
+            self.found(f"{name} is deleted, and a user wants a trial from it")
         if not saved.reported and (run := self.running.get(saved.trial)) is not None and run.ordinal == saved.segment:
             self.found(f"{name} is deleted before its report comes")
         for run in self.running.values():
@@ -377,7 +465,7 @@ class World:
 
     @property
     def chaotic(self) -> bool:
-        return self.step < CHAOS
+        return self.step < self.calm_at
 
     def tick(self) -> float:
         jump = self.rng.random() if self.chaotic else 1.0
@@ -387,6 +475,9 @@ class World:
     def move(self) -> bool:
         """Let one event happen. Return False if none is possible."""
         rng = self.rng
+        if self.users is not None and self.chaotic and self.users.random() < 0.06:
+            self.meddle(self.users)
+            return True
         if self.budget_after is not None and self.step >= self.budget_after:
             self.budget_after = None
             self.feed(e.BudgetSpent(time=self.tick(), seconds=1.0))
@@ -438,6 +529,57 @@ class World:
             self.meddled.add(trial)
         self.feed(e.Commanded(time=self.tick(), command=kind, trial=trial))
         return True
+
+    def meddle(self, rng: random.Random) -> None:
+        """Let a user change the limits, ask for trials, pin a checkpoint or kill the search; or let its GPU hours be used up."""
+        match rng.choices(("amend", "enqueue", "fork", "retry", "pin", "kill", "gpu"), (8, 5, 5, 9, 8, 1, 1))[0]:
+            case "amend":
+                self.feed(e.Amended(time=self.tick(), changes=self.amendment(rng)))
+            case "enqueue":
+                self.enqueue(rng)
+            case "fork":
+                self.fork(rng)
+            case "retry":
+                failed = [trial.number for trial in self.core.trials if trial.state is TrialState.FAILED]
+                if failed:
+                    self.feed(e.Commanded(time=self.tick(), command="retry", trial=rng.choice(failed)))
+            case "pin":
+                if self.saved:
+                    name = rng.choice(list(self.saved))
+                    self.feed(e.Pinned(time=self.tick(), checkpoint=name, pinned=rng.random() < 0.6))
+            case "kill":
+                if rng.random() < 0.3:
+                    self.feed(e.Commanded(time=self.tick(), command="cancel"))
+                self.feed(e.Commanded(time=self.tick(), command="kill"))
+            case "gpu":
+                self.feed(e.GpuHoursSpent(time=self.tick(), gpu_hours=1.0))
+
+    def amendment(self, rng: random.Random) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        if rng.random() < 0.7 and self.spec.search["type"] != "grid":
+            changes["num_samples"] = rng.randint(1, 12)
+        if rng.random() < 0.6:
+            changes["limits"] = {"max_concurrent_trials": rng.randint(1, 5)}
+        if not changes or rng.random() < 0.3:
+            changes.setdefault("limits", {})["max_failures"] = rng.choice([0, 1, 100])
+        return changes
+
+    def enqueue(self, rng: random.Random) -> None:
+        """Ask for trials, with the whole configuration, a part of it, or nothing said."""
+        whole = {"x": rng.random(), "y": 0.01, "c": "a"} if len(self.space) else {}
+        points = [dict(list(whole.items())[: rng.randint(0, 3)]) for _ in range(rng.choice([1, 1, 2, 4]))]
+        self.feed(e.Enqueued(time=self.tick(), points=[{"params": point} for point in points], reason="wanted"))
+
+    def fork(self, rng: random.Random) -> None:
+        """Ask for a trial from a checkpoint of another one, if there is one that the core knows."""
+        found = [s for s in self.saved.values() if s.told and s.reported and not s.known_torn and not s.deleted]
+        found = [saved for saved in found if self.spec.max_t is None or saved.info.step < self.spec.max_t]
+        if not found:
+            return
+        saved = rng.choice(found)
+        params = {**self.core.trials[saved.trial].params, **({"x": rng.random()} if len(self.space) else {})}
+        point = {"params": params, "checkpoint": saved.info.id, "parent": saved.trial}
+        self.feed(e.Enqueued(time=self.tick(), points=[point], reason="forked"))
 
     def serve(self, what: Any) -> None:
         match what:
@@ -633,8 +775,19 @@ class World:
     # ------------------------------------------------------------------------------------------------ what must hold
 
     def check(self) -> None:
-        for problem in invariants.of_state(self.core, self.scored, self.meddled):
+        for problem in invariants.of_state(self.core, self.scored, self.meddled, self.before):
             self.found(problem)
+        self.before = invariants.counts(self.core)
+        if len(self.wishes) != len(self.core.experiment.queue):
+            self.found(f"users wait for {self.wishes}, and the core knows of {self.core.experiment.queue}")
 
     def found(self, problem: str) -> None:
         raise Found(f"{self.kind}, seed {self.seed}, step {self.step}: {problem}")
+
+
+def stored(entry: Any) -> Any:
+    """Return a log entry as the next driver reads it from the database."""
+    if isinstance(entry, e.Reported):
+        return entry
+    module: Any = d if isinstance(entry, d.Decision) else e
+    return module.from_json(entry.KIND, json.loads(json.dumps(entry.to_json())))

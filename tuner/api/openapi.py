@@ -19,7 +19,7 @@ from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
 from tuner.api.routes.webhooks import NewWebhook, WebhookPatch
-from tuner.api.schemas import Continuation, Enqueue, Fork, ReplayRequest
+from tuner.api.schemas import Continuation, Enqueue, ExperimentFork, Fork, ReplayRequest
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
@@ -51,6 +51,7 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
     ("post", "/trials/{trial_id}/fork"): (Fork, False),
     ("post", "/experiments/{experiment_id}/continue"): (Continuation, False),
+    ("post", "/experiments/{experiment_id}/fork"): (ExperimentFork, False),
 }
 """The bodies of requests that the routes check themselves, and whether a request needs one."""
 

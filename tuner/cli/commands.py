@@ -224,6 +224,24 @@ def submit(
 
 
 @app.command()
+def fork(
+    experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="FIELD=VALUE of the spec, such as space.lr.upper=0.5; the value is JSON or text"),
+    ] = None,
+    learn: Annotated[bool, typer.Option("--learn", help="begin with what its trials have shown")] = False,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="fork once: the same key creates nothing more")
+    ] = None,
+) -> None:
+    """Create an experiment from the spec of another one, with changes, and print its id. The service is that of `submit`."""
+    from tuner.cli import experiments
+
+    print(experiments.fork(_settings(), experiment, changes or [], learn, key))
+
+
+@app.command()
 def show(
     experiment: Annotated[str, typer.Argument(help="exp_..., or its name")],
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,

@@ -1,9 +1,9 @@
-"""`tuner submit`, `ls`, `show`, `best` and `export`: of a service if an address is set, else of this home's database."""
+"""`tuner submit`, `fork`, `ls`, `show`, `best` and `export`: of a service if an address is set, else of this home's database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,37 @@ def submit(settings: Settings, file: Path, key: str | None) -> str:
     spec = _spec(file)
     with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
         return client.create(spec, idempotency_key=key).id
+
+
+def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: bool, key: str | None) -> str:
+    """Create an experiment from the spec of another one on a service, and return its id."""
+    patch = _patch(changes)
+    with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+        return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
+
+
+def _patch(changes: Sequence[str]) -> dict[str, Any]:
+    """Return a merge patch of lines such as ``space.lr.upper=0.5``. A value that is not JSON is text."""
+    patch: dict[str, Any] = {}
+    for change in changes:
+        path, given, text = change.partition("=")
+        *sections, name = path.split(".")
+        if not given or not all([*sections, name]):
+            raise SpecError(f"expected FIELD=VALUE after --set, got {change!r}")
+        place = patch
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise SpecError(f"--set {change} changes a part of a field that another --set replaces")
+        try:
+            place[name] = json.loads(text, parse_constant=_refuse)
+        except ValueError:
+            place[name] = text
+    return patch
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def rows(settings: Settings, limit: int) -> list[Row]:

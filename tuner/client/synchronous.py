@@ -318,6 +318,30 @@ class ExperimentHandle:
         """
         return read(schemas.Experiment, self.act("continue", {"num_samples": num_samples}))
 
+    def fork(
+        self,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        learn: bool = False,
+        idempotency_key: str | None = None,
+    ) -> ExperimentHandle:
+        """Create an experiment from the spec of this one, and return its handle. The service starts it.
+
+        Args:
+            changes: a JSON merge patch of the spec: ``{"space": {"lr": {"upper": 0.5}}, "num_samples": 32}``.
+            learn: begin the search with what the trials of this experiment have shown, as ``warm_start`` does.
+            idempotency_key: a name of this request, as for `Client.create`.
+        """
+        data = self.client.request(
+            "POST",
+            f"{self._path()}/fork",
+            body={"changes": dict(changes or {}), "learn": learn},
+            headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
+            safe=True,
+            timeout_s=CREATE_S,
+        )
+        return ExperimentHandle(self.client, read(schemas.Experiment, data).id)
+
     def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
         """Change the name, notes, tags, num_samples or limits, also while it runs.
 

@@ -416,9 +416,9 @@ class ExperimentLoop:
         while True:
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
             now = time.time()
-            if limit is not None and not experiment.capped and experiment.usage.gpu_hours(now) >= limit:
-                if not self.core.ended:
-                    await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
+            watched = limit is not None and not experiment.capped and not self.core.ended
+            if limit is not None and watched and experiment.usage.gpu_hours(now) >= limit:
+                await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
                 continue
             left = None if limit is None else experiment.usage.left_s(limit, now)
             await asyncio.sleep(BUDGET_S if left is None else min(max(left, 0.001), BUDGET_S))

@@ -29,7 +29,8 @@ from tuner.space import Space
 from tuner.trials.checkpoints.storage import is_relative
 
 Errors = list[tuple[str, str]]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+NAME_LENGTH = 200
+Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, pattern=PRINTABLE)]
 
 TagKey = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f=]*$")]
 TagValue = Annotated[str, Field(max_length=200, pattern=PRINTABLE)]
@@ -166,6 +167,28 @@ def parse_spec(
     if errors or spec is None:
         raise SpecError(_in_order(errors, plain))
     return replace(spec, resolved=resolved)
+
+
+def written(spec: Spec) -> dict[str, Any]:
+    """Return a spec in the form in which users write it, with all defaults filled in. A function by value is left out."""
+    plain = spec.to_json()
+    found = {name: plain[name] for name in SpecModel.model_fields if name in plain}
+    metrics, modes = [each.metric for each in spec.objectives], [each.mode for each in spec.objectives]
+    several = len(metrics) > 1
+    return {**found, "metric": metrics if several else metrics[0], "mode": modes if several else modes[0]}
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return a JSON value with a merge patch applied (RFC 7396): objects are merged, null removes, anything else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
 
 
 class ExperimentPatchModel(BaseModel):

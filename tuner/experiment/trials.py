@@ -49,7 +49,7 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
 
     Raises:
         NotFound: there is no such trial or checkpoint.
-        Conflict: there is no checkpoint to start from, or the experiment is being cancelled.
+        Conflict: there is no checkpoint to start from, it was saved at max_t, or the experiment is being cancelled.
         SpecError: the changes do not fit the search space.
     """
     found = store.trials.get(trial)
@@ -62,6 +62,8 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
         raise SpecError(f"{name} is not a checkpoint of {trial}", "/checkpoint_id")
     if source.state != "ready":
         raise Conflict(f"{name} cannot be used: it is {source.state}")
+    if (end := _last_iteration(record)) is not None and source.step >= end:
+        raise Conflict(f"{name} is from iteration {source.step}, and every trial ends at max_t, which is {end:g}")
     params = _changed(record, found, changes)
     words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
     reason = f"forked by a user from trial {found.number} at iteration {source.step} with {words}"
@@ -86,6 +88,15 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
             record.id, {}, commands=[("pin", "by a user", {"checkpoint": checkpoint, "pinned": pinned})]
         )
     return store.trials.checkpoint(checkpoint)
+
+
+def _last_iteration(record: ExperimentRecord) -> float | None:
+    """Return the training_iteration at which every trial ends; None if there is none, or max_t counts something else."""
+    spec = record.spec
+    scheduler = spec.resolved.get("scheduler") or spec.scheduler
+    if {spec.time_attr, scheduler.get("time_attr") or "training_iteration"} != {"training_iteration"}:
+        return None
+    return scheduler.get("max_t") if spec.max_t is None else spec.max_t
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:

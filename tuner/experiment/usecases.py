@@ -53,10 +53,10 @@ def create_experiment(
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before, with another spec.
     """
-    spec, names, sent = _parsed(data)
+    spec, names, sent = parsed(data)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
-    code = _checked_code(spec, names, sent, checker)
+    code = checked_code(spec, names, sent, checker)
     spec = with_earlier(store, spec)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
@@ -68,24 +68,27 @@ def dry_run(
     seconds_per_iteration: float | None = None,
 ) -> Preview:
     """Check a spec as `create_experiment` does, with the same errors, and say what would be done. Nothing is stored."""
-    spec, names, sent = _parsed(data)
-    _checked_code(spec, names, sent, checker)
+    spec, names, sent = parsed(data)
+    checked_code(spec, names, sent, checker)
     with functions_by_name():
         return preview(spec, configurations, seconds_per_iteration)
 
 
-def _parsed(data: Mapping[str, Any]) -> tuple[Spec, Container[str], CodeRecord | None]:
-    """Return the spec, the names of the functions in it, and the function that it brings. None of them is imported."""
-    mistakes, code = ErrorCollector(), None
+def parsed(data: Mapping[str, Any], kept: CodeRecord | None = None) -> tuple[Spec, Container[str], CodeRecord | None]:
+    """Return the spec, the names of the functions in it, and the training function that it brings by value.
+
+    None of them is imported. `kept` is a function by value that is stored already, for a spec that brings none.
+    """
+    mistakes, code = ErrorCollector(), kept
     with mistakes:
-        code = by_value.sent(data)
+        code = by_value.sent(data) or kept
     with functions_by_name() as names, mistakes:
         spec = parse_spec(data, code=code.hash if code is not None else ("" if mistakes.found else None))
     mistakes.check()
     return spec, names, code
 
 
-def _checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
+def checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker) -> CodeRecord:
     """Check what the spec names by importing it in a helper process. No user code runs in this one."""
     code = sent or entrypoint_code(spec, checker)
     mistakes = ErrorCollector()

@@ -25,9 +25,11 @@ from tuner.trials.checkpoints.checkpoints import commit, digest
 API = "/api/v1"
 
 
-def saved(store: Store, folder: Path, state: TrialState = TrialState.FAILED) -> tuple[ExperimentRecord, str]:
+def saved(
+    store: Store, folder: Path, state: TrialState = TrialState.FAILED, **options: Any
+) -> tuple[ExperimentRecord, str]:
     """Make an experiment that has ended, whose trial 0 has a committed checkpoint."""
-    made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2))
+    made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2, **options))
     files = folder / "ckpt"
     (files / "inner").mkdir(parents=True)
     (files / "model.bin").write_bytes(b"x" * 3000)
@@ -125,6 +127,16 @@ async def test_only_failed_trials_are_retried_and_only_those_with_checkpoints_fo
     assert (await client.post(f"{API}/trials/{other}/fork")).status_code == 409
     foreign = await client.post(f"{API}/trials/{other}/fork", json={"checkpoint_id": "ckpt_0"})
     assert (foreign.status_code, foreign.json()["errors"][0]["pointer"]) == (422, "/checkpoint_id")
+
+
+@pytest.mark.parametrize("spec", [{"max_t": 1}, {"scheduler": {"type": "asha", "max_t": 1}}], ids=["spec", "scheduler"])
+async def test_a_trial_is_not_forked_from_a_checkpoint_at_its_end(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    made, trial = saved(sqlite_store, tmp_path, TrialState.COMPLETED, **spec)
+    answer = await client.post(f"{API}/trials/{trial}/fork")
+    assert (answer.status_code, "ends at max_t, which is 1" in answer.json()["detail"]) == (409, True)
+    assert commands(sqlite_store, made) == []
 
 
 async def test_best_and_pareto(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -11,6 +11,7 @@ from tests.driver.bench import Bench, deletions, launches
 from tuner.domain import events as e
 from tuner.domain.states import ExperimentState
 from tuner.driver.core import Effects
+from tuner.driver.core.actions import Ask
 
 
 def enqueued(bench: Bench, *points: dict[str, Any]) -> Effects:
@@ -115,3 +116,19 @@ def test_a_pinned_checkpoint_is_kept_until_it_is_unpinned() -> None:
     assert first in bench.successor().core.trials[0].checkpoints
     out = bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=False))
     assert deletions(out) == [first]
+
+
+def test_a_proposal_that_arrives_after_users_have_asked_for_trials_is_made_again_later() -> None:
+    bench = Bench(num_samples=2, search={"type": "gp"}, limits={"max_concurrent_trials": 1})
+    assert len(bench.core.trials) == 0, "the searcher proposes in another process"
+    enqueued(bench, {"params": {"x": 0.125}}, {"params": {"x": 0.25}})
+    bench.feed(e.Suggested(time=bench.tick(), number=0, params={"x": 0.75}))
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "returned")
+    bench.started(1)
+    bench.reported(1)
+    asked = [action.number for action in bench.ended(1, "returned").actions if isinstance(action, Ask)]
+    assert asked == [0]
+    bench.feed(e.Suggested(time=bench.tick(), number=0, params={"x": 0.5}))
+    assert [t.params["x"] for t in bench.core.trials] == [0.125, 0.25, 0.5]

@@ -25,6 +25,7 @@ from tuner.api.answers import (
     etag,
     json_body,
     knows,
+    optional_json_body,
     plain_text,
     revision_of,
     shown_experiment,
@@ -37,6 +38,7 @@ from tuner.domain.trial import Cause
 from tuner.errors import NotFound, SpecError
 from tuner.experiment import replay as replays
 from tuner.experiment import trials, usecases
+from tuner.experiment.fork import fork_experiment
 from tuner.experiment.pareto import front
 from tuner.experiment.removal import delete_experiment
 from tuner.store import ExperimentRecord, Store
@@ -45,6 +47,13 @@ router = APIRouter(tags=["experiments"])
 MAX_SEQ = 2**62
 MOST_REPLAYED = 200_000
 """A replay of an experiment with more reports is refused. One of this many takes about ten seconds."""
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        max_length=200, description="a repeated request with the same key creates nothing and gets the first answer"
+    ),
+]
 
 
 @router.post(
@@ -57,19 +66,13 @@ MOST_REPLAYED = 200_000
 async def create(
     here: Here,
     data: Annotated[Any, Depends(json_body)],
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            max_length=200, description="a repeated request with the same key creates nothing and gets the first answer"
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     def create() -> Response:
         wanted = _in_project(here, data)
         record = usecases.create_experiment(here.store, wanted, here.checker, idempotency_key=idempotency_key)
         here.poke()
-        first = schemas.Experiment.of(record.as_created(), [])
-        return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+        return _created(record)
 
     return await here.off_the_pool(create)
 
@@ -176,6 +179,36 @@ async def delete(
         return Response(status_code=204)
 
     return await here.off_the_pool(delete)
+
+
+@router.post(
+    "/experiments/{experiment_id}/fork",
+    status_code=201,
+    response_model=schemas.Experiment,
+    responses={**NOT_FOUND, **BAD, **CONFLICT, **BUSY},
+    summary="Create an experiment from the spec of this one, with changes.",
+)
+async def fork(
+    here: Here,
+    experiment_id: ExperimentId,
+    data: Annotated[Any, Depends(optional_json_body)],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    given = checked(schemas.ExperimentFork, {} if data is None else data)
+
+    def fork() -> Response:
+        record = fork_experiment(
+            here.store,
+            plain_text(experiment_id),
+            given.changes,
+            here.checker,
+            learn=given.learn,
+            idempotency_key=idempotency_key,
+        )
+        here.poke()
+        return _created(record)
+
+    return await here.off_the_pool(fork)
 
 
 @router.post(
@@ -520,6 +553,12 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
         after = max(after, int(last_event_id))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)
+
+
+def _created(record: ExperimentRecord) -> Response:
+    """Return a new experiment as it was when it was created, which a repeated request gets, too."""
+    first = schemas.Experiment.of(record.as_created(), [])
+    return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
 def _in_project(here: Context, data: Any) -> Any:

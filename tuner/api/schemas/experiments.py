@@ -114,6 +114,9 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     scaling: Annotated[Scaling, Field(description="the worker group of each trial")]
     limits: Annotated[Limits, Field(description="with defaults filled in")]
     entrypoint: Annotated[str | None, Field(description="null if the function is pickled by value")]
+    forked_from: Annotated[
+        str | None, Field(description="the experiment whose spec this one began with; null: it is no fork")
+    ]
     abandoned: Annotated[
         bool, Field(description="its script is gone and no driver has it; it continues when it is resumed")
     ]
@@ -161,6 +164,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             scaling=spec.scaling,
             limits=spec.limits,
             entrypoint=spec.entrypoint,
+            forked_from=spec.forked_from,
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
@@ -185,6 +189,25 @@ class Continuation(Body):
             examples=[20],
         ),
     ] = None
+
+
+class ExperimentFork(Body):
+    """A new experiment with the spec of this one, changed."""
+
+    changes: Annotated[
+        dict[str, Any],
+        Field(
+            description="a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, anything else "
+            "replaces. Without a name, the new experiment gets that of this one and -fork",
+            examples=[{"num_samples": 32, "space": {"lr": {"upper": 0.5}}, "limits": {"max_concurrent_trials": 4}}],
+        ),
+    ] = {}  # noqa: RUF012 - pydantic copies it
+    learn: Annotated[
+        bool,
+        Field(
+            description="add this experiment to warm_start, so that the search begins with what its trials have shown"
+        ),
+    ] = False
 
 
 class Configuration(Model):

@@ -127,8 +127,11 @@ class Decider:
                 assert_never(event)
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
+        """Start the trial that was proposed. If users have asked for trials meanwhile, those come first: it is proposed again."""
         asked, self._asked = self._asked, None
-        if event.params is not None and self.may_start and self.experiment.state is _X.RUNNING:
+        if event.params is None or self.experiment.queue:
+            return
+        if self.may_start and self.experiment.state is _X.RUNNING:
             asked = asked or d.Start(reason="a worker group is free")
             why = f"{asked.reason}; {event.note}" if event.note else asked.reason
             yield replace(asked, reason=why, params=event.params, number=len(self.trials), state=event.state)

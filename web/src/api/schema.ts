@@ -118,6 +118,23 @@ export interface paths {
         patch: operations["experiments_change"];
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Create an experiment from the spec of this one, with changes. */
+        post: operations["experiments_fork"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/archive": {
         parameters: {
             query?: never;
@@ -1804,6 +1821,11 @@ export interface components {
              * @description null if the function is pickled by value
              */
             entrypoint: string | null;
+            /**
+             * Forked From
+             * @description the experiment whose spec this one began with; null: it is no fork
+             */
+            forked_from: string | null;
             /**
              * Abandoned
              * @description its script is gone and no driver has it; it continues when it is resumed
@@ -4182,6 +4204,37 @@ export interface components {
              */
             num_samples: number | null;
         };
+        /**
+         * ExperimentFork
+         * @description A new experiment with the spec of this one, changed.
+         */
+        ExperimentFork: {
+            /**
+             * Changes
+             * @description a JSON merge patch (RFC 7396) of the spec: objects are merged, null restores the default, anything else replaces. Without a name, the new experiment gets that of this one and -fork
+             * @default {}
+             * @example {
+             *       "limits": {
+             *         "max_concurrent_trials": 4
+             *       },
+             *       "num_samples": 32,
+             *       "space": {
+             *         "lr": {
+             *           "upper": 0.5
+             *         }
+             *       }
+             *     }
+             */
+            changes: {
+                [key: string]: unknown;
+            };
+            /**
+             * Learn
+             * @description add this experiment to warm_start, so that the search begins with what its trials have shown
+             * @default false
+             */
+            learn: boolean;
+        };
     };
     responses: never;
     parameters: never;
@@ -4837,6 +4890,117 @@ export interface operations {
             };
             /** @description the request has mistakes */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_fork: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description a repeated request with the same key creates nothing and gets the first answer */
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ExperimentFork"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Experiment"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description its state does not allow it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many entrypoints are being imported, or the database does not answer */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -299,6 +299,7 @@ describe("small parts", () => {
       title: "Invalid",
       status: 422,
       detail: "the spec has a mistake",
+      request_id: null,
       errors: [{ pointer: "/space/lr/lower", message: "must be above 0" }],
     };
     show(<ProblemBox error={new ApiError(422, "the spec has a mistake", problem)} what="experiment" />);

@@ -1,0 +1,77 @@
+"""Create an experiment from the spec of another one, with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tuner.experiment.earlier import with_earlier
+from tuner.experiment.spec import NAME_LENGTH, merge_patch, written
+from tuner.experiment.usecases import checked_code, parsed
+from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.usercode.entrypoints import EntrypointChecker
+
+SUFFIX = "-fork"
+"""Added to the name of a fork, unless the changes name it."""
+
+
+def fork_experiment(
+    store: Store,
+    experiment: str,
+    changes: Mapping[str, Any],
+    checker: EntrypointChecker,
+    *,
+    learn: bool = False,
+    idempotency_key: str | None = None,
+) -> ExperimentRecord:
+    """Create an experiment from the present spec of another one. A driver starts it.
+
+    The spec is checked as `create_experiment` checks it. A function that came by value is used again, unless the changes bring
+    another function or an entrypoint.
+
+    Args:
+        store: the database.
+        experiment: the public id of the experiment to fork.
+        changes: a JSON merge patch (RFC 7396) of its spec.
+        checker: imports the entrypoint in a helper process.
+        learn: add the experiment to `warm_start`, so that the search begins with what its trials have shown.
+        idempotency_key: if it was used before with the same spec, return the experiment that was created then.
+
+    Raises:
+        NotFound: there is no such experiment.
+        SpecError: the changed spec has mistakes. The error lists all of them.
+        EntrypointError: the function cannot be imported.
+        Conflict: the key was used before, with another spec.
+    """
+    source = store.experiments.get(experiment)
+    data = _changed(source, changes, learn)
+    spec, names, sent = parsed(data, _kept_function(store, source, data))
+    spec = replace(spec, forked_from=source.public_id)
+    if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
+        return found
+    code = checked_code(spec, names, sent, checker)
+    return store.experiments.create(with_earlier(store, spec), code=code, source="api", idempotency_key=idempotency_key)
+
+
+def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) -> dict[str, Any]:
+    base = written(source.spec)
+    if changes.get("function") is not None:
+        base.pop("entrypoint", None)
+    data: dict[str, Any] = merge_patch(base, changes)
+    data.setdefault("project", source.spec.project)
+    if "name" not in changes:
+        data["name"] = source.name[: NAME_LENGTH - len(SUFFIX)] + SUFFIX
+    if learn:
+        named = data.get("warm_start")
+        others = named if isinstance(named, list) else []
+        data["warm_start"] = list(dict.fromkeys([*others, source.public_id]))
+    return data
+
+
+def _kept_function(store: Store, source: ExperimentRecord, data: Mapping[str, Any]) -> CodeRecord | None:
+    """Return the function by value of the source, if the changed spec names no other one."""
+    if source.code_hash is None or data.get("entrypoint") is not None or data.get("function") is not None:
+        return None
+    code = store.code.get(source.code_hash)
+    return None if code.blob is None else code
