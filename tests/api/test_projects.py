@@ -65,7 +65,7 @@ def fill(store: Store, name: str, role: Role = Role.ADMIN) -> Project:
     store.drivers.commit(made.id, epoch, Batch(log=entries, trials=trials), T0 + 2)
     store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, f"printed by {name}\n".encode(), T0)]})
     secret, token = store.access.create_token(f"token of {name}", role, project=name)
-    hook = store.webhooks.create(f"https://example.com/of/{name}", ["trial.failed"], project=name)
+    hook = store.webhooks.create(f"https://hooks.invalid/of/{name}", ["trial.failed"], project=name)
     ids = {
         "experiment_id": made.public_id,
         "trial_id": trial_id(made.public_id, 0),
