@@ -43,9 +43,10 @@ class Settings:
         "host names that the Host header may have besides loopback, separated by commas",
         default=(),
     )
-    auth: Literal["auto", "on"] = _setting(
+    auth: Literal["auto", "on", "off"] = _setting(
         "TUNER_AUTH",
-        "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback",
+        "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback or "
+        "TUNER_TRUSTED_PROXIES is set; off: none does, on loopback only, because your own proxy controls access",
         default="auto",
     )
     trusted_proxies: tuple[str, ...] = _setting(
@@ -230,7 +231,7 @@ _READERS: Mapping[str, Any] = {
     "home": Path,
     "durability": _one_of("NORMAL", "FULL"),
     "port": _port,
-    "auth": _lower("auto", "on"),
+    "auth": _lower("auto", "on", "off"),
     "metrics": _lower("auto", "open", "off"),
     "log_format": _lower("text", "json"),
     "trusted_proxies": _networks,

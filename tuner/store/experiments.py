@@ -191,9 +191,14 @@ class Experiments:
         Args:
             experiment_id: the internal id.
             changes: the options to replace.
-            revision: if given, raise Stale unless it is the present one.
+            revision: if given, raise Stale unless it is the present one. Give the revision of the record from which the
+                changes were computed.
             commands: (name, reason, payload) of each.
             now: the time.
+
+        Raises:
+            Stale: the experiment was changed since that revision, or by another process during the call.
+            NotFound: there is no such experiment.
         """
         with self._database.write() as cursor:
             rows = cursor.rows(_READ, (experiment_id,))
@@ -209,6 +214,8 @@ class Experiments:
                 whole = {**json.loads(spec), **merged}
                 values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
                 cursor.execute(_CHANGE, values)
+                if cursor.rowcount != 1:  # PostgreSQL lets another process commit between the two statements
+                    raise Stale(f"the experiment was changed meanwhile: it is not at revision {present} any more")
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
 

@@ -2541,6 +2541,23 @@ export interface components {
         /**
          * Problem
          * @description An error, as RFC 9457 defines it.
+         * @example {
+         *       "type": "about:blank",
+         *       "title": "Unprocessable Entity",
+         *       "status": 422,
+         *       "detail": "metric: is required; mode: is required",
+         *       "request_id": "6910612a1f41bb45",
+         *       "errors": [
+         *         {
+         *           "pointer": "/metric",
+         *           "message": "is required"
+         *         },
+         *         {
+         *           "pointer": "/mode",
+         *           "message": "is required"
+         *         }
+         *       ]
+         *     }
          */
         Problem: {
             /**
