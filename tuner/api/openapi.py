@@ -70,6 +70,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "Fork": {"checkpoint_id": None, "params": {"lr": 0.001}},
     "ExperimentFork": {"changes": {"num_samples": 32, "space": {"lr": {"upper": 0.5}}}, "learn": True},
     "Continuation": {"num_samples": 20},
+    "NewWebhook": {
+        "url": "https://example.com/hook",
+        "events": ["experiment.completed", "objective.reached"],
+        "project": "vision",
+        "threshold": 0.95,
+    },
+    "WebhookPatch": {"events": ["experiment.failed"]},
 }
 """An example of each body of `BODIES`."""
 
