@@ -120,7 +120,7 @@ def test_an_ended_experiment_is_continued_by_the_next_driver(store: Store) -> No
     running = store.experiments.get(made.public_id)
     assert (running.state, running.ended_at, running.error, running.reason) == ("running", None, None, "")
     assert continue_experiment(store, made.public_id, 1).spec.num_samples == 6
-    assert commands(store, made) == [("amend", {"num_samples": 6})]
+    assert commands(store, made) == [("amend", {"num_samples": 6}), ("continue", {})]
 
 
 def test_more_of_a_grid_without_num_samples_is_another_pass(sqlite_store: Store) -> None:

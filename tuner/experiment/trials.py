@@ -115,9 +115,14 @@ def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
+    """Ask for trials, and always for the experiment to continue: it may end before its driver reads the commands."""
     check_verb("continue", record)
-    commands: list[tuple[str, str, Mapping[str, Any]]] = [("enqueue", reason, {"points": list(points)})]
-    if record.state.ended:
-        commands.append(("continue", "by a user", {}))
-        store.drivers.adopt(record.id)
-    store.experiments.change(record.id, {}, commands=commands)
+    store.experiments.change(
+        record.id,
+        {},
+        commands=[
+            ("enqueue", reason, {"points": list(points)}),
+            ("continue", "by a user, who asked for more trials", {}),
+        ],
+        adopt=True,
+    )

@@ -153,6 +153,7 @@ class DeliveryPage(Model):
 
 @router.get(
     "/webhooks",
+    name="list",
     response_model=WebhookList,
     responses={**BAD, **FORBIDDEN},
     summary="All webhooks, newest first; for editors",
@@ -163,6 +164,7 @@ def webhooks(here: Here) -> Response:
 
 @router.post(
     "/webhooks",
+    name="create",
     status_code=201,
     response_model=Webhook,
     responses={**BAD, **FORBIDDEN},
@@ -188,6 +190,7 @@ def create_webhook(here: Here, request: Request, data: Annotated[object, Depends
 
 @router.get(
     "/webhooks/{webhook_id}",
+    name="get",
     response_model=Webhook,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
     summary="Get a webhook; for editors",
@@ -198,6 +201,7 @@ def get_webhook(here: Here, webhook_id: WebhookId) -> Response:
 
 @router.patch(
     "/webhooks/{webhook_id}",
+    name="change",
     response_model=Webhook,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
     summary="Change a webhook; for editors",
@@ -218,6 +222,7 @@ def change_webhook(
 
 @router.delete(
     "/webhooks/{webhook_id}",
+    name="delete",
     status_code=204,
     responses={**NOT_FOUND, **BAD, **FORBIDDEN},
     summary="Delete a webhook and its deliveries; for editors",

@@ -829,10 +829,10 @@ export interface paths {
             cookie?: never;
         };
         /** All webhooks, newest first; for editors */
-        get: operations["webhooks_webhooks"];
+        get: operations["webhooks_list"];
         put?: never;
         /** Create a webhook; its secret is in this answer only; for editors */
-        post: operations["webhooks_create_webhook"];
+        post: operations["webhooks_create"];
         delete?: never;
         options?: never;
         head?: never;
@@ -847,15 +847,15 @@ export interface paths {
             cookie?: never;
         };
         /** Get a webhook; for editors */
-        get: operations["webhooks_get_webhook"];
+        get: operations["webhooks_get"];
         put?: never;
         post?: never;
         /** Delete a webhook and its deliveries; for editors */
-        delete: operations["webhooks_delete_webhook"];
+        delete: operations["webhooks_delete"];
         options?: never;
         head?: never;
         /** Change a webhook; for editors */
-        patch: operations["webhooks_change_webhook"];
+        patch: operations["webhooks_change"];
         trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}/deliveries": {
@@ -8659,7 +8659,7 @@ export interface operations {
             };
         };
     };
-    webhooks_webhooks: {
+    webhooks_list: {
         parameters: {
             query?: never;
             header?: never;
@@ -8722,7 +8722,7 @@ export interface operations {
             };
         };
     };
-    webhooks_create_webhook: {
+    webhooks_create: {
         parameters: {
             query?: never;
             header?: never;
@@ -8800,7 +8800,7 @@ export interface operations {
             };
         };
     };
-    webhooks_get_webhook: {
+    webhooks_get: {
         parameters: {
             query?: never;
             header?: never;
@@ -8875,7 +8875,7 @@ export interface operations {
             };
         };
     };
-    webhooks_delete_webhook: {
+    webhooks_delete: {
         parameters: {
             query?: never;
             header?: never;
@@ -8959,7 +8959,7 @@ export interface operations {
             };
         };
     };
-    webhooks_change_webhook: {
+    webhooks_change: {
         parameters: {
             query?: never;
             header?: never;

@@ -1,0 +1,49 @@
+"""Requests for more trials of an experiment that ends before its driver reads them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.examples import T0, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.experiment.trials import enqueue
+from tuner.experiment.usecases import continue_experiment
+from tuner.experiment.verbs import act_on_trial
+from tuner.store import ExperimentRecord, Store
+
+
+def retry(store: Store, record: ExperimentRecord) -> None:
+    act_on_trial(store, "retry", store.trials.page(record.id).items[0].public_id)
+
+
+def more_samples(store: Store, record: ExperimentRecord) -> None:
+    continue_experiment(store, record.public_id, 3, adopt=True)
+
+
+def a_configuration(store: Store, record: ExperimentRecord) -> None:
+    enqueue(store, record.public_id, [{"lr": 0.01}])
+
+
+@pytest.mark.parametrize("ask", [a_configuration, retry, more_samples])
+@pytest.mark.parametrize("ended_first", [False, True])
+def test_what_is_asked_for_at_the_very_end_is_done_by_the_next_driver(
+    store: Store, ask: Callable[[Store, ExperimentRecord], None], ended_first: bool
+) -> None:
+    made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2))
+    trials[0].state, trials[1].state = TrialState.FAILED, TrialState.COMPLETED
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0 + 8)
+    end = Batch(log=[], state=ExperimentState.COMPLETED)
+    if ended_first:
+        store.drivers.commit(made.id, epoch, end, T0 + 9)
+    ask(store, store.experiments.get(made.public_id))
+    if not ended_first:  # the driver has not read the command
+        store.drivers.commit(made.id, epoch, end, T0 + 9)
+    store.drivers.release(made.id, epoch)
+    record = store.experiments.get(made.public_id)
+    assert record.source == ("adopted" if ended_first else "python"), "a script that is there goes on by itself"
+    assert [found.id for found in store.drivers.claimable(time.time())] == [made.id]
+    assert store.commands.pending([made.id])[-1].command == "continue", "it follows what was asked for"
