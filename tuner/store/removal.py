@@ -14,7 +14,7 @@ AT_ONCE = 200
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
-OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial")
+OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
 """The tables with rows of an experiment, by what their rows belong to. A test compares them with the schema."""
 
 DELETION = "deletion"
