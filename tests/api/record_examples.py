@@ -22,6 +22,7 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
+from tuner.store.webhooks import EVENTS
 
 EXPERIMENT = "exp_0123456789abcdef0123"
 MOST_ITEMS, MOST_OTHERS = 2, 12
@@ -35,8 +36,10 @@ def recorded() -> dict[str, Any]:
 
 
 async def _record(store: Store, folder: Path) -> dict[str, Any]:
-    number = _fill(store)
-    app = create_app(Settings(home=folder, auth="on"), store, look=_look, cluster=_cluster)
+    hook = store.webhooks.create("https://example.com/hook", EVENTS, threshold=0.5, now=T0).public_id
+    number = fill(store)
+    store.webhooks.collect(T0 + 60)
+    app = create_app(Settings(home=folder, auth="on"), store, look=look, cluster=cluster)
     secret, _ = store.access.create_token("ci", Role.ADMIN)
     transport = httpx.ASGITransport(app)
     head = {"Authorization": f"Bearer {secret}", "X-Request-Id": "6910612a1f41bb45"}
@@ -47,6 +50,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
             "experiment_id": EXPERIMENT,
             "trial_id": trial_id(EXPERIMENT, number),
             "checkpoint_id": checkpoint["id"],
+            "webhook_id": hook,
         }
         bodies = {"/api/v1/experiments/dry-run": app.openapi()["components"]["schemas"]["Spec"]["examples"][0]}
         for path, operations in app.openapi()["paths"].items():
@@ -78,7 +82,7 @@ def _schema(operation: Any) -> str | None:
     return None
 
 
-def _fill(store: Store) -> int:
+def fill(store: Store) -> int:
     """Store a search with everything that an experiment can have. Return the number of a trial that runs."""
     spec = digits(trials=9, limits=Limits(max_concurrent_trials=2, max_failures=1))
     record = store.experiments.create(spec, public_id=EXPERIMENT, now=T0 - 1.0)
@@ -90,7 +94,8 @@ def _fill(store: Store) -> int:
     return number
 
 
-def _look(segment: str) -> dict[str, dict[str, Any]]:
+def look(segment: str) -> dict[str, dict[str, Any]]:
+    """Return what the driver would say about the ranks of a segment."""
     stack = 'Thread "train"\n  File "train.py", line 41, in train\n    loss = step(model, batch)\n'
     return {
         str(rank): {"stack": stack, "time": T0 + 60, "cpu_s": 61.5, "rss_bytes": 2_147_483_648, "threads": 14}
@@ -98,7 +103,8 @@ def _look(segment: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _cluster() -> dict[str, Any]:
+def cluster() -> dict[str, Any]:
+    """Return what the driver would say about a cluster with one node."""
     ids = {
         "experiment_id": EXPERIMENT,
         "trial_id": trial_id(EXPERIMENT, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -117,3 +118,14 @@ def test_every_request_and_answer_has_an_example_that_fits_its_schema(document: 
 def test_examples_of_requests_are_taken(document: dict[str, Any]) -> None:
     for model, _ in BODIES.values():
         model.model_validate(REQUESTS[model.__name__.removesuffix("Model")])
+
+
+def test_operation_ids_stay(document: dict[str, Any]) -> None:
+    """Generated clients name their methods after them, so a new one is added to the file and none is changed or removed."""
+    file = Path(__file__).with_name("operation_ids.txt")
+    found = {
+        f"{operation['operationId']} {method.upper()} {path}"
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert sorted(found) == file.read_text().splitlines()

@@ -255,13 +255,10 @@ def continue_experiment(
         changes: dict[str, Any] = {}
         if num_samples is not None:
             changes["num_samples"] = _samples_so_far(record) + num_samples
-        commands = _amendment(record.spec, changes)
-        if record.state.ended:
-            more = f" with {num_samples} more samples" if num_samples is not None else ""
-            commands.append(("continue", f"by a user{more}", {}))
-            if adopt:
-                store.drivers.adopt(record.id)
-        store.experiments.change(record.id, changes, revision=record.revision, commands=commands)
+        more = f" with {num_samples} more samples" if num_samples is not None else ""
+        # An experiment that has not ended gets the command too: it may end before its driver reads what was asked for.
+        commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
+        store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
 
     return _changed(store, experiment, go_on, MOST_TRIES)
 
