@@ -65,6 +65,11 @@ class Settings:
     audit_days: float = _setting(
         "TUNER_AUDIT_DAYS", "days after which entries of the audit trail are deleted; 0: never", default=365.0
     )
+    webhook_private: bool = _setting(
+        "TUNER_WEBHOOK_PRIVATE",
+        "1: webhooks may also go to private and loopback addresses; 0: only to addresses of the internet",
+        default=False,
+    )
     lease_s: float = _setting(
         "TUNER_LEASE_S", "a driver that is silent for this many seconds may be replaced", default=30.0
     )
@@ -189,6 +194,12 @@ def _lower(*names: str) -> Any:
     return read
 
 
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(f"expected 0 or 1, got {text!r}")
+    return text == "1"
+
+
 def _days(text: str) -> float:
     if _number(text) < 0:
         raise ValueError(f"expected a number of days, or 0, got {text!r}")
@@ -226,6 +237,7 @@ _READERS: Mapping[str, Any] = {
     "trusted_proxies": _networks,
     "root_path": _root_path,
     "audit_days": _days,
+    "webhook_private": _flag,
     "log_days": _days,
     "allowed_hosts": _names,
     "lease_s": _seconds,

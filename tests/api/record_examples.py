@@ -22,6 +22,7 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
+from tuner.store.webhooks import EVENTS
 
 EXPERIMENT = "exp_0123456789abcdef0123"
 MOST_ITEMS, MOST_OTHERS = 2, 12
@@ -35,7 +36,9 @@ def recorded() -> dict[str, Any]:
 
 
 async def _record(store: Store, folder: Path) -> dict[str, Any]:
+    hook = store.webhooks.create("https://example.com/hook", EVENTS, threshold=0.5, now=T0).public_id
     number = fill(store)
+    store.webhooks.collect(T0 + 60)
     app = create_app(Settings(home=folder, auth="on"), store, look=look, cluster=cluster)
     secret, _ = store.access.create_token("ci", Role.ADMIN)
     transport = httpx.ASGITransport(app)
@@ -47,6 +50,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
             "experiment_id": EXPERIMENT,
             "trial_id": trial_id(EXPERIMENT, number),
             "checkpoint_id": checkpoint["id"],
+            "webhook_id": hook,
         }
         bodies = {"/api/v1/experiments/dry-run": app.openapi()["components"]["schemas"]["Spec"]["examples"][0]}
         for path, operations in app.openapi()["paths"].items():

@@ -33,7 +33,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-PARTS = ("experiments", "trials", "checkpoints", "cluster", "access", "health")
+PARTS = ("experiments", "trials", "checkpoints", "cluster", "access", "webhooks", "health")
 EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "12"))
 
 

@@ -20,8 +20,9 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store import experiments as experiments_of
 from tuner.store import removal as tables_of
 from tuner.store.sql.tables import metadata
+from tuner.trials.checkpoints.storage import Place
 
-APART = {"code", "token", "session", "audit"}
+APART = {"code", "token", "session", "audit", "webhook", "webhook_delivery"}
 """Tables that do not belong to experiments. Code goes with its last experiment."""
 
 
@@ -232,6 +233,26 @@ def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatc
     assert [path.parent.name for path in tmp_path.glob("*/exp_*/seg")] == [kept.public_id] * 2
     assert counted(store) == {table: count / 2 for table, count in before.items()}
     assert len(store.trials.page(kept.id).items) == 2
+
+
+def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store)
+    places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path, "wait_s": 0.0}
+    with monkeypatch.context() as patch:
+
+        def remove(self: Place) -> None:
+            raise OSError("When listing objects: the bucket does not answer")
+
+        patch.setattr(Place, "remove", remove)
+        with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.get(made.public_id).driver_owner == tables_of.DELETION
+    with pytest.raises(Conflict):
+        sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.page(archived=None).items == ()
 
 
 def counted(store: Store) -> dict[str, float]:

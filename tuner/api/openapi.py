@@ -20,6 +20,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
+from tuner.api.routes.webhooks import NewWebhook, WebhookPatch
 from tuner.api.schemas import Continuation, Enqueue, ExperimentFork, Fork, ReplayRequest
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
@@ -45,6 +46,8 @@ EXAMPLE = {
 BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/session"): (SignIn, True),
     ("post", "/tokens"): (NewToken, True),
+    ("post", "/webhooks"): (NewWebhook, True),
+    ("patch", "/webhooks/{webhook_id}"): (WebhookPatch, True),
     ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
     ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
     ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
@@ -67,6 +70,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "Fork": {"checkpoint_id": None, "params": {"lr": 0.001}},
     "ExperimentFork": {"changes": {"num_samples": 32, "space": {"lr": {"upper": 0.5}}}, "learn": True},
     "Continuation": {"num_samples": 20},
+    "NewWebhook": {
+        "url": "https://example.com/hook",
+        "events": ["experiment.completed", "objective.reached"],
+        "project": "vision",
+        "threshold": 0.95,
+    },
+    "WebhookPatch": {"events": ["experiment.failed"]},
 }
 """An example of each body of `BODIES`."""
 

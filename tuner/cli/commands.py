@@ -33,9 +33,9 @@ def demo(
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    target: Annotated[str, typer.Argument(help="SCRIPT, or FILE.py:FUNCTION, or module:function")],
+    target: Annotated[str, typer.Argument(metavar="SCRIPT", help="a script, or FILE.py:FUNCTION, or module:function")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="the script's arguments; {lr} is the value of lr")
+        list[str] | None, typer.Argument(metavar="ARGS", help="the script's arguments; {lr} is the value of lr")
     ] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="a parameter, as 'lr=loguniform(1e-4,1e-1)'; once for each")

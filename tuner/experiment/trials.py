@@ -82,11 +82,7 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
     if pinned and found.state == "deleted":
         raise Conflict(f"{checkpoint} has been deleted")
     if pinned != found.pinned:
-        store.trials.pin(checkpoint, pinned)
-        record = store.experiments.get(found.experiment)
-        store.experiments.change(
-            record.id, {}, commands=[("pin", "by a user", {"checkpoint": checkpoint, "pinned": pinned})]
-        )
+        store.trials.pin(store.experiments.get(found.experiment).id, checkpoint, pinned)
     return store.trials.checkpoint(checkpoint)
 
 

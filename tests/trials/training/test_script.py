@@ -16,6 +16,7 @@ import pytest
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
 from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.runtime.logs import Capture
 from tuner.trials.training import session
 from tuner.trials.training.script import Script, ScriptFailed, filled
 from tuner.trials.training.session import Context, LeaveTrial, Session
@@ -99,6 +100,26 @@ def test_lines_are_reports_and_arguments_are_filled(tmp_path: Path, begin: Start
     script(tmp_path, text, "{lr}")({"lr": 0.5})
     assert [report.metrics["loss"] for report in driver.reports] == [0.0, 0.5, 1.0]
     assert driver.reports[0].metrics["port"] > 0
+
+
+def test_lines_stay_whole_in_the_log(tmp_path: Path, begin: Start) -> None:
+    _, driver, _ = begin()
+    text = """
+import sys, time
+print("loss=1", end="", flush=True)
+print("from stderr", file=sys.stderr, flush=True)
+time.sleep(0.2)
+print("5")
+sys.stdout.write("10%\\r20%\\r\\nloss=2")
+"""
+    log = Capture(str(tmp_path / "rank0.log"))
+    log.begin()
+    try:
+        script(tmp_path, text)({})
+    finally:
+        log.end()
+    assert (tmp_path / "rank0.log").read_bytes() == b"from stderr\nloss=15\n10%\r20%\r\nloss=2"
+    assert [report.metrics["loss"] for report in driver.reports] == [15.0, 2.0]
 
 
 def test_a_pattern_reads_the_lines(tmp_path: Path, begin: Start) -> None:

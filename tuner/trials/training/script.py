@@ -361,26 +361,23 @@ def _ignore(line: str) -> None:
 
 
 def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
-    """Copy everything to the rank's log at once, and hand over the lines."""
-    for line in _split(_chunks(source, target)):
-        take(line.decode(errors="replace"))
+    """Copy whole lines to the rank's log, so that those of stdout and stderr do not mix, and hand them over."""
+    for line in _lines(source):
+        with contextlib.suppress(OSError):  # a full disk does not end the training
+            os.write(target, line)
+        take(line.decode(errors="replace").rstrip("\r\n"))
 
 
-def _chunks(source: int, target: int) -> Iterator[bytes]:
+def _lines(source: int) -> Iterator[bytes]:
+    """Yield lines with their ends. The states of a progress bar, which end with a carriage return, are lines, too."""
+    rest = b""
     with contextlib.suppress(OSError):
         while chunk := os.read(source, 65536):
-            with contextlib.suppress(OSError):  # a full disk does not end the training
-                os.write(target, chunk)
-            yield chunk
-
-
-def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = re.split(rb"[\r\n]+", rest + chunk)
-        yield from lines
-        if len(rest) > LONGEST:
-            rest = b""
+            *lines, rest = re.split(rb"(?<=\n)|(?<=\r)(?!\n)", rest + chunk)
+            yield from lines
+            if len(rest) > LONGEST:
+                yield rest
+                rest = b""
     if rest:
         yield rest
 
