@@ -109,7 +109,7 @@ def _rows(store: Store, record: ExperimentRecord, log: list[Any]) -> Iterator[st
     if code is not None and code.parts_blob:
         return  # its scheduler is code of a test
     try:
-        core = assemble(record.spec, Space.from_json(record.spec.space, code.space_blob if code else None))
+        core = assemble(record.first_spec, Space.from_json(record.spec.space, code.space_blob if code else None))
     except (SpecError, ImportError):
         return  # it could not be driven
     for seq, entry in log:

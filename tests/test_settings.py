@@ -39,6 +39,7 @@ def test_every_variable_is_read() -> None:
             "TUNER_ALLOWED_HOSTS": "Box.lan, other",
             "TUNER_LEASE_S": "5",
             "TUNER_USAGE_EVERY_S": "0",
+            "TUNER_WEBHOOK_PRIVATE": "1",
             "TUNER_ADDRESS": "http://tuner.lan",
             "TUNER_TOKEN": "tnr_1",
             "TUNER_LOG_LEVEL": "debug",
@@ -55,6 +56,7 @@ def test_every_variable_is_read() -> None:
         allowed_hosts=("box.lan", "other"),
         lease_s=5.0,
         usage_every_s=0.0,
+        webhook_private=True,
         address="http://tuner.lan",
         token="tnr_1",
         log_level="DEBUG",
@@ -76,12 +78,14 @@ def test_impossible_values_are_named_together() -> None:
                 "TUNER_LEASE_S": "-1",
                 "TUNER_DURABILITY": "MAYBE",
                 "TUNER_USAGE_EVERY_S": "nan",
+                "TUNER_WEBHOOK_PRIVATE": "yes",
                 "TUNER_LOG_LEVEL": "x",
             }
         )
     assert [name for name, _ in caught.value.errors] == [
         "TUNER_DURABILITY",
         "TUNER_PORT",
+        "TUNER_WEBHOOK_PRIVATE",
         "TUNER_LEASE_S",
         "TUNER_USAGE_EVERY_S",
         "TUNER_LOG_LEVEL",

@@ -82,11 +82,7 @@ def serve(settings: Settings, adopt: bool = False) -> None:
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
-            if settings.auth != "on":
-                print(
-                    "It asks for no token: every user of this machine can run code through it. Use --auth to require tokens.",
-                    flush=True,
-                )
+            print(_about_tokens(settings), flush=True)
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
         print(
@@ -352,21 +348,47 @@ class Page:
 
 
 def _secured(settings: Settings) -> Settings:
-    """Return the settings with tokens needed, if the address is not loopback: an entrypoint is code that the service runs."""
+    """Return the settings with `auth` either on or off. Tokens are needed if others than users of this machine reach the service.
+
+    They do if the address is not loopback, and if a proxy passes their requests on: to the service these come from loopback.
+
+    Raises:
+        SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.
+    """
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(settings.host, None)}
     except OSError as error:
         raise SpecError(f"{settings.host!r} is not an address of this machine: {error}", "/host") from error
-    if all(address.is_loopback for address in addresses):
-        return settings
-    return dataclasses.replace(settings, auth="on")
+    loopback = all(address.is_loopback for address in addresses)
+    if settings.auth == "off" and not loopback:
+        raise SpecError(
+            f"a service on {settings.host} needs tokens, because whoever reaches it can run code through it; "
+            "TUNER_AUTH=off is for a service on loopback, behind a proxy that controls access",
+            "/auth",
+        )
+    if settings.auth == "auto":
+        return dataclasses.replace(settings, auth="off" if loopback and not settings.trusted_proxies else "on")
+    return settings
+
+
+def _about_tokens(settings: Settings) -> str:
+    """Return what `serve` prints about who may do what. `settings`: the secured ones."""
+    if settings.auth == "on":
+        return f"Every call needs a token{_because(settings)}."
+    if settings.trusted_proxies:
+        return "It asks for no token (TUNER_AUTH=off): everybody whom the proxy lets through can run code through it."
+    return "It asks for no token: every user of this machine can run code through it. Use --auth to require tokens."
+
+
+def _because(settings: Settings) -> str:
+    return " (TUNER_TRUSTED_PROXIES is set)" if settings.trusted_proxies else ""
 
 
 def _check_tokens(settings: Settings, store: Store) -> None:
     """Raise SpecError if tokens are needed and nobody has one that may create others."""
     if settings.auth == "on" and not store.access.has_admin():
         raise SpecError(
-            f"serving on {settings.host} with tokens needs one of an admin, and there is none; "
+            f"serving on {settings.host} with tokens{_because(settings)} needs one of an admin, and there is none; "
             "create it with `tuner token create NAME --role admin`",
             "/auth",
         )

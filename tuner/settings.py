@@ -43,9 +43,10 @@ class Settings:
         "host names that the Host header may have besides loopback, separated by commas",
         default=(),
     )
-    auth: Literal["auto", "on"] = _setting(
+    auth: Literal["auto", "on", "off"] = _setting(
         "TUNER_AUTH",
-        "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback",
+        "on: every call of the API needs a token; auto: only if the service listens on an address other than loopback or "
+        "TUNER_TRUSTED_PROXIES is set; off: none does, on loopback only, because your own proxy controls access",
         default="auto",
     )
     trusted_proxies: tuple[str, ...] = _setting(
@@ -63,6 +64,11 @@ class Settings:
     )
     audit_days: float = _setting(
         "TUNER_AUDIT_DAYS", "days after which entries of the audit trail are deleted; 0: never", default=365.0
+    )
+    webhook_private: bool = _setting(
+        "TUNER_WEBHOOK_PRIVATE",
+        "1: webhooks may also go to private and loopback addresses; 0: only to addresses of the internet",
+        default=False,
     )
     lease_s: float = _setting(
         "TUNER_LEASE_S", "a driver that is silent for this many seconds may be replaced", default=30.0
@@ -188,6 +194,12 @@ def _lower(*names: str) -> Any:
     return read
 
 
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(f"expected 0 or 1, got {text!r}")
+    return text == "1"
+
+
 def _days(text: str) -> float:
     if _number(text) < 0:
         raise ValueError(f"expected a number of days, or 0, got {text!r}")
@@ -219,12 +231,13 @@ _READERS: Mapping[str, Any] = {
     "home": Path,
     "durability": _one_of("NORMAL", "FULL"),
     "port": _port,
-    "auth": _lower("auto", "on"),
+    "auth": _lower("auto", "on", "off"),
     "metrics": _lower("auto", "open", "off"),
     "log_format": _lower("text", "json"),
     "trusted_proxies": _networks,
     "root_path": _root_path,
     "audit_days": _days,
+    "webhook_private": _flag,
     "log_days": _days,
     "allowed_hosts": _names,
     "lease_s": _seconds,

@@ -49,6 +49,17 @@ def test_logs_of_experiments_that_ended_long_ago_are_deleted(store: Store, tmp_p
     assert clean_up(store, Settings(home=tmp_path, log_days=2), T0) == {}
 
 
+def test_deliveries_of_webhooks_are_deleted_after_a_month(store: Store, tmp_path: Path) -> None:
+    hook = store.webhooks.create("https://example.com/hook", ["experiment.started"]).public_id
+    begin(store)
+    store.webhooks.collect()
+    [due] = store.webhooks.claim(1, 60)
+    store.webhooks.delivered(due, 200, now=T0 - 29 * DAY_S)
+    assert clean_up(store, Settings(home=tmp_path), T0) == {}
+    assert clean_up(store, Settings(home=tmp_path), T0 + 2 * DAY_S) == {"deliveries of webhooks": 1}
+    assert store.webhooks.deliveries(hook) == []
+
+
 async def test_a_running_service_cleans_up(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

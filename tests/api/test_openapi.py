@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from fastapi import FastAPI
 
 from tuner import search
+from tuner.api.openapi import BODIES, REQUESTS
 from tuner.experiment.spec import SpecModel, parse_spec
 from tuner.schedulers import ASHAScheduler
 from tuner.space.primitives import OPTIONS
@@ -91,3 +94,38 @@ def test_the_example_is_a_spec(document: dict[str, Any]) -> None:
 
 async def test_it_is_where_people_look_for_it(client: httpx.AsyncClient, document: dict[str, Any]) -> None:
     assert (await client.get("/openapi.json")).json() == document
+
+
+def test_every_request_and_answer_has_an_example_that_fits_its_schema(document: dict[str, Any]) -> None:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            contents = dict(operation.get("requestBody", {}).get("content", {}))
+            for status, response in operation["responses"].items():
+                contents |= response.get("content", {}) if status < "300" else {}
+            for kind, content in contents.items():
+                if kind == "application/x-tar":
+                    continue
+                assert "example" in content, (method, path, kind)
+                if kind == "application/json":
+                    schema = {**content["schema"], "components": document["components"]}
+                    jsonschema.validate(content["example"], schema, jsonschema.Draft202012Validator)
+                else:
+                    assert isinstance(content["example"], str)
+    [problem] = document["components"]["schemas"]["Problem"]["examples"]
+    assert problem["errors"]
+
+
+def test_examples_of_requests_are_taken(document: dict[str, Any]) -> None:
+    for model, _ in BODIES.values():
+        model.model_validate(REQUESTS[model.__name__.removesuffix("Model")])
+
+
+def test_operation_ids_stay(document: dict[str, Any]) -> None:
+    """Generated clients name their methods after them, so a new one is added to the file and none is changed or removed."""
+    file = Path(__file__).with_name("operation_ids.txt")
+    found = {
+        f"{operation['operationId']} {method.upper()} {path}"
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert sorted(found) == file.read_text().splitlines()

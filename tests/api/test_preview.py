@@ -17,6 +17,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.experiment.preview import Importances
 from tuner.experiment.spec import parse_spec
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
@@ -159,6 +160,28 @@ async def test_importance_is_worked_out_once_until_a_trial_ends(
     start = Start(reason="a worker group is free", number=30)
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq + 1, start)], trials=[trial]), T0)
     assert (await client.get(url)).json()["trials"] == 31
+
+
+def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In SQLite the next experiment gets the internal id of the deleted one."""
+    asked: list[str] = []
+
+    def importance(store: Store, record: ExperimentRecord) -> str:
+        asked.append(record.public_id)
+        return f"of {record.public_id}"
+
+    monkeypatch.setattr("tuner.experiment.preview.importance", importance)
+    importances = Importances(sqlite_store)
+    old = ended(sqlite_store, 12)
+    assert importances.of(old) == f"of {old.public_id}"  # type: ignore[comparison-overlap]
+    sqlite_store.experiments.seize(old.id)
+    sqlite_store.experiments.remove(old.id)
+    new = ended(sqlite_store, 12)
+    assert (new.id, new.last_event_seq) == (old.id, old.last_event_seq), "otherwise this test shows nothing"
+    assert importances.of(new) == f"of {new.public_id}"  # type: ignore[comparison-overlap]
+    assert asked == [old.public_id, new.public_id]
 
 
 async def test_of_very_many_trials_evenly_spaced_ones_are_looked_at(

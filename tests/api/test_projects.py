@@ -65,11 +65,13 @@ def fill(store: Store, name: str, role: Role = Role.ADMIN) -> Project:
     store.drivers.commit(made.id, epoch, Batch(log=entries, trials=trials), T0 + 2)
     store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, f"printed by {name}\n".encode(), T0)]})
     secret, token = store.access.create_token(f"token of {name}", role, project=name)
+    hook = store.webhooks.create(f"https://hooks.invalid/of/{name}", ["trial.failed"], project=name)
     ids = {
         "experiment_id": made.public_id,
         "trial_id": trial_id(made.public_id, 0),
         "checkpoint_id": saved,
         "token_id": token.id,
+        "webhook_id": hook.public_id,
     }
     marks = [*ids.values(), f"of {name}", f"width_{name}", f"loss_{name}", f"of/{name}", f"by {name}"]
     return Project(name, ids, marks, {"Authorization": f"Bearer {secret}"})

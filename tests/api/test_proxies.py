@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 
 from tests.api.conftest import SPEC
 from tuner.api import auth, create_app
+from tuner.errors import SpecError
+from tuner.service import Page
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
@@ -112,3 +114,39 @@ async def test_without_a_prefix_addresses_begin_at_the_root(service: Service, sq
     async with service() as client:
         made = await client.post("/api/v1/experiments", json=SPEC, headers={"Authorization": f"Bearer {secret}"})
         assert made.headers["location"].startswith("/api/v1/experiments/exp_")
+
+
+def forwarded_status(settings: Settings) -> int:
+    """Return how a service with these settings answers somebody who creates a token through a proxy of this machine."""
+    page = Page(settings, port=0)
+    try:
+        page.start()
+        with httpx.Client(base_url=page.url) as client:
+            head = {"X-Forwarded-For": "8.8.8.8"}
+            return client.post("/api/v1/tokens", json={"name": "x", "role": "admin"}, headers=head).status_code
+    finally:
+        page.stop()
+
+
+@pytest.mark.parametrize(
+    ("auth", "proxies", "status"),
+    [("auto", ("127.0.0.1",), 401), ("on", ("127.0.0.1",), 401), ("off", ("127.0.0.1",), 201), ("auto", (), 201)],
+)
+def test_a_loopback_service_behind_a_proxy_asks_for_tokens(
+    tmp_path: Path, auth: Literal["auto", "on", "off"], proxies: tuple[str, ...], status: int
+) -> None:
+    settings = Settings(home=tmp_path, auth=auth, trusted_proxies=proxies)
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        store.access.create_token("me", Role.ADMIN)
+    assert forwarded_status(settings) == status
+
+
+def test_a_service_behind_a_proxy_does_not_start_without_an_admin(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="TUNER_TRUSTED_PROXIES is set"):
+        forwarded_status(Settings(home=tmp_path, trusted_proxies=("127.0.0.1",)))
+
+
+def test_tokens_cannot_be_turned_off_beyond_loopback(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="0.0.0.0 needs tokens"):
+        Page(Settings(home=tmp_path, host="0.0.0.0", auth="off"), port=0)

@@ -70,7 +70,7 @@ def test_another_address_than_loopback_needs_somebody_who_can_sign_in(home: Sett
 def test_on_loopback_no_token_is_needed_unless_it_is_asked_for(home: Settings) -> None:
     for host in ("127.0.0.1", "localhost", "::1"):
         page = Page(Settings(home=home.home, host=host), port=0)
-        assert page.settings.auth == "auto"
+        assert page.settings.auth == "off"
         page.stop()
     page = Page(Settings(home=home.home, auth="on"), port=0)
     with pytest.raises(SpecError, match="role admin"):

@@ -10,15 +10,19 @@ import pytest
 
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.domain.batch import Batch
+from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
+from tuner.experiment import usecases
 from tuner.experiment.removal import delete_experiment
 from tuner.experiment.usecases import amend_experiment, archive_experiment, continue_experiment
 from tuner.store import ExperimentRecord, Store
+from tuner.store import experiments as experiments_of
 from tuner.store import removal as tables_of
 from tuner.store.sql.tables import metadata
+from tuner.trials.checkpoints.storage import Place
 
-APART = {"code", "token", "session", "audit"}
+APART = {"code", "token", "session", "audit", "webhook", "webhook_delivery"}
 """Tables that do not belong to experiments. Code goes with its last experiment."""
 
 
@@ -117,13 +121,72 @@ def test_an_ended_experiment_is_continued_by_the_next_driver(store: Store) -> No
     running = store.experiments.get(made.public_id)
     assert (running.state, running.ended_at, running.error, running.reason) == ("running", None, None, "")
     assert continue_experiment(store, made.public_id, 1).spec.num_samples == 6
-    assert commands(store, made) == [("amend", {"num_samples": 6})]
+    assert commands(store, made) == [("amend", {"num_samples": 6}), ("continue", {})]
 
 
 def test_more_of_a_grid_without_num_samples_is_another_pass(sqlite_store: Store) -> None:
     made = ended(sqlite_store, space={"x": {"type": "grid", "values": [1, 2]}}, search={"type": "grid"})
     sqlite_store.experiments.change(made.id, {"num_samples": None})
     assert continue_experiment(sqlite_store, made.public_id, 1).spec.num_samples == 2
+
+
+def test_changes_at_the_same_time_are_all_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second request changes the experiment after the first one has read it."""
+    made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
+    really, between = usecases.parse_changes, [{"tags": {"b": "2"}, "num_samples": 9}]
+
+    def parse_changes(spec: Spec, data: Any) -> dict[str, Any]:
+        found = really(spec, data)
+        if between:
+            amend_experiment(store, made.public_id, between.pop())
+        return found
+
+    monkeypatch.setattr(usecases, "parse_changes", parse_changes)
+    record = amend_experiment(store, made.public_id, {"tags": {"a": "1"}})
+    assert (record.spec.tags, record.spec.num_samples, record.revision) == ({"a": "1", "b": "2"}, 9, 2)
+    assert commands(store, made) == [("amend", {"num_samples": 9})]
+    between.append({"notes": "meanwhile"})
+    with pytest.raises(Stale):
+        amend_experiment(store, made.public_id, {"notes": "mine"}, revision=2)
+    assert store.experiments.get(made.public_id).spec.notes == "meanwhile"
+
+
+def test_samples_that_are_added_at_the_same_time_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ended(store)
+    really, between = usecases._samples_so_far, [5]
+
+    def samples_so_far(record: ExperimentRecord) -> int:
+        found = really(record)
+        if between:
+            continue_experiment(store, made.public_id, between.pop())
+        return found
+
+    monkeypatch.setattr(usecases, "_samples_so_far", samples_so_far)
+    assert continue_experiment(store, made.public_id, 3).spec.num_samples == 2 + 5 + 3
+
+
+@pytest.mark.postgres
+def test_a_change_that_another_process_overtakes_is_not_lost(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process commits after this one has read the row and before it writes it."""
+    with Store.open(postgres_url) as store, Store.open(postgres_url) as other:
+        made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
+        really, between = experiments_of.clean, [{"tags": {"b": "2"}, "num_samples": 7}]
+
+        def clean(text: str) -> str | None:
+            if between:
+                other.experiments.change(made.id, between.pop(0))
+            return really(text)
+
+        monkeypatch.setattr(experiments_of, "clean", clean)
+        with pytest.raises(Stale):
+            store.experiments.change(made.id, {"tags": {"a": "1"}}, commands=[("amend", "by a test", {})])
+        assert not store.commands.pending([made.id])
+        between[:] = [{"tags": {"c": "3"}}]
+        record = amend_experiment(store, made.public_id, {"tags": {"a": "1"}, "limits": {"max_concurrent_trials": 3}})
+        assert (record.spec.tags, record.spec.num_samples) == ({"a": "1", "c": "3"}, 7)
+        assert commands(store, made) == [("amend", {"limits": {"max_concurrent_trials": 3}})]
 
 
 def test_archived_experiments_are_hidden_and_kept(sqlite_store: Store) -> None:
@@ -170,6 +233,26 @@ def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatc
     assert [path.parent.name for path in tmp_path.glob("*/exp_*/seg")] == [kept.public_id] * 2
     assert counted(store) == {table: count / 2 for table, count in before.items()}
     assert len(store.trials.page(kept.id).items) == 2
+
+
+def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store)
+    places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path, "wait_s": 0.0}
+    with monkeypatch.context() as patch:
+
+        def remove(self: Place) -> None:
+            raise OSError("When listing objects: the bucket does not answer")
+
+        patch.setattr(Place, "remove", remove)
+        with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.get(made.public_id).driver_owner == tables_of.DELETION
+    with pytest.raises(Conflict):
+        sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.page(archived=None).items == ()
 
 
 def counted(store: Store) -> dict[str, float]:

@@ -17,6 +17,7 @@ from tests.schedulers.oracles import RayDriven, RayTrial, ray_schedulers
 from tuner.domain.decisions import Exploit, Note, Pause, Resume
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.states import TrialState
+from tuner.domain.trial import KeptCheckpoint
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import PopulationBasedTraining, from_json
@@ -177,9 +178,8 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
         reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint to continue from"
     )
     on_its_way = CheckpointInfo(id="c", uri="", step=1, ready=False)
-    from tuner.domain.trial import Kept
 
-    feed.trials[0].checkpoints["c"] = Kept(on_its_way, 0.9, segment=1)
+    feed.trials[0].checkpoints["c"] = KeptCheckpoint(on_its_way, 0.9, segment=1)
     (exploit,) = feed.report(1, 2, 0.1)
     assert isinstance(exploit, Exploit)
     assert exploit.donor == 0

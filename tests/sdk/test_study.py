@@ -19,6 +19,9 @@ from tuner.domain.states import TrialState
 from tuner.driver import asked
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
+from tuner.experiment.trials import enqueue
+from tuner.experiment.usecases import amend_experiment, continue_experiment
+from tuner.experiment.verbs import act_on_trial
 from tuner.sdk.study import Study
 from tuner.store import Store
 
@@ -260,6 +263,52 @@ def test_a_study_that_has_ended_still_has_its_result() -> None:
     with study_of() as study:
         assert study.ask() is None
         assert study.result().best_value == best
+
+
+def test_a_study_goes_on_after_its_limits_were_changed(store: Store) -> None:
+    options: dict[str, Any] = {"max_concurrent_trials": 3, "num_samples": 4, "scheduler": "fifo"}
+    with study_of(**options) as study:
+        before = [study.ask() for _ in range(3)]
+    amend_experiment(store, study.id, {"limits": {"max_concurrent_trials": 1}})
+    with study_of(**options) as study:
+        first = study.ask()
+        assert first is not None
+        assert first.config == next(trial.config for trial in before if trial is not None)
+        first.tell({"loss": 1.0})
+        train(study)
+        assert [trial.state for trial in study.result().trials] == ["completed"] * 4
+    check_all(store, set())
+
+
+def test_continue_and_enqueue_give_a_study_that_has_ended_more_trials(store: Store) -> None:
+    options: dict[str, Any] = {"num_samples": 1, "scheduler": "fifo"}
+    with study_of(**options) as study:
+        train(study)
+        assert study.state == "completed"
+    continue_experiment(store, study.id, 1)
+    with study_of(**options) as study:
+        train(study)
+        assert [trial.state for trial in study.result().trials] == ["completed"] * 2
+        assert study.state == "completed"
+    enqueue(store, study.id, [{"x": 0.25, "width": 16}])
+    with study_of(**options) as study:
+        trial = study.ask()
+        assert trial is not None
+        assert trial.config == {"x": 0.25, "width": 16}
+
+
+def test_retry_hands_out_a_failed_trial_of_a_study_that_has_ended(store: Store) -> None:
+    with study_of(num_samples=1) as study:
+        trial = study.ask()
+        assert trial is not None
+        trial.report({"loss": 1.0}, checkpoint="epoch-1")
+        trial.tell(error="out of memory")
+        assert study.state == "failed"
+    act_on_trial(store, "retry", store.trials.page(store.experiments.get(study.id).id).items[0].public_id)
+    with study_of() as study:
+        again = study.ask()
+        assert again is not None
+        assert (again.number, again.config, again.checkpoint) == (1, trial.config, "epoch-1")
 
 
 def test_a_user_can_cancel_it_from_the_page(store: Store) -> None:

@@ -131,6 +131,19 @@ def test_what_is_wrong_is_said(store: Store, options: dict[str, Any]) -> None:
         store.trials.sorted_page(made.id, sort="-params.lr", page_token=token)
 
 
+def test_an_experiment_that_has_the_id_of_a_deleted_one_is_read_anew(sqlite_store: Store) -> None:
+    store = sqlite_store
+    old, _, _ = seven(store)
+    assert numbers(store, old.id, sort="-params.lr")[0] == 1
+    store.experiments.seize(old.id)
+    store.experiments.remove(old.id)
+    new, epoch, trials = begin(store, 7)
+    assert (new.id, new.last_event_seq) == (old.id, old.last_event_seq), "otherwise this test shows nothing"
+    trials[4].params = {"lr": 7.0}
+    store.drivers.commit(new.id, epoch, Batch(log=[], trials=trials), T0)
+    assert numbers(store, new.id, sort="-params.lr")[0] == 4
+
+
 def test_only_what_changed_is_read_again(store: Store, database_url: str) -> None:
     made, epoch, trials = seven(store)
     with Store.open(database_url) as reader:

@@ -20,7 +20,7 @@ from tuner.store import ExperimentRecord, Store
 M = TypeVar("M", bound=BaseModel)
 
 ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
-TrialId = Annotated[str, Path(description="trl_...", examples=["trl_0123456789abcdef0123_0"])]
+TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
 PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the page before")]
 

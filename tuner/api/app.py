@@ -19,13 +19,14 @@ from tuner.api import problems
 from tuner.api.answers import only_known_parameters
 from tuner.api.auth import Authenticate, check_allowed
 from tuner.api.context import Context
+from tuner.api.deliver import Deliverer
 from tuner.api.guards import Guard
 from tuner.api.housekeeping import keep_clean
 from tuner.api.metrics import Metrics
 from tuner.api.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
-from tuner.api.routes import access, checkpoints, experiments, health, monitoring, pages, trials, verbs
+from tuner.api.routes import access, checkpoints, experiments, health, monitoring, pages, trials, verbs, webhooks
 from tuner.api.routes import cluster as cluster_routes
 from tuner.errors import DriverSilent
 from tuner.settings import Settings
@@ -67,9 +68,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        cleaning = asyncio.create_task(keep_clean(store, settings))
+        deliverer = Deliverer(store, private=settings.webhook_private)
+        tasks = [asyncio.create_task(keep_clean(store, settings)), asyncio.create_task(deliverer.run())]
         yield {}
-        cleaning.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         context.end()
 
     app = FastAPI(
@@ -83,7 +87,7 @@ def create_app(
     app.state.context = context
     app.include_router(health.router)
     app.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
-    for part in (experiments, trials, checkpoints, verbs, cluster_routes, access):
+    for part in (experiments, trials, checkpoints, verbs, cluster_routes, access, webhooks):
         app.include_router(
             part.router,
             prefix="/api/v1",
@@ -95,7 +99,10 @@ def create_app(
         for prefix, part in (
             ("", health),
             ("", monitoring),
-            *(("/api/v1", part) for part in (experiments, trials, checkpoints, verbs, cluster_routes, access)),
+            *(
+                ("/api/v1", part)
+                for part in (experiments, trials, checkpoints, verbs, cluster_routes, access, webhooks)
+            ),
         )
         for route in part.router.routes
         if isinstance(route, APIRoute)

@@ -4,7 +4,7 @@ A request names its sender by `Authorization: Bearer TOKEN`, or by the cookie th
 the secret of a session and not the token. It is HttpOnly and SameSite=Strict, so that no script reads it and no other page can
 use it. Its name has the port, since browsers send a cookie to every port of a host. Roles: a viewer may read, an editor may
 change experiments, an admin may manage tokens and read the audit trail. If the service asks for no token (`TUNER_AUTH=auto` on
-a loopback address), everybody who reaches it is an admin named "local".
+a loopback address without a proxy, or `TUNER_AUTH=off`), everybody who reaches it is an admin named "local".
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ API = "/api/"
 METRICS = "/metrics"
 SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
+NOT_FOR_VIEWERS = "/api/v1/webhooks"
+"""The URL of a webhook of Slack is a secret."""
 
 KNOWN_S = 5.0
 """A token that was revoked may be used for this long: this is how often the database is asked about a token."""
@@ -242,7 +244,7 @@ class Authenticate:
         if identity is None:
             detail = _why_refused(credential, self._authenticator.required)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
-        needed = Role.VIEWER if method in SAFE else Role.EDITOR
+        needed = Role.VIEWER if method in SAFE and not path.startswith(NOT_FOR_VIEWERS) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):
             needed = Role.ADMIN
         if identity.role < needed:

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
 DAY_S = 86400.0
+DELIVERY_DAYS = 30
+"""Days after which deliveries of webhooks are deleted."""
 
 
 def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
@@ -26,6 +28,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
         found["entries of the audit trail"] = store.access.prune_trail(now - settings.audit_days * DAY_S)
     if settings.log_days:
         found["experiments' logs"] = store.logs.prune(now - settings.log_days * DAY_S)
+    found["deliveries of webhooks"] = store.webhooks.prune(now - DELIVERY_DAYS * DAY_S)
     return {what: count for what, count in found.items() if count}
 
 

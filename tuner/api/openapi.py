@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,6 +20,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from tuner import schedulers, search
 from tuner.api.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
+from tuner.api.routes.webhooks import NewWebhook, WebhookPatch
 from tuner.api.schemas import Continuation, Enqueue, ExperimentFork, Fork, ReplayRequest
 from tuner.experiment.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
@@ -43,6 +46,8 @@ EXAMPLE = {
 BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/session"): (SignIn, True),
     ("post", "/tokens"): (NewToken, True),
+    ("post", "/webhooks"): (NewWebhook, True),
+    ("patch", "/webhooks/{webhook_id}"): (WebhookPatch, True),
     ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
     ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
     ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
@@ -51,6 +56,43 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/experiments/{experiment_id}/fork"): (ExperimentFork, False),
 }
 """The bodies of requests that the routes check themselves, and whether a request needs one."""
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "SignIn": {"token": "tnr_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"},
+    "NewToken": {"name": "ci", "role": "editor", "project": "vision", "expires_days": 30},
+    "ExperimentPatch": {
+        "notes": "see *the report*",
+        "tags": {"team": "vision"},
+        "limits": {"max_concurrent_trials": 4},
+    },
+    "ReplayRequest": {"scheduler": {"type": "asha", "reduction_factor": 4}, "max_concurrent_trials": 8},
+    "Enqueue": {"configurations": [{"lr": 0.01, "width": 32}]},
+    "Fork": {"checkpoint_id": None, "params": {"lr": 0.001}},
+    "ExperimentFork": {"changes": {"num_samples": 32, "space": {"lr": {"upper": 0.5}}}, "learn": True},
+    "Continuation": {"num_samples": 20},
+    "NewWebhook": {
+        "url": "https://example.com/hook",
+        "events": ["experiment.completed", "objective.reached"],
+        "project": "vision",
+        "threshold": 0.95,
+    },
+    "WebhookPatch": {"events": ["experiment.failed"]},
+}
+"""An example of each body of `BODIES`."""
+
+RECORDED = Path(__file__).with_name("examples.json")
+"""Answers of each schema, as ``python -m tests.api.record_examples`` has recorded them."""
+
+STREAMS: dict[str, str] = {
+    "experiments_events": 'id: 14\nevent: decision\ndata: {"seq": 14, "time": "2026-01-31T12:00:03.191613Z", "kind": "stop", '
+    '"trial_number": 1, "trial_id": "trl_7b3223d679de5ee5833f", "reason": "stopped at iteration 1: 0.434979 is below the cut '
+    '0.475911, rank 2 of 4", "state": "done", "payload": {"trial": 1}}\n\n',
+    "experiments_changes": 'id: 17\nevent: changes\ndata: {"since": 16, "seq": 17, "reset": false, "experiment": null, '
+    '"trials": [], "segments": [], "decisions": [], "points": [], "best": []}\n\n',
+    "trials_log_text": "[rank 0] epoch 1 loss 2.300\n[rank 0] epoch 2 loss 1.150\n",
+    "health_metrics": '# TYPE tuner_experiments gauge\ntuner_experiments{project="default",state="running"} 2.0\n',
+}
+"""Examples of answers that are not JSON, by the id of the operation."""
 
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
@@ -70,6 +112,7 @@ def describe(app: FastAPI) -> None:
             _add_spec(made)
             _add_answers(made)
             _as_problems(made)
+            _add_examples(made)
             app.openapi_schema = made
         return app.openapi_schema
 
@@ -169,6 +212,24 @@ def _add_answers(document: dict[str, Any]) -> None:
             if method == "get" and "application/json" in answers.get("200", {}).get("content", {}):
                 answers["304"] = {"description": NOT_MODIFIED}
             operation["responses"] = dict(sorted(answers.items()))
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    """Add an example to the body of each request and to each answer that is no error."""
+    answers: dict[str, Any] = json.loads(RECORDED.read_text())
+    document["components"]["schemas"]["Problem"]["examples"] = [answers["Problem"]]
+    for path in document["paths"].values():
+        for operation in path.values():
+            requests = operation.get("requestBody", {}).get("content", {})
+            found = [(content, {"Spec": EXAMPLE, **REQUESTS}) for content in requests.values()]
+            for status, response in operation["responses"].items():
+                if status < "300":
+                    found += [(content, answers) for content in response.get("content", {}).values()]
+            for content, examples in found:
+                name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+                example = STREAMS.get(operation["operationId"], examples.get(name))
+                if example is not None:
+                    content["example"] = example
 
 
 def _as_problems(document: dict[str, Any]) -> None:

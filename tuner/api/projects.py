@@ -25,6 +25,7 @@ FILTERED = frozenset(
         "/tokens",
         "/tokens/{token_id}/revoke",
         "/audit",
+        "/webhooks",
     }
 )
 """The paths of routes that use only what the store shows. `tests/api/test_projects.py` tries each of them."""
@@ -33,6 +34,7 @@ LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
+    "webhook_id": lambda store, found: store.webhooks.get(found),
 }
 """How an id in a path is looked up, by the name of the path's parameter. Each raises NotFound."""
 

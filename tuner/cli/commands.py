@@ -31,6 +31,75 @@ def demo(
     run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    target: Annotated[str, typer.Argument(metavar="SCRIPT", help="a script, or FILE.py:FUNCTION, or module:function")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="the script's arguments; {lr} is the value of lr")
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="a parameter, as 'lr=loguniform(1e-4,1e-1)'; once for each")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="the reported metric to search by")] = "loss",
+    mode: Annotated[str, typer.Option(help="min or max")] = "min",
+    metric_pattern: Annotated[
+        str | None,
+        typer.Option(help="a regular expression that reads metrics from lines of stdout, as 'loss: (?P<loss>[0-9.]+)'"),
+    ] = None,
+    num_samples: Annotated[int | None, typer.Option(min=1, help="trials to start")] = None,
+    num_workers: Annotated[int | None, typer.Option(min=1, help="ranks of each trial")] = None,
+    use_gpu: Annotated[bool | None, typer.Option("--use-gpu", help="give each rank a GPU")] = None,
+    max_t: Annotated[int | None, typer.Option(min=1, help="reports of a full training")] = None,
+    time_attr: Annotated[str | None, typer.Option(help="what max_t counts: training_iteration, or a metric")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="asha, median, freeze_thaw, fifo, ...")] = None,
+    search_alg: Annotated[str | None, typer.Option(help="random, grid, tpe, gp, ...")] = None,
+    max_concurrent_trials: Annotated[int | None, typer.Option(min=1, help="trials at the same time")] = None,
+    time_budget_s: Annotated[float | None, typer.Option(help="seconds after which the search ends")] = None,
+    max_failures: Annotated[int | None, typer.Option(min=0, help="retries of a trial after errors of its code")] = None,
+    stop_grace_s: Annotated[float | None, typer.Option(help="seconds that a rank has to end")] = None,
+    working_dir: Annotated[
+        str | None, typer.Option(help="trial, a new directory for each, or caller, this one; caller for scripts")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="draws other configurations")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the experiment")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
+    verbose: Annotated[int, typer.Option(help="0 prints nothing until the end, 2 also what the ranks print")] = 1,
+) -> None:
+    """Search for the best configuration of a script or a function, and wait for the end. Exit status 1 if no trial has a result.
+
+    Our options come before the script, and its arguments behind it.
+    """
+    from tuner.cli.run import run_target
+
+    settings = _settings()
+    given = {
+        "metric": metric,
+        "mode": mode,
+        "num_samples": num_samples,
+        "num_workers": num_workers,
+        "use_gpu": use_gpu,
+        "max_t": max_t,
+        "time_attr": time_attr,
+        "scheduler": scheduler,
+        "search_alg": search_alg,
+        "max_concurrent_trials": max_concurrent_trials,
+        "time_budget_s": time_budget_s,
+        "max_failures": max_failures,
+        "stop_grace_s": stop_grace_s,
+        "working_dir": working_dir,
+        "seed": seed,
+        "name": name,
+        "ray_address": ray_address,
+        "address": settings.address,
+        "verbose": verbose,
+    }
+    options = {option: value for option, value in given.items() if value is not None}
+    result = run_target(target, arguments or [], param or [], metric_pattern, options)
+    print(printable(str(result)))
+    if result.best_trial is None:
+        raise typer.Exit(1)
+
+
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to bind; any address but loopback needs tokens")] = None,

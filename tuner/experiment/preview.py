@@ -139,17 +139,18 @@ class Importances:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()  # also so that the same one is not computed twice at the same time
-        self._kept: OrderedDict[int, tuple[int, int, Importance]] = OrderedDict()  # (event_seq, trials ended, result)
+        # By public id, which is never used again: (event_seq, trials ended, result)
+        self._kept: OrderedDict[str, tuple[int, int, Importance]] = OrderedDict()
 
     def of(self, record: ExperimentRecord) -> Importance:
         with self._lock:
-            seq, ended, found = self._kept.get(record.id, (-1, -1, None))
+            seq, ended, found = self._kept.get(record.public_id, (-1, -1, None))
             if found is None or seq != record.last_event_seq:
                 now = len(self._store.trials.ended(record.id))
                 if found is None or now != ended:
                     found, ended = importance(self._store, record), now
-                self._kept[record.id] = (record.last_event_seq, ended, found)
-            self._kept.move_to_end(record.id)
+                self._kept[record.public_id] = (record.last_event_seq, ended, found)
+            self._kept.move_to_end(record.public_id)
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
             return found

@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.errors import CheckpointError, Conflict, NotFound
 from tuner.experiment.verbs import act
 from tuner.store import ExperimentRecord, Store
+from tuner.store.removal import DELETION
 from tuner.trials.checkpoints.storage import join, place
 
 KILL_S = 30.0
@@ -46,7 +47,8 @@ def delete_experiment(
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: it has not ended, or its driver does not let go of it.
+        Conflict: it has not ended, its driver does not let go of it, or the storage of its checkpoints does not answer. A
+            deletion that was interrupted can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
@@ -61,12 +63,24 @@ def delete_experiment(
             raise Conflict(f"the driver of {experiment} has not let go of it yet; try again")
         time.sleep(LOOK_S)
     store.experiments.seize(record.id)
-    with contextlib.suppress(CheckpointError):  # a path with a variable that is set only on the nodes
-        place(join(record.spec.checkpoint.storage or storage, experiment)).remove()
+    _remove_checkpoints(join(record.spec.checkpoint.storage or storage, experiment), experiment)
     shutil.rmtree(logs / experiment, ignore_errors=True)
     with contextlib.suppress(NotFound):  # another call was faster
         store.experiments.remove(record.id)
 
 
+def _remove_checkpoints(uri: str, experiment: str) -> None:
+    try:
+        place(uri).remove()
+    except (CheckpointError, FileNotFoundError):  # its variable is set only on the nodes; another call was faster
+        pass
+    except OSError as error:
+        raise Conflict(
+            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later"
+        ) from error
+
+
 def _is_driven(record: ExperimentRecord) -> bool:
-    return record.driver_owner is not None and (record.lease_until or 0.0) > time.time()
+    """Return True if a driver holds the experiment. The lease of an earlier deletion does not count."""
+    is_held = record.driver_owner not in (None, DELETION)
+    return is_held and (record.lease_until or 0.0) > time.time()

@@ -82,11 +82,7 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
     if pinned and found.state == "deleted":
         raise Conflict(f"{checkpoint} has been deleted")
     if pinned != found.pinned:
-        store.trials.pin(checkpoint, pinned)
-        record = store.experiments.get(found.experiment)
-        store.experiments.change(
-            record.id, {}, commands=[("pin", "by a user", {"checkpoint": checkpoint, "pinned": pinned})]
-        )
+        store.trials.pin(store.experiments.get(found.experiment).id, checkpoint, pinned)
     return store.trials.checkpoint(checkpoint)
 
 
@@ -115,9 +111,14 @@ def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
+    """Ask for trials, and always for the experiment to continue: it may end before its driver reads the commands."""
     check_verb("continue", record)
-    commands: list[tuple[str, str, Mapping[str, Any]]] = [("enqueue", reason, {"points": list(points)})]
-    if record.state.ended:
-        commands.append(("continue", "by a user", {}))
-        store.drivers.adopt(record.id)
-    store.experiments.change(record.id, {}, commands=commands)
+    store.experiments.change(
+        record.id,
+        {},
+        commands=[
+            ("enqueue", reason, {"points": list(points)}),
+            ("continue", "by a user, who asked for more trials", {}),
+        ],
+        adopt=True,
+    )

@@ -21,7 +21,7 @@ from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound
+from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, Stale
 from tuner.experiment import by_value, lineage
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
@@ -36,6 +36,9 @@ from tuner.usercode.entrypoints import EntrypointChecker
 
 #: with any of these in the runtime_env, workers may have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
+
+MOST_TRIES = 50
+"""How often a change without If-Match is tried when other requests change the same experiment."""
 
 
 def create_experiment(
@@ -209,10 +212,25 @@ def amend_experiment(
         SpecError: the changes have mistakes. The error lists all of them.
         Stale: it is at another revision.
     """
-    record = store.experiments.get(experiment)
-    changes = parse_changes(record.spec, data)
-    store.experiments.change(record.id, changes, revision=revision, commands=_amendment(record.spec, changes))
-    return store.experiments.get(experiment)
+
+    def amend(record: ExperimentRecord) -> None:
+        changes, read = parse_changes(record.spec, data), record.revision if revision is None else revision
+        store.experiments.change(record.id, changes, revision=read, commands=_amendment(record.spec, changes))
+
+    return _changed(store, experiment, amend, 1 if revision is not None else MOST_TRIES)
+
+
+def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord], None], tries: int) -> ExperimentRecord:
+    """Read an experiment and change it. If another request changed it in between, do both again."""
+    while True:
+        tries -= 1
+        try:
+            change(store.experiments.get(experiment))
+        except Stale:
+            if not tries:
+                raise
+        else:
+            return store.experiments.get(experiment)
 
 
 def continue_experiment(
@@ -231,19 +249,18 @@ def continue_experiment(
         NotFound: there is no such experiment.
         Conflict: it is being cancelled.
     """
-    record = store.experiments.get(experiment)
-    check_verb("continue", record)
-    changes: dict[str, Any] = {}
-    if num_samples is not None:
-        changes["num_samples"] = _samples_so_far(record) + num_samples
-    commands = _amendment(record.spec, changes)
-    if record.state.ended:
+
+    def go_on(record: ExperimentRecord) -> None:
+        check_verb("continue", record)
+        changes: dict[str, Any] = {}
+        if num_samples is not None:
+            changes["num_samples"] = _samples_so_far(record) + num_samples
         more = f" with {num_samples} more samples" if num_samples is not None else ""
-        commands.append(("continue", f"by a user{more}", {}))
-        if adopt:
-            store.drivers.adopt(record.id)
-    store.experiments.change(record.id, changes, commands=commands)
-    return store.experiments.get(experiment)
+        # An experiment that has not ended gets the command too: it may end before its driver reads what was asked for.
+        commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
+        store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
+
+    return _changed(store, experiment, go_on, MOST_TRIES)
 
 
 def _samples_so_far(record: ExperimentRecord) -> int:

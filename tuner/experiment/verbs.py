@@ -152,17 +152,8 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
     if record.state in verb.refused:
         raise Conflict(f"{trial} is {record.state} and cannot be {verb.past}")
     if record.state not in verb.done:
-        store.commands.add(record.experiment_id, verb.name, record.number, _REASON)
-    if name == "retry":
-        _reopen(store, store.experiments.by_id(record.experiment_id))
+        store.commands.add(record.experiment_id, verb.name, record.number, _REASON, reopen=name == "retry")
     return store.trials.get(trial)
-
-
-def _reopen(store: Store, record: ExperimentRecord) -> None:
-    """Let an experiment that has ended run again."""
-    if record.state.ended:
-        store.commands.add(record.id, "continue", None, _REASON)
-        store.drivers.adopt(record.id)
 
 
 def actions(record: ExperimentRecord, now: float) -> list[Action]:

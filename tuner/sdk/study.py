@@ -143,6 +143,12 @@ def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
     return found[0] if found else None
 
 
+def _is_to_go_on(store: Store, record: ExperimentRecord) -> bool:
+    """Return whether a user wants a study that has ended to run again."""
+    commands = store.commands.pending([record.id])
+    return any(command.command == "continue" and command.trial is None for command in commands)
+
+
 def _differing(record: ExperimentRecord, spec: Any) -> str | None:
     """Return the part of the stored study that differs from the arguments, or None."""
     then, now = record.spec.to_json(), spec.to_json()
@@ -181,10 +187,11 @@ class Study:
         self._space = Space.from_json(record.spec.space, code.space_blob if code else None)
         self._seed = record.spec.seed
         self._driver: AskedDriver | None = None
-        if not record.state.ended:
+        if not record.state.ended or _is_to_go_on(store, record):
             if record.state == "paused":
                 store.commands.add(record.id, "resume", reason="the script goes on with the study")
-            core = assemble(record.spec, self._space, load_parts(code.parts_blob if code else None))
+            # What users have changed since it was created is in the log.
+            core = assemble(record.first_spec, self._space, load_parts(code.parts_blob if code else None))
             self._driver = AskedDriver(store, record, core)
         _OPEN.add(self)
 

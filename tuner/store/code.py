@@ -14,9 +14,10 @@ from tuner.store.sql.tables import code, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
+# The update changes nothing, but it locks the row: no deletion of another experiment can take the code away meanwhile.
 _INSERT = """
 INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash"""
 
 
 class Code:

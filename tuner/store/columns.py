@@ -146,6 +146,7 @@ class Columns:
 
     def __init__(self, experiment: int) -> None:
         self._experiment = experiment
+        self._public_id = ""
         self._seq = 0
         self._positions: dict[int, int] = {}  # number -> position in the groups
         self._groups: dict[str, list[Any]] = {}
@@ -157,7 +158,11 @@ class Columns:
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
         """Bring the kept columns up to date with the log, and read the groups of these columns if they are not kept yet."""
-        last = int(cursor.value("SELECT last_event_seq FROM experiment WHERE id = ?", (self._experiment,)) or 0)
+        query = "SELECT public_id, last_event_seq FROM experiment WHERE id = ?"
+        [(public_id, last)] = cursor.rows(query, (self._experiment,)) or [("", 0)]
+        if public_id != self._public_id:  # SQLite gives the id of a deleted experiment to a new one
+            self._forget()
+            self._public_id = public_id
         if last != self._seq:
             self._columns.clear()
             self._orders.clear()
@@ -172,6 +177,13 @@ class Columns:
         for group in {_group(name) for name in ("number", *needed)} - self._groups.keys():
             self._groups[group] = [None] * len(self._positions)
             self._read(cursor, group, None)
+
+    def _forget(self) -> None:
+        self._seq = 0
+        self._positions.clear()
+        self._groups.clear()
+        self._columns.clear()
+        self._orders.clear()
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
         """Return the numbers of the trials that newer log entries name, or None for all trials."""

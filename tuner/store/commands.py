@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from tuner.domain.states import ExperimentState
 from tuner.store.records import CommandRecord
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import command, dumps
@@ -20,6 +21,11 @@ AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial
 _INSERT = """
 INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at)
 VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
+_ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
+# This locks the row in any case, so that a driver that is about to end the experiment sees the commands of the transaction.
+_ADOPT_ENDED = f"""
+UPDATE experiment SET source = CASE WHEN source = 'python' AND state IN ({_ENDED}) THEN 'adopted' ELSE source END
+WHERE id = ?"""
 
 
 class Commands:
@@ -27,17 +33,35 @@ class Commands:
         self._database = database
 
     def add(
-        self, experiment_id: int, name: str, trial_number: int | None = None, reason: str = "", now: float | None = None
+        self,
+        experiment_id: int,
+        name: str,
+        trial_number: int | None = None,
+        reason: str = "",
+        now: float | None = None,
+        *,
+        reopen: bool = False,
     ) -> int:
         """Ask the experiment's driver for something. Return the id of the command.
 
         A repeated command is the same command as long as it is pending.
+
+        Args:
+            experiment_id: the internal id.
+            name: the command.
+            trial_number: the trial that it is about, if it is about one.
+            reason: for the log.
+            now: the time.
+            reopen: also continue the experiment, so that the command is carried out even if the experiment ends just now.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
             found = cursor.value(_FIND, (experiment_id, name, about, experiment_id, about))
             if found is None:
                 found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now))
+                if reopen:
+                    insert(cursor, experiment_id, "continue", None, reason, {}, at(now))
+                    adopt_ended(cursor, experiment_id)
         return int(found)
 
     def pending(self, experiment_ids: Sequence[int]) -> list[CommandRecord]:
@@ -50,6 +74,11 @@ class Commands:
         with self._database.read() as connection:
             rows = connection.execute(query).mappings()
             return [CommandRecord(**{**row, "payload": row["payload"] or {}}) for row in rows]
+
+
+def adopt_ended(cursor: Cursor, experiment_id: int) -> None:
+    """Hand an experiment that a script created over to the service, if it has ended."""
+    cursor.execute(_ADOPT_ENDED, (experiment_id,))
 
 
 def insert(

@@ -17,7 +17,7 @@ from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.store import removal
 from tuner.store.code import put
-from tuner.store.commands import insert
+from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
@@ -184,6 +184,7 @@ class Experiments:
         *,
         revision: int | None = None,
         commands: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
+        adopt: bool = False,
         now: float | None = None,
     ) -> None:
         """Change the spec as `Spec.amended` does, and give its driver commands, all in one transaction.
@@ -191,9 +192,15 @@ class Experiments:
         Args:
             experiment_id: the internal id.
             changes: the options to replace.
-            revision: if given, raise Stale unless it is the present one.
+            revision: if given, raise Stale unless it is the present one. Give the revision of the record from which the
+                changes were computed.
             commands: (name, reason, payload) of each.
+            adopt: hand an experiment that a script created over to the service, if it has ended.
             now: the time.
+
+        Raises:
+            Stale: the experiment was changed since that revision, or by another process during the call.
+            NotFound: there is no such experiment.
         """
         with self._database.write() as cursor:
             rows = cursor.rows(_READ, (experiment_id,))
@@ -209,8 +216,12 @@ class Experiments:
                 whole = {**json.loads(spec), **merged}
                 values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
                 cursor.execute(_CHANGE, values)
+                if cursor.rowcount != 1:  # PostgreSQL lets another process commit between the two statements
+                    raise Stale(f"the experiment was changed meanwhile: it is not at revision {present} any more")
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
+            if adopt:
+                adopt_ended(cursor, experiment_id)
 
     def check_revision(self, record: ExperimentRecord, revision: int | None) -> None:
         """Raise Stale if a revision is given and the experiment is at another one."""

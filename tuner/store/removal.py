@@ -14,19 +14,24 @@ AT_ONCE = 200
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
-OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial")
+OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
 """The tables with rows of an experiment, by what their rows belong to. A test compares them with the schema."""
+
+DELETION = "deletion"
+"""The owner of the lease of an experiment that is being deleted."""
 
 LEASE_S = 600.0
 """How long a deletion may take before a service may think that the experiment has no driver."""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
-UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = 'deletion', lease_until = ?,
+UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION}', lease_until = ?,
   state = CASE WHEN state IN ({_ENDED}) THEN state ELSE '{ExperimentState.CANCELLED}' END
 WHERE id = ?"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+# Wait for a transaction that makes another experiment with this code, so that the next statement sees the experiment.
+_LOCK_CODE = "UPDATE code SET hash = hash WHERE hash = ?"
 _CODE = """
 DELETE FROM code WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM experiment e WHERE e.code_hash = code.hash)"""
 
@@ -61,6 +66,8 @@ def remove(database: Database, experiment_id: int) -> None:
             _delete(cursor, table, "experiment_id", [experiment_id])
         _delete(cursor, "experiment", "id", [experiment_id])
         if rows[0][0] is not None:
+            if cursor.backend == "postgresql":
+                cursor.execute(_LOCK_CODE, (rows[0][0],))
             cursor.execute(_CODE, (rows[0][0],))
 
 

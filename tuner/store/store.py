@@ -23,6 +23,7 @@ from tuner.store.series.metrics import Metrics
 from tuner.store.sql.connect import Synchronous, connect
 from tuner.store.sql.database import Database
 from tuner.store.trials import Trials
+from tuner.store.webhooks import Webhooks
 
 
 class Store:
@@ -39,6 +40,7 @@ class Store:
     commands: what users ask drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
+    webhooks: who wants to be told of what, and what they were told.
     """
 
     def __init__(self, database: Database, project: str | None = None) -> None:
@@ -54,6 +56,7 @@ class Store:
         self.commands = Commands(database)
         self.drivers = Drivers(database)
         self.access = Access(database, project)
+        self.webhooks = Webhooks(database, project)
 
     @classmethod
     def open(cls, url: str, *, synchronous: Synchronous = "NORMAL") -> Store:

@@ -11,14 +11,16 @@ from sqlalchemy import Connection, Select, case, func, select
 from tuner.domain.states import TrialState
 from tuner.errors import NotFound
 from tuner.store import columns
+from tuner.store.commands import insert
 from tuner.store.records import CheckpointRecord, Page, SegmentRecord, TrialRecord, TrialSample, TrialSegment
-from tuner.store.sql.database import Database
+from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
 from tuner.store.sql.tables import checkpoint, experiment, segment, trial
 
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
 _OTHER_NAMES = {"start_step": "start_iteration", "config": "params"}
 _SEGMENT = [c.label(_OTHER_NAMES.get(c.name, c.name)) for c in segment.c if c.name != "trial_id"]
+_PIN = "UPDATE checkpoint SET pinned = ? WHERE public_id = ? AND pinned <> ?"
 
 
 class Trials:
@@ -205,10 +207,13 @@ class Trials:
         items = tuple(CheckpointRecord(**{k: v for k, v in row.items() if k != "id"}) for row in rows.items)
         return Page(items, rows.next_token)
 
-    def pin(self, public_id: str, pinned: bool) -> None:
-        """Note whether a user wants a checkpoint kept. Its driver is told by a command."""
+    def pin(self, experiment_id: int, public_id: str, pinned: bool, now: float | None = None) -> None:
+        """Store whether a user wants a checkpoint kept, and give the driver the command to do so, in one transaction."""
+        payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
-            cursor.execute("UPDATE checkpoint SET pinned = ? WHERE public_id = ?", (pinned, public_id))
+            cursor.execute(_PIN, (pinned, public_id, pinned))
+            if cursor.rowcount == 1:  # otherwise it is so already
+                insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:
         """Return the number and the newest value of each of these metrics, of the trials that have reported all of them.

@@ -95,7 +95,7 @@ async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experimen
     assert (forked.status_code, forked.json()["id"]) == (202, trial)
     assert (await client.post(f"{API}/trials/{trial}/retry")).status_code == 202
     asked = commands(sqlite_store, made)
-    assert [name for name, _ in asked] == ["enqueue", "continue", "enqueue", "continue", "retry"]
+    assert [name for name, _ in asked] == ["enqueue", "continue", "enqueue", "continue", "retry", "continue"]
     assert asked[0][1] == {"points": [{"params": {"lr": 0.01}}, {"params": {}}]}
     assert asked[2][1] == {"points": [{"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0}]}
 

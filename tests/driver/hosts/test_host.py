@@ -220,6 +220,27 @@ async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlit
     assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
 
 
+async def test_a_command_that_has_the_id_of_a_deleted_one_is_given_to_its_experiment(host: Host) -> None:
+    """SQLite gives the id of the newest row to the next one if that row was deleted."""
+    going_on, deleted = (host.store.experiments.create(a_spec(**SMALL)) for _ in range(2))
+    given: list[tuple[str, int]] = []
+    for record in (going_on, deleted):
+
+        def put(event: Any, command: int, of: str = record.public_id) -> None:
+            given.append((of, command))
+
+        driven: Any = SimpleNamespace(loop=SimpleNamespace(put=put))
+        host.driven[record.id] = driven
+    first = host.store.commands.add(deleted.id, "pause")
+    await host._take_commands()
+    host.store.experiments.remove(deleted.id)
+    second = host.store.commands.add(going_on.id, "pause")
+    assert second == first, "otherwise this test shows nothing"
+    await host._take_commands()
+    await host._take_commands()
+    assert given == [(deleted.public_id, first), (going_on.public_id, second)]
+
+
 async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,9 +254,9 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     async with asyncio.timeout(10):
         while host._claimed.get(made.id) is None:
             await asyncio.sleep(0.001)
-    command = host.store.commands.add(made.id, "cancel", reason="by a test")
+    host.store.commands.add(made.id, "cancel", reason="by a test")
     await host._take_commands()
-    assert command not in host._seen
+    assert not host._seen
     swept.set()
     assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.CANCELLED
     assert not host.store.commands.pending([made.id])

@@ -326,3 +326,108 @@ def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_
     assert same, "it asked again at once"
     assert turned, "it has had the group for long enough"
     assert waits[0] == "waits for room for a worker with 1 CPU, which 1 other experiment shares"
+
+
+def test_a_group_that_was_asked_to_make_room_and_goes_on_is_asked_again(
+    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.trials.groups.pool._PENDING_S", 0.0)
+    low = asking_for(1, tmp_path)
+    urgent = dataclasses.replace(low, experiment_id="urgent", segment_id="other")
+
+    async def scenario() -> list[int]:
+        standing = {"urgent": Standing(priority=10)}
+        pool = Pool(
+            None,
+            name="exp_11",
+            autoscaling=False,
+            idle_timeout_s=60.0,
+            standing=lambda name: standing.get(name, Standing()),
+            preempt_after_s=0.0,
+        )
+        group, _ = await pool.acquire(low, lambda reason: None)
+        waiting = asyncio.create_task(pool.acquire(urgent, lambda reason: None))
+        while not pool.waiting():
+            await asyncio.sleep(0)
+        asked = [
+            pool.make_room(lambda name: True),
+            pool.make_room(lambda name: False),
+            pool.make_room(lambda name: True),
+        ]
+        monkeypatch.setattr("tuner.trials.groups.pool._YIELD_AGAIN_S", 0.0)
+        asked += [pool.make_room(lambda name: False), pool.make_room(lambda name: True)]
+        pool.release(group, reusable=True)
+        group, _ = await waiting
+        pool.release(group, reusable=False)
+        await pool.close()
+        assert {one for found in asked for one in found} == {("seg", "urgent", 10)}
+        return [len(found) for found in asked]
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [1, 0, 0, 0, 1]
+
+
+def test_one_look_that_fails_leaves_nobody_waiting_for_ever(
+    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.trials.groups.pool._LOOK_S", 0.01)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_12", autoscaling=False, idle_timeout_s=60.0)
+        dispatch, looks = pool._dispatch, 0
+
+        def fails_once() -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                raise RuntimeError("no")
+            if looks > 2:
+                dispatch()
+
+        monkeypatch.setattr(pool, "_dispatch", fails_once)
+        group, _ = await asyncio.wait_for(pool.acquire(asking_for(1, tmp_path), lambda reason: None), 30)
+        pool.release(group, reusable=False)
+        await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_pool_itself_uses_is_not_taken_for_the_use_of_others(
+    small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group has room while its processes start, and while it is kept for the experiment that has just used it."""
+    monkeypatch.setattr("tuner.trials.groups.pool._ASK_AGAIN_S", 60.0)
+    half = asking_for(0.5, tmp_path)
+    theirs = dataclasses.replace(asking_for(1, tmp_path), experiment_id="theirs")
+
+    async def scenario() -> list[dict[str, float]]:
+        pool = Pool(None, name="exp_13", autoscaling=False, idle_timeout_s=60.0)
+        nodes = {"here": {"CPU": 1.0}}
+        form, started = pool._form, asyncio.Event()
+
+        async def forms(*arguments: Any) -> Any:
+            group = await form(*arguments)
+            await started.wait()
+            return group
+
+        pool._form = forms  # type: ignore[method-assign]
+        acquiring = asyncio.create_task(pool.acquire(half, lambda reason: None))
+        while not any(waiter.placed.is_set() for waiter in pool._forming):
+            await asyncio.sleep(0.01)
+        while ray.available_resources().get("CPU", 0.0) > 0.5:  # Ray shows what is used only after a moment
+            await asyncio.sleep(0.01)
+        found = [await pool._used_elsewhere(nodes)]
+        started.set()
+        group, _ = await acquiring
+        waiting = asyncio.create_task(pool.acquire(theirs, lambda reason: None))
+        while not pool.waiting():
+            await asyncio.sleep(0)
+        pool.release(group, reusable=True)
+        assert list(pool._kept) == [group]
+        found.append(await pool._used_elsewhere(nodes))
+        pool._end_turn(group)
+        other, _ = await waiting
+        pool.release(other, reusable=False)
+        await pool.close()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [{}, {}]

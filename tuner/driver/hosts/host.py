@@ -39,7 +39,7 @@ from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import ExperimentRecord
+from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.manager import GroupManager
@@ -74,6 +74,9 @@ _VERSION = "-v"
 ANSWER_S = 10.0
 """Seconds that the host of another version may take to give its owner name, and then to end."""
 
+CommandKey = tuple[int, int, float]
+"""The id, the experiment and the time of a command. SQLite gives the id of a deleted row to a new one."""
+
 
 class Host:
     """Drive experiments: one event loop, one thread that writes to the database. Other processes call its public methods."""
@@ -89,14 +92,14 @@ class Host:
         self._named: dict[str, Driven] = {}  # the same, by public id
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self._claimed: dict[int, int] = {}  # experiment -> the epoch that is ours, from the claim to the release
-        self._seen: set[int] = set()
-        self._crashes: dict[int, tuple[int, int]] = {}  # experiment -> (event_seq reached, crashes since)
+        self._seen: set[CommandKey] = set()
+        self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
         self._not_before: dict[int, float] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
         self._news: list[str] = []  # lines for the log of the service
-        self._offered: set[int] = set()
+        self._offered: set[str] = set()  # public ids
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
         self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
@@ -410,12 +413,13 @@ class Host:
             slots = capacity(record.spec.scaling)
             if len(self.tasks) == 1 and self._groups is not None:
                 self._groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            commands = {c.id: as_event(c) for c in await asyncio.to_thread(store.commands.pending, [record.id])}
-            self._seen |= set(commands)
+            pending = await asyncio.to_thread(store.commands.pending, [record.id])
+            commands = {c.id: as_event(c) for c in pending}
+            self._seen |= {_key(c) for c in pending}
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands; its loop handles DriverStarted first
             state = await driven.loop.run(epoch, slots, commands)
-            self._crashes.pop(record.id, None)
+            self._crashes.pop(record.public_id, None)
             if state.ended:
                 if self._groups is not None:
                     self._groups.forget(record.public_id)
@@ -448,9 +452,9 @@ class Host:
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
         """Count a crash. Return whether the driver of this experiment has crashed CRASHES times without making progress."""
-        reached, times = self._crashes.get(record.id, (-1, 0))
+        reached, times = self._crashes.get(record.public_id, (-1, 0))
         times = 1 if seq > reached + PROGRESS else times + 1
-        self._crashes[record.id] = (max(seq, reached), times)
+        self._crashes[record.public_id] = (max(seq, reached), times)
         return times >= CRASHES
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
@@ -542,8 +546,8 @@ class Host:
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
             driven = self.driven.get(command.experiment_id)
-            if driven is not None and command.id not in self._seen:
-                self._seen.add(command.id)
+            if driven is not None and _key(command) not in self._seen:
+                self._seen.add(_key(command))
                 driven.loop.put(as_event(command), command=command.id)
 
     async def _take_experiments(self) -> None:
@@ -567,8 +571,8 @@ class Host:
             elif record.abandoned(now) and self._adopting:
                 await self.write(self.store.drivers.adopt, record.id)
                 self._take_up(record, "its script is gone, and this service adopts such experiments")
-            elif record.abandoned(now) and record.id not in self._offered:
-                self._offered.add(record.id)
+            elif record.abandoned(now) and record.public_id not in self._offered:
+                self._offered.add(record.public_id)
                 self._news.append(how_to_go_on(record))
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
@@ -582,9 +586,13 @@ class Host:
         return owner in self._gone or owner_is_dead(owner)
 
     def _take_up(self, record: ExperimentRecord, why: str) -> None:
-        self._offered.discard(record.id)
+        self._offered.discard(record.public_id)
         self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
         self._begin(record)
+
+
+def _key(command: CommandRecord) -> CommandKey:
+    return command.id, command.experiment_id, command.created_at
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:

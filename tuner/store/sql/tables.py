@@ -397,3 +397,50 @@ audit = Table(
     Column("address", Text, nullable=False),
     Column("project", String(100)),  # of the token; NULL: all projects
 )
+
+webhook = Table(
+    "webhook",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("url", Text, nullable=False),
+    Column("events", JsonText, nullable=False),
+    Column("project", String(100)),  # NULL: all projects
+    Column("experiment", String(64)),  # its public_id; NULL: all experiments of the project
+    Column("format", String(16), nullable=False),  # json | slack
+    Column("threshold", Real),
+    Column("secret", Text, nullable=False),  # the key of the signatures, so a hash of it would not do
+    Column("created_at", Real, nullable=False),
+)
+
+webhook_cursor = Table(
+    "webhook_cursor",
+    metadata,
+    # How far the changes of an experiment were turned into deliveries: the log, and the row as it was then.
+    Column("experiment_id", Id, primary_key=True, autoincrement=False),
+    Column("event_seq", Id, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("started_at", Real),
+    Column("ended_at", Real),
+)
+
+webhook_delivery = Table(
+    "webhook_delivery",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("public_id", String(64), nullable=False, unique=True),
+    Column("webhook_id", Id, nullable=False),
+    Column("occurrence", String(200), nullable=False),  # what happened: a webhook is told of it once
+    Column("event", String(32), nullable=False),
+    Column("experiment", String(64), nullable=False),
+    Column("data", JsonText, nullable=False),
+    Column("state", String(16), nullable=False),  # pending | delivered | failed
+    Column("attempts", Integer, nullable=False),
+    Column("next_at", Real, nullable=False),  # while somebody tries: when another one may
+    Column("last_status", Integer),
+    Column("last_error", Text),
+    Column("created_at", Real, nullable=False),
+    Column("ended_at", Real),
+    UniqueConstraint("webhook_id", "occurrence"),
+    Index("ix_webhook_delivery_due", "state", "next_at"),
+)

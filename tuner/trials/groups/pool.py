@@ -14,7 +14,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,7 @@ PREEMPT_AFTER_S = 20.0
 _ASK_AGAIN_S = 0.25  # how long a warm group is kept within that time for its experiment to ask again
 _LOOK_S = 0.5  # how often waiting groups are looked at, besides whenever a group becomes free
 _PATIENCE_S = 0.5  # a placement that takes no longer is not reported as waiting
+_YIELD_AGAIN_S = 5.0  # how long it takes at most until a group that was asked to make room is seen to be ending
 _PENDING_S = 2.0  # a group that Ray has not placed for so long is pending: others use the cluster
 
 
@@ -186,7 +187,7 @@ class Pool:
         self._queues: dict[str, deque[_Waiter]] = {}  # experiment -> those that wait for their turn, oldest first
         self._forming: dict[_Waiter, None] = {}  # those that have had their turn, and wait for their processes
         self._launches: dict[Group, Launch] = {}  # what each group is used for
-        self._yielding: set[Group] = set()  # those that have been asked to make room
+        self._yielding: dict[Group, float] = {}  # those that have been asked to make room, and when
         self._shares = Shares()
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
@@ -390,7 +391,10 @@ class Pool:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(Exception):  # Ray does not answer for a moment
                 await self._read_nodes()
-            self._dispatch()
+            try:
+                self._dispatch()
+            except Exception:  # nobody else would look again for those that wait
+                log.exception("the groups that wait could not be looked at")
 
     async def _read_nodes(self) -> None:
         """Read what the nodes have, and what others use of it, unless that was done a moment ago."""
@@ -413,8 +417,8 @@ class Pool:
         """Return what is used on the cluster by others than this pool."""
         free = await self.blocking(ray.available_resources)
         ours: dict[str, float] = {}
-        for group in [*self._launches, *self._idle]:
-            for name, amount in Gang(group.key[1], group.key[0], group.key[2]).total().items():
+        for workers, bundle, strategy, *_ in self._keys_with_room():
+            for name, amount in Gang(bundle, workers, strategy).total().items():
                 ours[name] = ours.get(name, 0.0) + amount
         total: dict[str, float] = {}
         for resources in found.values():
@@ -423,10 +427,18 @@ class Pool:
         used = {name: amount - free.get(name, 0.0) - ours.get(name, 0.0) for name, amount in total.items()}
         return {name: amount for name, amount in used.items() if amount > 1e-6 and name in ("CPU", "GPU")}
 
+    def _keys_with_room(self) -> Iterator[Key]:
+        """Yield the key of every group of this pool that has room: used, idle, kept for a moment, or still starting."""
+        yield from (group.key for group in (*self._launches, *self._idle, *self._kept))
+        yield from (waiter.key for waiter in self._forming if waiter.placed.is_set())
+        yield from (key for key, placed in self._spares.values() if placed.is_set())
+
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end, each with the experiment that gets their room, and its priority.
 
-        may_end: returns whether a segment can end without losing work. A segment that is returned counts as ending from then on.
+        may_end: returns whether a segment can end without losing work, and is not ending yet. A segment that is returned counts
+        as ending from then on. It may go on nevertheless, for example because a user has resumed its experiment in between. If
+        it could be ended once more after `_YIELD_AGAIN_S`, it is asked once more.
         """
         now = time.monotonic()
         heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
@@ -435,6 +447,9 @@ class Pool:
         running = []
         for group, launch in self._launches.items():
             holding = self._shares.holdings.get(group)
+            asked_at = self._yielding.get(group)
+            if asked_at is not None and now - asked_at >= _YIELD_AGAIN_S and may_end(launch.segment_id):
+                del self._yielding[group]
             ending = group in self._yielding
             if holding is None or not (
                 ending or (now - holding.since >= self._preempt_after_s and may_end(launch.segment_id))
@@ -458,7 +473,7 @@ class Pool:
             return []
         claim, chosen = found
         names = {one.name for one in chosen}
-        self._yielding |= {group for group, launch in self._launches.items() if launch.segment_id in names}
+        self._yielding |= {group: now for group, launch in self._launches.items() if launch.segment_id in names}
         return [(one.name, claim.experiment, claim.priority) for one in chosen]
 
     # What is known
@@ -544,7 +559,7 @@ class Pool:
         If it is being ended, return a future that is done once its processes are gone; else None.
         """
         self._launches.pop(group, None)
-        self._yielding.discard(group)
+        self._yielding.pop(group, None)
         if not reusable or self._closed:
             ended = self._spawn(self._dispose(group))
             self._shares.release(group, time.monotonic())

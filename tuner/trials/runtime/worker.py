@@ -540,6 +540,30 @@ class _ChannelPeers:
         with contextlib.suppress(PeerLost):  # a rank that is gone does not wait
             self._channel_server.broadcast(("ended", self._segment))
 
+    def announce(self) -> None:
+        assert self._channel_server is not None
+        self._channel_server.broadcast(("report", self._segment))
+
+    def heard(self) -> Literal["report", "verdict", "ended"] | None:
+        """Return the next announcement. A verdict that has arrived stays for `take`, and so does all behind it."""
+        if self._over:
+            return "ended"
+        assert self._channel_client is not None
+        while not self._early:
+            try:
+                message = self._channel_client.verdicts.receive(0)
+            except TimeoutError:
+                return None
+            if message[1] == self._segment:
+                self._early.append(message)
+        if self._early[0][0] == "report":
+            self._early.popleft()
+            return "report"
+        if self._early[0][0] == "ended":
+            self._over = True
+            return "ended"
+        return "verdict"
+
     def take(self, report_no: int) -> Verdict:
         assert self._channel_client is not None
         while not self._over:  # no time limit: the wait ends if rank 0 dies, and the group manager detects hangs

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
+from tuner.trials.training import script_client
 from tuner.trials.training.metrics import MetricWarnings, flatten
 
 
@@ -123,6 +124,12 @@ class Peers(Protocol):
 
     def ended(self) -> None:
         """Tell the other ranks not to wait for verdicts any more, as the function of rank 0 has returned."""
+
+    def announce(self) -> None:
+        """Tell the other ranks that rank 0 reports now. Called by rank 0."""
+
+    def heard(self) -> Literal["report", "verdict", "ended"] | None:
+        """Return what rank 0 has sent next, without waiting. A verdict stays for `take`. Called by the other ranks."""
 
 
 class Saver(Protocol):
@@ -252,6 +259,20 @@ class Session:
             self.saving = True
             self._save(self._pending, self._count, True, at_end=True)
         self._pending = None
+
+    # -- for a script whose lines rank 0 reads: the other ranks report when rank 0 does
+
+    def announce(self) -> None:
+        """Tell the other ranks that rank 0 reports now. They hear it even if no rank waits at this report."""
+        if self._reports is not None and self._peers is not None:
+            self._peers.announce()
+
+    def heard(self) -> Literal["report", "verdict", "ended"] | None:
+        """Return what rank 0 has sent next, or None if there is no news. Do not wait.
+
+        A verdict that was not announced means that rank 0 reports by itself, and not by lines.
+        """
+        return self._peers.heard() if self._peers is not None else None
 
     # -- called for the driver, from another thread
 
@@ -409,8 +430,10 @@ class _Outside:
 _outside = _Outside()
 
 
-def _inside(name: str) -> Session | None:
+def _inside(name: str) -> Session | script_client.ScriptClient | None:
     """Return the session of this process, or None in a process that has nothing to do with trials."""
+    if _current is None and (script := script_client.connected()) is not None:
+        return script
     if _current is None and RANK_PROCESS in os.environ:
         raise OutsideTrial(
             f"tuner.{name}() was called in a child process of a trial, or after the trial had ended: call it in the training "

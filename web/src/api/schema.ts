@@ -821,6 +821,60 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All webhooks, newest first; for editors */
+        get: operations["webhooks_list"];
+        put?: never;
+        /** Create a webhook; its secret is in this answer only; for editors */
+        post: operations["webhooks_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a webhook; for editors */
+        get: operations["webhooks_get"];
+        put?: never;
+        post?: never;
+        /** Delete a webhook and its deliveries; for editors */
+        delete: operations["webhooks_delete"];
+        options?: never;
+        head?: never;
+        /** Change a webhook; for editors */
+        patch: operations["webhooks_change"];
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The deliveries of a webhook, newest first; for editors */
+        get: operations["webhooks_deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1550,6 +1604,81 @@ export interface components {
              * @description what was asked for, in the order of the route
              */
             items: components["schemas"]["Decision"][];
+            /**
+             * Next Page Token
+             * @description of the next page; null on the last one
+             */
+            next_page_token: string | null;
+        };
+        /**
+         * Delivery
+         * @description One message to one webhook.
+         */
+        Delivery: {
+            /**
+             * Id
+             * @description dlv_...; also in the header Tuner-Delivery, the same at every attempt
+             */
+            id: string;
+            /**
+             * Event
+             * @description what happened
+             * @enum {string}
+             */
+            event: "experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached";
+            /**
+             * Experiment Id
+             * @description exp_...
+             */
+            experiment_id: string;
+            /**
+             * State
+             * @description failed: given up after the last attempt
+             * @enum {string}
+             */
+            state: "pending" | "delivered" | "failed";
+            /**
+             * Attempts
+             * @description how often it was sent
+             */
+            attempts: number;
+            /**
+             * Next Attempt At
+             * @description null if it is not pending
+             */
+            next_attempt_at: string | null;
+            /**
+             * Last Status
+             * @description the status of the receiver's latest answer, if any
+             */
+            last_status: number | null;
+            /**
+             * Last Error
+             * @description why the latest attempt failed, if it did
+             */
+            last_error: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
+            created_at: string;
+            /**
+             * Ended At
+             * @description when it was delivered or given up
+             */
+            ended_at: string | null;
+        };
+        /**
+         * DeliveryPage
+         * @description Deliveries of a webhook, newest first.
+         */
+        DeliveryPage: {
+            /**
+             * Items
+             * @description the deliveries
+             */
+            items: components["schemas"]["Delivery"][];
             /**
              * Next Page Token
              * @description of the next page; null on the last one
@@ -2412,6 +2541,23 @@ export interface components {
         /**
          * Problem
          * @description An error, as RFC 9457 defines it.
+         * @example {
+         *       "type": "about:blank",
+         *       "title": "Unprocessable Entity",
+         *       "status": 422,
+         *       "detail": "metric: is required; mode: is required",
+         *       "request_id": "6910612a1f41bb45",
+         *       "errors": [
+         *         {
+         *           "pointer": "/metric",
+         *           "message": "is required"
+         *         },
+         *         {
+         *           "pointer": "/mode",
+         *           "message": "is required"
+         *         }
+         *       ]
+         *     }
          */
         Problem: {
             /**
@@ -3324,6 +3470,70 @@ export interface components {
             gpu_percent: (number | null)[];
         };
         /**
+         * Webhook
+         * @description A webhook without its secret.
+         */
+        Webhook: {
+            /**
+             * Id
+             * @description whk_...
+             */
+            id: string;
+            /**
+             * Url
+             * @description where deliveries are sent
+             */
+            url: string;
+            /**
+             * Events
+             * @description what it is told of
+             */
+            events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
+            /**
+             * Project
+             * @description only experiments of this project; null: all
+             */
+            project: string | null;
+            /**
+             * Experiment Id
+             * @description only this experiment; null: all of the project
+             */
+            experiment_id: string | null;
+            /**
+             * Format
+             * @description json or slack
+             * @enum {string}
+             */
+            format: "json" | "slack";
+            /**
+             * Threshold
+             * @description for objective.reached
+             */
+            threshold: number | null;
+            /**
+             * Created At
+             * Format: date-time
+             * @description when it was created
+             */
+            created_at: string;
+            /**
+             * Secret
+             * @description the key of the signatures; only in the answer that creates it, nobody can read it again
+             */
+            secret: string | null;
+        };
+        /**
+         * WebhookList
+         * @description All webhooks, newest first.
+         */
+        WebhookList: {
+            /**
+             * Items
+             * @description the webhooks, without their secrets
+             */
+            items: components["schemas"]["Webhook"][];
+        };
+        /**
          * CheckpointPolicy
          * @description The policy for checkpoints: where they are stored, when they are saved, and which are kept.
          */
@@ -4054,6 +4264,82 @@ export interface components {
              * @default null
              */
             expires_days: number | null;
+        };
+        /**
+         * NewWebhook
+         * @description The body that creates a webhook.
+         */
+        NewWebhook: {
+            /**
+             * Url
+             * @description where deliveries are sent by POST, such as https://example.com/hook; redirects are not followed
+             * @example https://example.com/hook
+             */
+            url: string;
+            /**
+             * Events
+             * @description what it is told of
+             * @example [
+             *       "experiment.completed",
+             *       "trial.failed"
+             *     ]
+             */
+            events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[];
+            /**
+             * Project
+             * @description only experiments of this project; null: all, or the one of the caller
+             * @default null
+             */
+            project: string | null;
+            /**
+             * Experiment Id
+             * @description exp_...: only this experiment; null: all of the project
+             * @default null
+             */
+            experiment_id: string | null;
+            /**
+             * Format
+             * @description json, or slack for an incoming webhook of Slack
+             * @default json
+             * @enum {string}
+             */
+            format: "json" | "slack";
+            /**
+             * Threshold
+             * @description for objective.reached: the value of the first objective to be reached
+             * @default null
+             */
+            threshold: number | null;
+        };
+        /**
+         * WebhookPatch
+         * @description The changes of a webhook. A field that is null or left out stays as it is.
+         */
+        WebhookPatch: {
+            /**
+             * Url
+             * @description where deliveries are sent from now on
+             * @default null
+             */
+            url: string | null;
+            /**
+             * Events
+             * @description what it is told of
+             * @default null
+             */
+            events: ("experiment.started" | "experiment.paused" | "experiment.completed" | "experiment.failed" | "experiment.cancelled" | "trial.failed" | "objective.reached")[] | null;
+            /**
+             * Format
+             * @description json or slack
+             * @default null
+             */
+            format: ("json" | "slack") | null;
+            /**
+             * Threshold
+             * @description for objective.reached: the value of the first objective to be reached
+             * @default null
+             */
+            threshold: number | null;
         };
         /**
          * ExperimentPatch
@@ -8346,6 +8632,476 @@ export interface operations {
             };
             /** @description the token's role does not allow it */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookList"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewWebhook"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookPatch"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a page of another origin sent it, or the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is not JSON in UTF-8 */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    webhooks_deliveries: {
+        parameters: {
+            query?: {
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the page before */
+                page_token?: number | null;
+            };
+            header?: never;
+            path: {
+                /** @description whk_... */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeliveryPage"];
+                };
+            };
+            /** @description the client has this answer already: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is needed, and this is not a valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role does not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it does not exist */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

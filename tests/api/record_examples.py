@@ -1,0 +1,150 @@
+"""Record the answers that the OpenAPI document shows as examples: ``python -m tests.api.record_examples``.
+
+They are answers of the real routes about a search in virtual time. What only a cluster knows is made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.store.examples import T0
+from tests.web.searches import Search, digits
+from tuner.api import create_app
+from tuner.api.openapi import RECORDED
+from tuner.domain.experiment import Limits
+from tuner.domain.keys import segment_id, trial_id
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.store.access import Role
+from tuner.store.webhooks import EVENTS
+
+EXPERIMENT = "exp_0123456789abcdef0123"
+MOST_ITEMS, MOST_OTHERS = 2, 12
+
+
+def recorded() -> dict[str, Any]:
+    """Return an answer for each schema, by the name of the schema."""
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/tuner.db") as store:
+        store.migrate()
+        return asyncio.run(_record(store, Path(folder)))
+
+
+async def _record(store: Store, folder: Path) -> dict[str, Any]:
+    hook = store.webhooks.create("https://example.com/hook", EVENTS, threshold=0.5, now=T0).public_id
+    number = fill(store)
+    store.webhooks.collect(T0 + 60)
+    app = create_app(Settings(home=folder, auth="on"), store, look=look, cluster=cluster)
+    secret, _ = store.access.create_token("ci", Role.ADMIN)
+    transport = httpx.ASGITransport(app)
+    head = {"Authorization": f"Bearer {secret}", "X-Request-Id": "6910612a1f41bb45"}
+    found: dict[str, Any] = {}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000", headers=head) as client:
+        [checkpoint] = (await client.get(f"/api/v1/experiments/{EXPERIMENT}/checkpoints?page_size=1")).json()["items"]
+        ids = {
+            "experiment_id": EXPERIMENT,
+            "trial_id": trial_id(EXPERIMENT, number),
+            "checkpoint_id": checkpoint["id"],
+            "webhook_id": hook,
+        }
+        bodies = {"/api/v1/experiments/dry-run": app.openapi()["components"]["schemas"]["Spec"]["examples"][0]}
+        for path, operations in app.openapi()["paths"].items():
+            for method, operation in operations.items():
+                name = _schema(operation)
+                if name is None or name in found or (method != "get" and path not in (*bodies, *POSTS)):
+                    continue
+                body = bodies.get(path) or POSTS.get(path)
+                answer = await client.request(method, path.format_map({**ids, "token_id": "?"}), json=body)
+                if answer.status_code < 300:
+                    found[name] = _short(answer.json())
+        found["Problem"] = (await client.post("/api/v1/experiments/dry-run", json={"space": {}})).json()
+    app.state.context.end()
+    return found
+
+
+POSTS: dict[str, Any] = {
+    "/api/v1/experiments/{experiment_id}/replay": {"scheduler": "asha"},
+    "/api/v1/tokens": {"name": "ci", "role": "editor"},
+}
+
+
+def _schema(operation: Any) -> str | None:
+    """Return the name of the schema of the answer, if it is JSON."""
+    for status, answer in operation["responses"].items():
+        content = answer.get("content", {}).get("application/json")
+        if status < "300" and content is not None:
+            return str(content["schema"]["$ref"]).rpartition("/")[2]
+    return None
+
+
+def fill(store: Store) -> int:
+    """Store a search with everything that an experiment can have. Return the number of a trial that runs."""
+    spec = digits(trials=9, limits=Limits(max_concurrent_trials=2, max_failures=1))
+    record = store.experiments.create(spec, public_id=EXPERIMENT, now=T0 - 1.0)
+    search = Search(store, spec, start=T0, record=record)
+    search.advance(45)
+    number = next(one.number for one in store.trials.page(record.id).items if one.state == "running")
+    search.write_logs(number)
+    search.write_usage(number)
+    return number
+
+
+def look(segment: str) -> dict[str, dict[str, Any]]:
+    """Return what the driver would say about the ranks of a segment."""
+    stack = 'Thread "train"\n  File "train.py", line 41, in train\n    loss = step(model, batch)\n'
+    return {
+        str(rank): {"stack": stack, "time": T0 + 60, "cpu_s": 61.5, "rss_bytes": 2_147_483_648, "threads": 14}
+        for rank in (0, 1)
+    }
+
+
+def cluster() -> dict[str, Any]:
+    """Return what the driver would say about a cluster with one node."""
+    ids = {
+        "experiment_id": EXPERIMENT,
+        "trial_id": trial_id(EXPERIMENT, 3),
+        "segment_id": segment_id(EXPERIMENT, 3, 1),
+    }
+    resources = {"CPU": 1.0, "GPU": 1.0}
+    rank = {"rank": 0, "node": "6f0c2d", "host": "gpu-1", "pid": 4711, "gpus": ["0"]}
+    use = {"cpus": 8.0, "cpus_in_use": 1.0, "gpus": 2.0, "gpus_in_use": 1.0}
+    waiting = {**ids, "trial_id": trial_id(EXPERIMENT, 4), "segment_id": segment_id(EXPERIMENT, 4, 1)}
+    return {
+        **use,
+        "nodes": [{"id": "6f0c2d", "name": "gpu-1", "address": "10.0.0.4", **use}],
+        "groups": [{**ids, "resources": resources, "since": T0, "ranks": [rank]}],
+        "waiting": [
+            {
+                **waiting,
+                "position": 1,
+                "workers": 2,
+                "resources": resources,
+                "since": T0 + 30,
+                "priority": 0,
+                "reserved": False,
+                "reason": "2 ranks with a GPU each need 2 free GPUs, and there is 1",
+            }
+        ],
+        "experiments": [
+            {"experiment_id": EXPERIMENT, "priority": 0, "weight": 1.0, "share": 0.5, "groups": 1, "waiting": 1}
+        ],
+    }
+
+
+def _short(value: Any) -> Any:
+    """Return an answer with the beginnings of its lists."""
+    if isinstance(value, dict):
+        return {name: _short(item) for name, item in value.items()}
+    if isinstance(value, list):
+        most = MOST_ITEMS if any(isinstance(item, dict) for item in value) else MOST_OTHERS
+        return [_short(item) for item in value[:most]]
+    return value
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps(recorded(), indent=1, ensure_ascii=False) + "\n")

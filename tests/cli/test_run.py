@@ -1,0 +1,238 @@
+"""`tuner run` on real Ray: scripts and functions as trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.serving import Service
+from tuner.cli.commands import app
+from tuner.cli.run import parameter, run_target
+from tuner.errors import EntrypointError, SpecError
+from tuner.sdk.run import Result
+
+DDP = """
+import argparse, os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+lr = parser.parse_args().lr
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+for epoch in range(6):
+    x = torch.full((4, 2), dist.get_rank() + 1.0)
+    loss = (model(x) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    total = loss.detach()
+    dist.all_reduce(total)
+    ranks = torch.ones(1)
+    dist.all_reduce(ranks)
+    REPORT
+dist.destroy_process_group()
+"""
+PRINTS = 'dist.get_rank() == 0 and print(f"loss={float(total)} ranks={int(ranks)}")'
+REPORTS = 'import tuner; tuner.report({"loss": total, "ranks": ranks})'
+
+
+def run(
+    tmp_path: Path,
+    text: str,
+    arguments: Sequence[str] = (),
+    params: Sequence[str] = (),
+    pattern: str | None = None,
+    **options: Any,
+) -> Result:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    given = {"metric": "loss", "mode": "min", "scheduler": "fifo", "max_t": 6, "verbose": 0, **options}
+    return run_target(str(path), arguments, params, pattern, given)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+@pytest.mark.parametrize("report", [PRINTS, REPORTS])
+def test_two_ranks_train_with_torch_distributed(tmp_path: Path, report: str) -> None:
+    arguments, params = ["--lr", "{lr}"], ["lr=loguniform(1e-4,1e-2)"]
+    text = DDP.replace("REPORT", report)
+    result = run(tmp_path, text, arguments, params, num_samples=2, num_workers=2)
+    assert [trial.error for trial in result.trials] == [None, None]
+    assert [[row["ranks"] for row in trial.history] for trial in result.trials] == [[2.0] * 6] * 2
+    assert result.best_config is not None
+    assert 1e-4 <= result.best_config["lr"] <= 1e-2
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+def test_the_scheduler_stops_scripts(tmp_path: Path) -> None:
+    """Two ranks each: rank 0 prints, so that rank 1, which only sleeps, has to be told."""
+    text = """
+import os, sys, time
+for epoch in range(27):
+    if os.environ["RANK"] == "0":
+        print(f"epoch {epoch}: {float(sys.argv[1])}")
+    time.sleep(0.05)
+"""
+    result = run(
+        tmp_path, text, ["{x}"], ["x=grid_search(1, 2, 3, 4)"], r"epoch \d+: (\S+)", num_workers=2, num_samples=1,
+        scheduler="asha", max_t=27, max_concurrent_trials=1,
+    )  # fmt: skip
+    assert [trial.error for trial in result.trials] == [None] * 4
+    lengths = {trial.config["x"]: len(trial.history) for trial in result.trials}
+    assert lengths[1] == 27
+    assert min(lengths.values()) < 27
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+def test_a_failure_names_the_rank(tmp_path: Path) -> None:
+    text = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit("rank one is out of luck")
+print("loss=1")
+time.sleep(600)
+"""
+    (trial,) = run(tmp_path, text, num_workers=2, num_samples=1, stop_grace_s=2.0).trials
+    assert trial.error is not None
+    assert "rank 1" in trial.error
+    assert "train.py ended with exit status 1" in trial.error
+    assert "rank one is out of luck" in trial.error
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+def test_a_retried_script_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    """Two ranks with a shard each; rank 1 is killed once, when the second checkpoint is committed."""
+    text = """
+import os, pathlib, signal, sys, time
+import tuner
+rank, storage, done = os.environ["RANK"], pathlib.Path(sys.argv[1]), 0
+if (checkpoint := tuner.get_checkpoint()) is not None:
+    with checkpoint.as_directory() as folder:
+        done = int(pathlib.Path(folder, f"done{rank}").read_text())
+for i in range(done, 6):
+    while i == 4 and done == 0:
+        if rank == "1" and list(storage.glob("**/iteration_00000004*.committed")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
+    save = lambda folder: pathlib.Path(folder, f"done{rank}").write_text(str(i + 1))
+    tuner.report({"loss": 1 / (i + 1), "from": done}, checkpoint=save)
+"""
+    storage, policy = str(tmp_path / "storage"), {"frequency": 2}
+    result = run(
+        tmp_path, text, [storage], num_workers=2, num_samples=1, max_failures=1, storage=storage, checkpoint=policy
+    )
+    (trial,) = result.trials
+    assert trial.error is None
+    assert [row["from"] for row in trial.history if row["training_iteration"] == 6] == [4.0]
+    assert trial.history[-1]["training_iteration"] == 6
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")
+def test_a_function_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "functions_of_a_file.py"
+    path.write_text("FACTOR = 3\ndef train(config):\n    return FACTOR * config['x']\n")
+    options = {"metric": "loss", "mode": "min", "num_samples": 1, "verbose": 0}
+    result = run_target(f"{path}:train", [], ["x=choice(7)"], None, options)
+    assert result.best_value == 21.0
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_script_on_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(tmp_path, f"sqlite:///{tmp_path / 'tuner.db'}")
+    service.start()
+    try:
+        path = tmp_path / "train.py"
+        path.write_text("import sys\nfor i in range(3): print(f'loss={float(sys.argv[1]) / (i + 1)}')")
+        monkeypatch.setenv("TUNER_ADDRESS", str(service.client.base_url))
+        words = ["run", "--param", "x=choice(3, 6)", "--num-samples", "2", "--max-t", "3", "--scheduler", "fifo"]
+        done = CliRunner().invoke(app, [*words, str(path), "{x}"])
+        assert done.exit_code == 0, done.output
+        assert "completed, 2 trials" in done.output
+        rows = service.client.get("/api/v1/experiments").json()["items"]
+        assert [row["name"] for row in rows] == ["train"]
+    finally:
+        service.end()
+        service.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values"),
+    [
+        ("lr=loguniform(1e-4, 1e-1)", "loguniform", None),
+        ("width=choice(16,32,64)", "choice", [16, 32, 64]),
+        ("width=choice([16,32,64])", "choice", [16, 32, 64]),
+        ("optimizer=choice(adam, sgd)", "choice", ["adam", "sgd"]),
+        ("n=qrandint(2, 8, q=2)", "qrandint", None),
+    ],
+)
+def test_parameters(text: str, kind: str, values: list[Any] | None) -> None:
+    name, domain = parameter(text)
+    assert name == text.partition("=")[0]
+    assert kind in repr(domain)
+    if values is not None:
+        assert all(repr(value) in repr(domain) for value in values)
+
+
+def test_constants() -> None:
+    assert parameter("epochs=3") == ("epochs", 3)
+    assert parameter("data=/data/set one") == ("data", "/data/set one")
+    assert parameter("kind=adam") == ("kind", "adam")
+
+
+@pytest.mark.parametrize("text", ["lr", "=3", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)"])
+def test_wrong_parameters_are_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        parameter(text)
+
+
+def test_wrong_commands_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"\{width\} is in the script's arguments, but there is no --param width"):
+        run(tmp_path, "", ["--width", "{width}"], ["lr=uniform(0, 1)"])
+    with pytest.raises(SpecError, match="--metric-pattern: expected a group"):
+        run(tmp_path, "", pattern="(?P<accuracy>.)")
+    with pytest.raises(EntrypointError, match="there is no file"):
+        run_target("nothing.py", [], [], None, {"metric": "loss"})
+    with pytest.raises(EntrypointError, match="there is no file"):
+        run_target("nothing.py:train", [], [], None, {"metric": "loss"})
+
+
+def test_options_behind_the_script_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def noted(*given: Any) -> None:
+        seen.append(given)
+        raise SpecError("enough", "/")
+
+    monkeypatch.setattr("tuner.cli.run.run_target", noted)
+    CliRunner().invoke(
+        app,
+        ["run", "--num-samples", "2", "--param", "lr=uniform(0,1)", "train.py", "--seed", "3", "--lr", "{lr}", "-x"],
+    )
+    ((target, arguments, params, pattern, options),) = seen
+    assert (target, arguments, params, pattern) == (
+        "train.py",
+        ["--seed", "3", "--lr", "{lr}", "-x"],
+        ["lr=uniform(0,1)"],
+        None,
+    )
+    assert options["num_samples"] == 2
+    assert "seed" not in options

@@ -1,0 +1,44 @@
+"""Reading metrics from what a script prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.trials.training.metric_lines import MetricLines
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("loss=0.5", {"loss": 0.5}),
+        ("epoch=3 loss=0.5, acc = 1e-2 (lr=0.1)", {"epoch": 3.0, "loss": 0.5, "acc": 0.01, "lr": 0.1}),
+        ("[info] loss=nan", {"loss": float("nan")}),
+        ('{"loss": 0.5, "val": {"acc": 1}, "name": "x"}', {"loss": 0.5, "val/acc": 1.0}),
+        ('  {"loss": "0.5"}  ', {"loss": 0.5}),
+        ("val_loss=0.5", None),
+        ("epoch=3", None),
+        ("loss=", None),
+        ("loss=high", None),
+        ("the loss is 0.5", None),
+        ('{"loss": null}', None),
+        ('{"loss": 0.5', None),
+        ("", None),
+    ],
+)
+def test_lines_without_a_pattern(line: str, metrics: dict[str, float] | None) -> None:
+    found = MetricLines("loss").read(line)
+    assert found == (pytest.approx(metrics, nan_ok=True) if metrics is not None else None)
+
+
+def test_a_pattern_has_a_group_for_each_metric_or_one_for_the_objective() -> None:
+    named = MetricLines("loss", r"epoch (?P<epoch>\d+): loss (?P<loss>\S+)")
+    assert named.read("epoch 3: loss 0.25") == {"epoch": 3.0, "loss": 0.25}
+    assert named.read("loss=0.5") is None
+    assert named.read("epoch 3: loss high") is None
+    assert MetricLines("loss", r"loss: (\S+)").read("the loss: 0.5") == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("pattern", ["loss: (", "loss", r"(\d) (\d)", r"(?P<accuracy>\d)"])
+def test_patterns_without_the_objective_are_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="expected a group|expected named groups|is not a regular expression"):
+        MetricLines("loss", pattern)

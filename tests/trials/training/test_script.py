@@ -1,0 +1,272 @@
+"""A script as a training function, in real processes, with a session in place of the driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import Report, Verdict
+from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.runtime.logs import Capture
+from tuner.trials.training import session
+from tuner.trials.training.script import Script, ScriptFailed, filled
+from tuner.trials.training.session import Context, LeaveTrial, Session
+
+
+class Driver:
+    """Keeps the reports; the verdict of each milestone is to continue until `last`, and then to stop."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.reports: list[Report] = []
+        self.last = last
+
+    def put(self, message: Report) -> None:
+        self.reports.append(message)
+
+    def ask(self, message: Report) -> Verdict:
+        self.reports.append(message)
+        if self.last is not None and message.report_no >= self.last:
+            return Verdict(action="stop", reason="it is worse than the others")
+        return Verdict(next_milestone=message.report_no + 1)
+
+
+class Saver:
+    """Keeps the content of `state` in each checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.states: list[tuple[int, str]] = []
+
+    def take(self, source: Any, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
+        if callable(source):
+            self.folder.mkdir(exist_ok=True)
+            source(str(self.folder))
+            source = self.folder
+        self.states.append((report_no, Path(source, "state").read_text()))
+        return None
+
+    def passed(self, report_no: int) -> None:
+        pass
+
+
+Start = Callable[..., tuple[Session, Driver, Saver]]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Start]:
+    """Make a session of one rank the session of this process."""
+
+    def start(last: int | None = None, **options: Any) -> tuple[Session, Driver, Saver]:
+        driver, saver = Driver(last), Saver(tmp_path / "saved")
+        context = Context(
+            experiment_id="exp_1",
+            trial_id="trl_1",
+            trial_number=7,
+            segment_id="seg_1",
+            world_size=1,
+            world_rank=0,
+            local_rank=0,
+            local_world_size=1,
+            node_rank=0,
+            config={"lr": 0.5},
+            trial_dir=str(tmp_path),
+        )
+        running = Session(context, reports=driver, peers=None, saver=saver, objective="loss", **options)
+        session.activate(running)
+        return running, driver, saver
+
+    yield start
+    session.activate(None)
+
+
+def script(tmp_path: Path, text: str, *arguments: str, **options: Any) -> Script:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return Script(str(path), text.encode(), arguments, "loss", **{"grace_s": 20.0, **options})
+
+
+def test_lines_are_reports_and_arguments_are_filled(tmp_path: Path, begin: Start) -> None:
+    _, driver, _ = begin()
+    text = "import os, sys\nfor i in range(3): print(f'loss={float(sys.argv[1]) * i} port={os.environ[\"MASTER_PORT\"]}')\n"
+    script(tmp_path, text, "{lr}")({"lr": 0.5})
+    assert [report.metrics["loss"] for report in driver.reports] == [0.0, 0.5, 1.0]
+    assert driver.reports[0].metrics["port"] > 0
+
+
+def test_lines_stay_whole_in_the_log(tmp_path: Path, begin: Start) -> None:
+    _, driver, _ = begin()
+    text = """
+import sys, time
+print("loss=1", end="", flush=True)
+print("from stderr", file=sys.stderr, flush=True)
+time.sleep(0.2)
+print("5")
+sys.stdout.write("10%\\r20%\\r\\nloss=2")
+"""
+    log = Capture(str(tmp_path / "rank0.log"))
+    log.begin()
+    try:
+        script(tmp_path, text)({})
+    finally:
+        log.end()
+    assert (tmp_path / "rank0.log").read_bytes() == b"from stderr\nloss=15\n10%\r20%\r\nloss=2"
+    assert [report.metrics["loss"] for report in driver.reports] == [15.0, 2.0]
+
+
+def test_a_pattern_reads_the_lines(tmp_path: Path, begin: Start) -> None:
+    _, driver, _ = begin()
+    script(tmp_path, "print('loss=9'); print('validation loss 0.25')", pattern=r"validation loss (\S+)")({})
+    assert [report.metrics for report in driver.reports] == [{"loss": 0.25}]
+
+
+def test_a_script_that_imports_tuner_reports_by_itself(tmp_path: Path, begin: Start) -> None:
+    _, driver, _ = begin()
+    text = """
+import tuner
+context = tuner.get_context()
+print("loss=1e9")
+tuner.report({"loss": context.get_config()["lr"], "trial": context.get_trial_number()}, step=40)
+"""
+    script(tmp_path, text)({"lr": 0.5})
+    assert [(report.metrics, report.step) for report in driver.reports] == [({"loss": 0.5, "trial": 7.0}, 40)]
+
+
+def test_checkpoints_of_a_script(tmp_path: Path, begin: Start) -> None:
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "state").write_text("41")
+    text = """
+import os, pathlib, tuner
+with tuner.get_checkpoint().as_directory() as folder:
+    state = int(pathlib.Path(folder, "state").read_text())
+for _ in range(3):
+    state += 1
+    tuner.report({"loss": 1.0}, checkpoint=lambda folder: pathlib.Path(folder, "state").write_text(str(state)))
+"""
+    _, _, saver = begin(
+        checkpoint=Checkpoint(str(tmp_path / "before")),
+        checkpoint_every=2,
+        checkpoint_at_end=True,
+        first_milestone=None,
+    )
+    script(tmp_path, text)({})
+    assert saver.states == [(2, "43"), (3, "44")]
+
+
+def test_a_verdict_ends_a_script_that_reports_with_its_finally_blocks(tmp_path: Path, begin: Start) -> None:
+    running, driver, _ = begin(last=2)
+    text = """
+import pathlib, tuner
+try:
+    while True:
+        try:
+            tuner.report({"loss": 1.0})
+        except Exception:
+            pass
+finally:
+    pathlib.Path("cleaned").write_text("")
+"""
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        with pytest.raises(LeaveTrial):
+            script(tmp_path, text)({})
+    finally:
+        os.chdir(before)
+    assert len(driver.reports) == 2
+    assert running.left is not None
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_verdict_ends_a_script_that_prints_with_all_it_has_started(tmp_path: Path, begin: Start) -> None:
+    begin(last=3)
+    text = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+for i in range(10_000):
+    print(f"loss={i}")
+    time.sleep(0.01)
+"""
+    with pytest.raises(LeaveTrial):
+        script(tmp_path, text, "{trial_dir}/pid")({})
+    pid = int((tmp_path / "pid").read_text())
+    gone = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < gone
+        time.sleep(0.02)
+
+
+def test_a_failure_has_the_status_and_the_last_lines_of_stderr(tmp_path: Path, begin: Start) -> None:
+    begin()
+    with pytest.raises(ScriptFailed, match=r"(?s)train\.py ended with exit status 3:\nthe GPU is on fire$"):
+        script(tmp_path, "import sys; print('loss=1'); print('the GPU is on fire', file=sys.stderr); sys.exit(3)")({})
+    with pytest.raises(ScriptFailed, match="was killed by SIGKILL"):
+        script(tmp_path, "import os; os.kill(os.getpid(), 9)")({})
+
+
+def test_a_mistake_in_a_report_is_raised_in_the_script(tmp_path: Path, begin: Start) -> None:
+    begin()
+    with pytest.raises(ScriptFailed, match="TypeError: metric 'loss' must be a number"):
+        script(tmp_path, "import tuner; tuner.report({'loss': 'high'})")({})
+    with pytest.raises(ScriptFailed, match="OSError: no room"):
+        text = "import tuner\ndef save(folder): raise OSError('no room')\ntuner.report({'loss': 1}, checkpoint=save)"
+        begin(checkpoint_every=1)
+        script(tmp_path, text)({})
+
+
+def test_a_script_without_a_report_is_an_error(tmp_path: Path, begin: Start) -> None:
+    begin()
+    with pytest.raises(ScriptFailed, match="ended without a report: no line of stdout has 'loss'"):
+        script(tmp_path, "print('accuracy=1')")({})
+
+
+def test_workers_without_the_file_run_what_was_sent(tmp_path: Path, begin: Start) -> None:
+    _, driver, _ = begin()
+    Script("/nowhere/train.py", b"print('loss=2')", (), "loss")({})
+    assert [report.metrics for report in driver.reports] == [{"loss": 2.0}]
+
+
+def test_the_script_ends_with_its_rank(tmp_path: Path) -> None:
+    """A rank that is killed, here a plain process, takes its script with it."""
+    path = tmp_path / "train.py"
+    path.write_text(f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
+    rank = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, subprocess, sys\n"
+            "from tuner.trials.training.script import _LAUNCHER\n"
+            "subprocess.run([sys.executable, '-I', '-S', '-c', _LAUNCHER, str(os.getpid()), *sys.argv[1:]])",
+            sys.executable,
+            str(path),
+        ]
+    )
+    end = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    pid = int((tmp_path / "pid").read_text())
+    assert psutil.pid_exists(pid)
+    rank.kill()
+    rank.wait()
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_arguments_are_filled() -> None:
+    values = {"lr": 0.1, "optimizer/name": "adam", "layers": [1, 2], "flag": True}
+    assert filled("--lr={lr}", values) == "--lr=0.1"
+    assert filled("{optimizer/name}-{layers}-{flag}", values) == "adam-[1, 2]-True"
+    assert filled('{{lr}} {"a": {"b": 1}} {}', values) == '{lr} {"a": {"b": 1}} {}'
+    with pytest.raises(ValueError, match="the configuration has no 'width'"):
+        filled("{width}", values)

@@ -1,0 +1,187 @@
+"""Sends what webhooks want to know, while the service runs.
+
+Nothing here is in the way of a search: what happened is read from the database after it was committed, in threads of its own,
+and drivers know nothing of webhooks. Each delivery is sent at least once. It is repeated, with growing pauses, until the receiver
+answers with a status from 200 to 299.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from tuner import __version__
+from tuner.api.outgoing import Outgoing, Unreachable
+from tuner.api.schemas import rfc3339
+from tuner.errors import StoreError
+from tuner.store import Store
+from tuner.store.webhooks import Due
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EVERY_S = 1.0
+"""How often the service looks for what has happened."""
+
+BUSY_S = 0.1
+"""How often it looks for more to send while it sends."""
+
+AGAIN_S = 5.0
+"""How long it waits after an error of the database."""
+
+RETRY_S, MAX_RETRY_S = 5.0, 3600.0
+"""The pause after the first failed attempt, and the longest one. Each is about twice as long as the one before."""
+
+ATTEMPTS = 20
+"""After so many failed attempts, over about eleven hours, a delivery is given up."""
+
+CLAIM_S = 60.0
+"""How long a delivery belongs to the service that sends it. Longer than an attempt takes."""
+
+AT_ONCE, AT_ONCE_EACH = 16, 4
+"""Deliveries that are being sent at the same time, in all and to one webhook."""
+
+SIGNATURE, EVENT, DELIVERY = "Tuner-Signature", "Tuner-Event", "Tuner-Delivery"
+"""The headers of a delivery."""
+
+
+def signature(secret: str, timestamp: int, body: bytes) -> str:
+    """Return the value of the header `Tuner-Signature`: HMAC-SHA256 over the time, a dot and the body."""
+    digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={timestamp},v1={digest}"
+
+
+def body_of(due: Due) -> bytes:
+    """Return the body of a delivery, which is the same at every attempt."""
+    if due.format == "slack":
+        return json.dumps({"text": _sentence(due)}).encode()
+    message = {"id": due.public_id, "event": due.event, "time": rfc3339(due.created_at), **due.data}
+    return json.dumps(message).encode()
+
+
+def _sentence(due: Due) -> str:
+    experiment: dict[str, Any] = due.data["experiment"]
+    name = f"*{_slack(experiment['name'])}* ({experiment['id']})"
+    if (trial := due.data.get("trial")) is not None:
+        return f"{name}: trial {trial['number']} failed. {_slack(trial['reason'])}"
+    if (reached := due.data.get("objective")) is not None:
+        metric = _slack(reached["metric"])
+        return f"{name}: {metric} reached {reached['value']:g} (threshold {reached['threshold']:g})."
+    why = experiment["error"] or experiment["reason"]
+    return f"{name} {due.event.partition('.')[2]}. {_slack(why)}".rstrip()
+
+
+def _slack(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+class Deliverer:
+    """Sends deliveries until `run` is cancelled. Several services may do so over one database.
+
+    Args:
+        store: the database.
+        private: allow private and loopback addresses.
+        every_s: how often it looks for what has happened.
+        retry_s: the pause after the first failed attempt.
+    """
+
+    def __init__(
+        self, store: Store, *, private: bool = False, every_s: float | None = None, retry_s: float = RETRY_S
+    ) -> None:
+        self._store = store
+        self._private = private
+        self._every_s = every_s
+        self._retry_s = retry_s
+        self._sending: dict[asyncio.Task[None], int] = {}  # -> internal id of the webhook
+        self._collect_at = 0.0
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Collect and send, until this task is cancelled. Errors are logged and do not end it."""
+        outgoing = Outgoing(private=self._private)
+        threads = ThreadPoolExecutor(2, thread_name_prefix="webhooks")
+
+        async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+            return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*args, **kwargs))
+
+        try:
+            while True:
+                await asyncio.sleep(await self._round(outgoing, call))
+        finally:
+            for task in self._sending:
+                task.cancel()
+            await asyncio.gather(*self._sending, return_exceptions=True)
+            threads.shutdown(wait=False, cancel_futures=True)
+            await outgoing.close()
+
+    async def _round(self, outgoing: Outgoing, call: Any) -> float:
+        """Collect what has happened and begin to send what is due. Return the seconds until the next round."""
+        try:
+            if time.monotonic() >= self._collect_at:
+                await call(self._store.webhooks.collect)
+                self._collect_at = time.monotonic() + self._pause_s
+            busy = [hook for hook, count in Counter(self._sending.values()).items() if count >= AT_ONCE_EACH]
+            # One that comes on top of `AT_ONCE_EACH` in this round does no harm.
+            if (room := AT_ONCE - len(self._sending)) > 0:
+                room = min(room, AT_ONCE_EACH)
+                for due in await call(self._store.webhooks.claim, room, CLAIM_S, busy=busy):
+                    task = asyncio.create_task(self._send(outgoing, call, due))
+                    self._sending[task] = due.webhook
+                    task.add_done_callback(self._sending.pop)
+            self._trouble = ""
+        except StoreError as error:
+            if str(error) != self._trouble:
+                log.warning("webhooks wait for the database: %s", error)
+            self._trouble = str(error)
+            return AGAIN_S
+        except Exception:
+            log.exception("webhooks could not be looked after; this is tried again")
+            return AGAIN_S
+        return min(self._pause_s, BUSY_S) if self._sending else self._pause_s
+
+    @property
+    def _pause_s(self) -> float:
+        return EVERY_S if self._every_s is None else self._every_s
+
+    async def _send(self, outgoing: Outgoing, call: Any, due: Due) -> None:
+        """Make one attempt and write down how it went. If that fails, the delivery is sent again when its claim ends."""
+        try:
+            body, timestamp = body_of(due), int(time.time())
+            headers = {
+                "Content-Type": "application/json",
+                "User-Agent": f"tuner/{__version__}",
+                SIGNATURE: signature(due.secret, timestamp, body),
+                EVENT: due.event,
+                DELIVERY: due.public_id,
+            }
+            status, error = None, ""
+            try:
+                status = await outgoing.post(due.url, body, headers)
+            except Unreachable as reason:
+                error = str(reason)
+            if status is not None and 200 <= status <= 299:
+                await call(self._store.webhooks.delivered, due, status)
+                return
+            error = error or f"the receiver answered with the status {status}"
+            wait_s = None if due.attempts >= ATTEMPTS else self._wait_s(due.attempts)
+            await call(self._store.webhooks.failed, due, error, status=status, wait_s=wait_s)
+            if wait_s is None:
+                log.warning("delivery %s is given up after %d attempts: %s", due.public_id, due.attempts, error)
+        except StoreError as failure:
+            log.warning("how delivery %s went could not be written; it is sent again: %s", due.public_id, failure)
+        except Exception:
+            log.exception("delivery %s failed; it is sent again", due.public_id)
+
+    def _wait_s(self, attempts: int) -> float:
+        pause: float = min(self._retry_s * 2.0 ** (attempts - 1), MAX_RETRY_S)
+        return pause * random.uniform(0.9, 1.1)

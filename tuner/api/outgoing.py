@@ -1,0 +1,140 @@
+"""Requests to addresses that users have given, which must not reach the inside of the service's network.
+
+A name is resolved once, its addresses are checked, and the connection is made to the address that was checked. So a name whose
+address changes after the check leads nowhere else. Redirects are not followed, and proxies of the environment are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import httpcore
+
+from tuner.errors import SpecError
+
+TIMEOUT_S = 10.0
+"""The longest that one request may take, from the look-up of the name to the status of the answer."""
+
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Unreachable(Exception):
+    """The request could not be made, or had no answer."""
+
+
+def check_url(url: str, *, private: bool) -> None:
+    """Raise SpecError unless a request may be sent to this URL. Names are looked up only when a request is made.
+
+    private: allow private and loopback addresses.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise SpecError(f"not a URL: {error}", "/url") from error
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise SpecError("a URL has printable ASCII characters only, and no spaces", "/url")
+    if parts.scheme not in ("http", "https") or not host:
+        raise SpecError("expected a URL such as https://example.com/hook", "/url")
+    if parts.username is not None or parts.password is not None:
+        raise SpecError("a URL with a user or a password is not allowed; check the signature instead", "/url")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return  # a name
+    if not private and not is_public(str(address)):
+        raise SpecError(_refusal(host), "/url")
+
+
+def is_public(address: str) -> bool:
+    """Return whether this is an address of the internet. IPv4 addresses inside of IPv6 ones are checked too."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
+        if found in NAT64:
+            inner.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
+        if not all(is_public(str(one)) for one in inner if one is not None):
+            return False
+        if found.ipv4_mapped is not None or found in NAT64:
+            return True
+    return found.is_global and not found.is_multicast and not found.is_reserved
+
+
+class Outgoing:
+    """Sends requests. Belongs to one event loop. private: allow private and loopback addresses."""
+
+    def __init__(self, *, private: bool = False) -> None:
+        self._network = _Network(private)
+        self._pool = httpcore.AsyncConnectionPool(
+            max_keepalive_connections=0,  # so that the address is looked up and checked for every request
+            network_backend=self._network,
+        )
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """Send a POST and return the status of the answer, whose body is not read.
+
+        Raises:
+            Unreachable: the address is not allowed, or there was no answer in time.
+        """
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                async with self._pool.stream("POST", url, headers=[*headers.items()], content=body) as answer:
+                    return answer.status
+        except TimeoutError:
+            raise Unreachable(f"no answer within {TIMEOUT_S:g} s") from None
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+    async def close(self) -> None:
+        """Close what is open."""
+        self._network.close()
+        await self._pool.aclose()
+
+
+class _Network(httpcore.AsyncNetworkBackend):
+    """Opens connections to addresses that were checked."""
+
+    def __init__(self, private: bool) -> None:
+        self._private = private
+        self._inner = httpcore.AnyIOBackend()
+        # Names are looked up in separate threads: a slow name server must not hold up the routes.
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="names")
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        error: Exception = Unreachable(f"{host} has no address")
+        for address in await self._addresses(host, port):
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except httpcore.NetworkError as failure:
+                error = failure
+        raise error
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host. Raise Unreachable if one of them is not allowed."""
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        for address in addresses:
+            if not self._private and not is_public(address):
+                raise Unreachable(_refusal(address))
+        return addresses
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _refusal(address: str) -> str:
+    return f"{address} is not an address of the internet; webhooks go there only if the service has TUNER_WEBHOOK_PRIVATE=1"

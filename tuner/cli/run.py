@@ -1,0 +1,160 @@
+"""`tuner run`: a search over a script, or over a function of a file."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner import space
+from tuner.errors import EntrypointError, ErrorCollector, SpecError
+from tuner.sdk.run import Result
+from tuner.sdk.run import run as search
+from tuner.trials.training.metric_lines import compiled
+from tuner.trials.training.script import TRIAL_DIR, Script, placeholders
+
+PRIMITIVES = (
+    "choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn", "quniform",
+    "randint", "randn", "uniform",
+)  # fmt: skip
+
+
+def run_target(
+    target: str, arguments: Sequence[str], params: Sequence[str], metric_pattern: str | None, options: Mapping[str, Any]
+) -> Result:
+    """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait for its end.
+
+    Args:
+        target: what to run.
+        arguments: the script's arguments, with the names of parameters in braces.
+        params: the search space, as ``lr=loguniform(1e-4, 1e-1)``.
+        metric_pattern: how metrics are read from what the script prints.
+        options: other arguments of `tuner.run`.
+
+    Raises:
+        SpecError: An argument is wrong. Nothing was started.
+    """
+    mistakes = ErrorCollector()
+    found: dict[str, Any] = {}
+    for text in params:
+        with mistakes:
+            name, domain = parameter(text)
+            if name in found:
+                raise SpecError(f"{name} is given twice", "/space")
+            found[name] = domain
+    mistakes.check()
+    if ":" in target:
+        if arguments or metric_pattern is not None:
+            raise SpecError(
+                "arguments and --metric-pattern are for scripts; a function gets the configuration", "/trainable"
+            )
+        return search(_function(target), found, **options)
+    script = _script(target, arguments, metric_pattern, options)
+    _check_placeholders(script.arguments, found)
+    ranks = options.get("num_workers", 1)
+    return search(
+        script,
+        found,
+        **{
+            "name": Path(target).stem,
+            "working_dir": "caller",
+            # The group of several ranks keeps the store at which their scripts meet.
+            "backend": "gloo" if ranks > 1 else "none",
+            **options,
+        },
+    )
+
+
+def parameter(text: str) -> tuple[str, Any]:
+    """Return the name and the domain in a text such as ``width=choice(16, 32)``. Raise SpecError if it is malformed."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise SpecError(f"expected NAME=VALUE such as lr=loguniform(1e-4,1e-1), got {text!r}", "/space")
+    try:
+        tree = ast.parse(value.strip(), mode="eval").body
+    except SyntaxError:
+        return name.strip(), value.strip()  # a constant, such as a path
+    if not isinstance(tree, ast.Call):
+        return name.strip(), _constant(tree, value.strip())
+    kind = tree.func.id if isinstance(tree.func, ast.Name) else ast.unparse(tree.func)
+    if kind not in PRIMITIVES:
+        raise SpecError(f"expected one of {', '.join(PRIMITIVES)}, got {kind!r} in {text!r}", f"/space/{name.strip()}")
+    positional = [_constant(part, ast.unparse(part)) for part in tree.args]
+    named = {word.arg: _constant(word.value, ast.unparse(word.value)) for word in tree.keywords if word.arg}
+    if kind in ("choice", "grid_search") and not (len(positional) == 1 and isinstance(positional[0], list | tuple)):
+        positional = [positional]
+    try:
+        return name.strip(), getattr(space, kind)(*positional, **named)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{text}: {error}", f"/space/{name.strip()}") from error
+
+
+def _constant(tree: ast.expr, text: str) -> Any:
+    """Return a literal, or else the text itself: ``choice(adam, sgd)`` has no quotes in a shell."""
+    try:
+        return ast.literal_eval(tree)
+    except ValueError:
+        return text
+
+
+def _script(target: str, arguments: Sequence[str], pattern: str | None, options: Mapping[str, Any]) -> Script:
+    path = Path(target)
+    if not path.is_file():
+        raise EntrypointError(
+            f"there is no file {target}; expected a script, FILE.py:FUNCTION or module:function", "/trainable"
+        )
+    if path.suffix != ".py" and not os.access(path, os.X_OK):
+        raise EntrypointError(f"{target} is neither a .py file nor executable", "/trainable")
+    metric = options["metric"]
+    if pattern is not None:
+        try:
+            compiled(pattern, metric)
+        except ValueError as error:
+            raise SpecError(f"--metric-pattern: {error}", "/metric") from error
+    grace_s = float(options.get("stop_grace_s", 10.0))
+    return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s)
+
+
+def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) -> None:
+    """Raise SpecError for a name that is no parameter. Warn of a parameter that no argument has."""
+    named = placeholders(arguments)
+    if unknown := sorted(named - found.keys() - {TRIAL_DIR}):
+        raise SpecError(
+            f"{{{unknown[0]}}} is in the script's arguments, but there is no --param {unknown[0]}=...; write "
+            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, its arguments behind it",
+            "/space",
+        )
+    for name in found.keys() - named:
+        print(
+            f"warning: no argument of the script has {{{name}}}; the script gets it only from tuner.get_context().config",
+            file=sys.stderr,
+        )
+
+
+def _function(target: str) -> Any:
+    """Return the function in ``FILE.py:FUNCTION``, to be sent by value, or the name of an entrypoint."""
+    file, _, name = target.rpartition(":")
+    if not file.endswith(".py"):
+        return target
+    path = Path(file)
+    if not path.is_file():
+        raise EntrypointError(f"there is no file {file}", "/trainable")
+    module_name = path.stem if path.stem not in sys.modules else f"{path.stem}_of_tuner_run"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.absolute()))
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # workers need not have the file
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        raise EntrypointError(f"{file} has no function {name!r}", "/trainable") from error

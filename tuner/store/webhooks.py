@@ -1,0 +1,492 @@
+"""Webhooks: who wants to be told of what, and what they were told.
+
+`collect` looks for experiments that have changed since it looked last, and adds a delivery for each webhook that wants to know.
+How far it has looked is in `webhook_cursor`, a row for each experiment. The row and the deliveries are written in one transaction
+that fails if the row has changed meanwhile, so several services may collect from one database and each delivery is added once.
+`claim` hands a delivery to one sender for a limited time. If that sender dies, the delivery can be claimed again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+from sqlalchemy import ColumnElement, select, true
+
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState
+from tuner.errors import NotFound, SpecError
+from tuner.store.sql.database import Database, at
+from tuner.store.sql.tables import dumps, webhook, webhook_delivery
+from tuner.store.writing.writer import Cursor
+
+EventName = Literal[
+    "experiment.started",
+    "experiment.paused",
+    "experiment.completed",
+    "experiment.failed",
+    "experiment.cancelled",
+    "trial.failed",
+    "objective.reached",
+]
+EVENTS: tuple[str, ...] = get_args(EventName)
+Format = Literal["json", "slack"]
+
+SECRET_PREFIX = "whsec_"
+"""Secrets begin with it, so that scanners for leaked secrets recognise them."""
+
+MAX_WEBHOOKS = 500
+"""How many there may be in one database."""
+
+FAILURES_AT_ONCE = 500
+"""Failed trials of one experiment that are collected in one transaction."""
+
+TEXT = 2000
+"""Reasons and errors are cut to this many characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRecord:
+    """Who wants to be told of what."""
+
+    id: int
+    public_id: str  # whk_...
+    url: str
+    events: tuple[str, ...]
+    project: str | None  # None: all projects
+    experiment: str | None  # exp_...; None: all experiments of the project
+    format: Format
+    threshold: float | None  # for objective.reached
+    created_at: float
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRecord:
+    """One message to one webhook."""
+
+    id: int
+    public_id: str  # dlv_...
+    event: str
+    state: Literal["pending", "delivered", "failed"]
+    attempts: int
+    next_at: float  # of the next attempt, if it is pending
+    last_status: int | None
+    last_error: str | None
+    created_at: float
+    ended_at: float | None
+    experiment: str  # exp_...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A delivery that was handed to a sender."""
+
+    id: int
+    public_id: str
+    webhook: int
+    event: str
+    data: Mapping[str, Any]
+    attempts: int  # with the one that is about to be made
+    created_at: float
+    url: str
+    format: Format
+    secret: str = field(repr=False)
+
+
+class _Place(NamedTuple):
+    """How far the changes of an experiment were collected."""
+
+    seq: int
+    state: str
+    started_at: float | None
+    ended_at: float | None
+
+
+class _Changed(NamedTuple):
+    """An experiment that has changed. `before` is None if nothing of it was collected yet."""
+
+    id: int
+    public_id: str
+    name: str
+    project: str
+    reason: str
+    error: str | None
+    now: _Place
+    before: _Place | None
+
+
+class _Occurrence(NamedTuple):
+    """Something that a webhook may want to be told of. A webhook is told of one `key` once."""
+
+    event: str
+    key: str
+    data: Mapping[str, Any]
+
+
+_ToTell = tuple[WebhookRecord, _Occurrence]
+
+_NOWHERE = _Place(0, ExperimentState.PENDING, None, None)
+_CHANGED = """
+SELECT e.id, e.public_id, e.name, e.project, e.reason, e.error, e.last_event_seq, e.state, e.started_at, e.ended_at,
+  c.event_seq, c.state, c.started_at, c.ended_at
+FROM experiment e LEFT JOIN webhook_cursor c ON c.experiment_id = e.id
+WHERE c.experiment_id IS NULL OR c.event_seq < e.last_event_seq OR c.state <> e.state ORDER BY e.id"""
+_BASELINE = """
+INSERT INTO webhook_cursor (experiment_id, event_seq, state, started_at, ended_at)
+SELECT e.id, e.last_event_seq, e.state, e.started_at, e.ended_at FROM experiment e
+WHERE NOT EXISTS (SELECT 1 FROM webhook_cursor c WHERE c.experiment_id = e.id)"""
+_BEGIN = """
+INSERT INTO webhook_cursor (experiment_id, event_seq, state, started_at, ended_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING"""
+_ADVANCE = """
+UPDATE webhook_cursor SET event_seq = ?, state = ?, started_at = ?, ended_at = ?
+WHERE experiment_id = ? AND event_seq = ? AND state = ?"""
+_FAILED = """
+SELECT event_seq, trial_number, reason FROM decision
+WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ? AND kind = 'fail' AND trial_number IS NOT NULL
+ORDER BY event_seq LIMIT ?"""
+_BEST = """
+SELECT b.value FROM metric_key k JOIN best_point b ON b.key_id = k.id
+WHERE k.experiment_id = ? AND k.name = ? AND b.event_seq > ? AND b.event_seq <= ? ORDER BY b.event_seq"""
+_ADD = """
+INSERT INTO webhook_delivery
+  (public_id, webhook_id, occurrence, event, experiment, data, state, attempts, next_at, created_at)
+VALUES (?, ?, ?, ?, ?, ?, 'pending', 0, ?, ?) ON CONFLICT DO NOTHING"""
+_DUE = """
+SELECT d.id, d.public_id, d.webhook_id, d.event, d.data, d.attempts, d.created_at, w.url, w.format, w.secret, d.next_at
+FROM webhook_delivery d JOIN webhook w ON w.id = d.webhook_id
+WHERE d.state = 'pending' AND d.next_at <= ? ORDER BY d.next_at, d.id"""
+_CLAIM = """
+UPDATE webhook_delivery SET next_at = ?, attempts = attempts + 1 WHERE id = ? AND state = 'pending' AND next_at = ?"""
+_DELIVERED = """
+UPDATE webhook_delivery SET state = 'delivered', last_status = ?, last_error = NULL, ended_at = ? WHERE id = ?"""
+_FAILED_ATTEMPT = """
+UPDATE webhook_delivery SET state = ?, last_status = ?, last_error = ?, next_at = ?, ended_at = ?
+WHERE id = ? AND attempts = ? AND state = 'pending'"""
+_PRUNE = """
+DELETE FROM webhook_delivery WHERE ended_at < ? AND event <> 'objective.reached'
+  OR webhook_id NOT IN (SELECT id FROM webhook)"""
+
+
+class Webhooks:
+    """The webhooks of one database and their deliveries. Every method may be called from any thread.
+
+    project: show only the webhooks of this project. `collect` and `claim` are about all of them.
+    """
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
+        self._database = database
+        self._project = project
+        self._seen: dict[int, int] = {}  # experiment -> up to here nothing is to be told, beyond its cursor
+        self._collecting = threading.Lock()
+
+    # -- what users set up -----------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        url: str,
+        events: Sequence[str],
+        *,
+        project: str | None = None,
+        experiment: str | None = None,
+        format: Format = "json",
+        threshold: float | None = None,
+        now: float | None = None,
+    ) -> WebhookRecord:
+        """Create a webhook. It is told of what happens from now on.
+
+        Raises:
+            SpecError: `objective.reached` has no threshold, there are too many webhooks, or the project is not the one that this
+                store shows.
+        """
+        if self._project not in (None, project):
+            raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
+        _check(events, threshold)
+        made = (
+            f"whk_{secrets.token_hex(8)}",
+            url,
+            dumps(list(dict.fromkeys(events))),
+            project,
+            experiment,
+            format,
+            threshold,
+            SECRET_PREFIX + secrets.token_urlsafe(32),
+            at(now),
+        )
+        with self._database.write() as cursor:
+            count = cursor.value("SELECT count(*) FROM webhook")
+            if count >= MAX_WEBHOOKS:
+                raise SpecError(f"there are {MAX_WEBHOOKS} webhooks already; delete some of them first")
+            if not count:
+                cursor.execute("DELETE FROM webhook_cursor")  # nobody has moved them since the last webhook was deleted
+            cursor.execute(_BASELINE)
+            names = "public_id, url, events, project, experiment, format, threshold, secret, created_at"
+            cursor.execute(f"INSERT INTO webhook ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", made)
+        return self.get(made[0])
+
+    def all(self) -> list[WebhookRecord]:
+        """Return the webhooks, newest first."""
+        with self._database.read() as connection:
+            query = select(webhook).where(self._shown()).order_by(webhook.c.id.desc())
+            return [_webhook(row) for row in connection.execute(query)]
+
+    def get(self, public_id: str) -> WebhookRecord:
+        """Return a webhook. Raise NotFound if there is none with this id."""
+        with self._database.read() as connection:
+            query = select(webhook).where(self._shown(), webhook.c.public_id == public_id)
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise NotFound(f"no webhook {public_id!r}")
+        return _webhook(row)
+
+    def change(
+        self,
+        public_id: str,
+        *,
+        url: str | None = None,
+        events: Sequence[str] | None = None,
+        format: Format | None = None,
+        threshold: float | None = None,
+    ) -> WebhookRecord:
+        """Change a webhook; None leaves a value as it is. Pending deliveries go to the new URL.
+
+        Raises:
+            NotFound: there is no such webhook.
+            SpecError: `objective.reached` has no threshold.
+        """
+        old = self.get(public_id)
+        events = old.events if events is None else tuple(dict.fromkeys(events))
+        threshold = old.threshold if threshold is None else threshold
+        _check(events, threshold)
+        values = (url or old.url, dumps(list(events)), format or old.format, threshold, old.id)
+        with self._database.write() as cursor:
+            cursor.execute("UPDATE webhook SET url = ?, events = ?, format = ?, threshold = ? WHERE id = ?", values)
+        return self.get(public_id)
+
+    def delete(self, public_id: str) -> None:
+        """Delete a webhook and its deliveries. Raise NotFound if there is none with this id."""
+        old = self.get(public_id)
+        with self._database.write() as cursor:
+            cursor.execute("DELETE FROM webhook_delivery WHERE webhook_id = ?", (old.id,))
+            cursor.execute("DELETE FROM webhook WHERE id = ?", (old.id,))
+
+    def deliveries(self, public_id: str, *, limit: int = 100, before: int | None = None) -> list[DeliveryRecord]:
+        """Return the deliveries of a webhook, newest first. Raise NotFound if there is no such webhook.
+
+        before: only deliveries with an `id` below this one.
+        """
+        query = select(webhook_delivery).where(webhook_delivery.c.webhook_id == self.get(public_id).id)
+        if before is not None:
+            query = query.where(webhook_delivery.c.id < before)
+        with self._database.read() as connection:
+            found = connection.execute(query.order_by(webhook_delivery.c.id.desc()).limit(limit))
+            return [DeliveryRecord(**{name: getattr(row, name) for name in DeliveryRecord.__slots__}) for row in found]
+
+    # -- what the service does ---------------------------------------------------------------------------------------------
+
+    def collect(self, now: float | None = None) -> None:
+        """Add a delivery for everything that has happened since the last call, in any service."""
+        with self._collecting:
+            hooks = Webhooks(self._database).all()
+            if not hooks:
+                self._seen.clear()
+                return
+            with self._database.cursor() as (cursor, _):
+                changed = [_changed(row) for row in cursor.rows(_CHANGED)]
+                found = [self._find(cursor, one, [hook for hook in hooks if _concerns(hook, one)]) for one in changed]
+            for one, (place, rows) in zip(changed, found, strict=True):
+                self._tell(one, place, rows, at(now))
+            self._seen = {one.id: self._seen[one.id] for one in changed if one.id in self._seen}
+
+    def _find(self, cursor: Cursor, found: _Changed, hooks: Sequence[WebhookRecord]) -> tuple[_Place, list[_ToTell]]:
+        """Return what is to be told of one experiment, and the place to which this has been looked for."""
+        before = found.before or _NOWHERE
+        since = max(before.seq, self._seen.get(found.id, 0))
+        failures = cursor.rows(_FAILED, (found.id, since, found.now.seq, FAILURES_AT_ONCE))
+        until = failures[-1][0] if len(failures) == FAILURES_AT_ONCE else found.now.seq
+        rows = [
+            (hook, occurrence)
+            for hook in hooks
+            for occurrence in (
+                *_of_experiment(found, before),
+                *_of_trials(found, failures),
+                *_of_objective(cursor, found, hook, since, until),
+            )
+            if occurrence.event in hook.events
+        ]
+        return found.now._replace(seq=until), rows
+
+    def _tell(self, found: _Changed, place: _Place, rows: Sequence[_ToTell], now: float) -> None:
+        """Add the deliveries of one experiment. Write nothing if there is nothing to tell, as for most reports."""
+        before = found.before
+        if rows or before is None or place._replace(seq=before.seq) != before:
+            with self._database.write() as cursor:
+                if not _advance(cursor, found, place):
+                    return  # another service has collected this
+                for hook, what in rows:
+                    made = (
+                        f"dlv_{secrets.token_hex(10)}",
+                        hook.id,
+                        what.key,
+                        what.event,
+                        found.public_id,
+                        dumps(what.data),
+                    )
+                    cursor.execute(_ADD, (*made, now, now))
+        self._seen[found.id] = place.seq
+
+    def claim(self, limit: int, lease_s: float, *, busy: Collection[int] = (), now: float | None = None) -> list[Due]:
+        """Return deliveries whose time has come, and count an attempt for each. Nobody else gets them for `lease_s` seconds.
+
+        busy: internal ids of webhooks whose deliveries are left alone.
+        """
+        time = at(now)
+        query = _DUE
+        if busy:
+            query = query.replace("ORDER BY", f"AND d.webhook_id NOT IN ({', '.join('?' * len(busy))}) ORDER BY")
+        with self._database.cursor() as (cursor, _):
+            rows = cursor.rows(f"{query} LIMIT ?", (time, *busy, limit))
+        if not rows:
+            return []
+        claimed = []
+        with self._database.write() as cursor:
+            for row in rows:
+                cursor.execute(_CLAIM, (time + lease_s, row[0], row[10]))
+                if cursor.rowcount == 1:
+                    claimed.append(_due(row))
+        return claimed
+
+    def delivered(self, due: Due, status: int, *, now: float | None = None) -> None:
+        """Write down that the receiver has taken a delivery."""
+        with self._database.write() as cursor:
+            cursor.execute(_DELIVERED, (status, at(now), due.id))
+
+    def failed(
+        self, due: Due, error: str, *, status: int | None = None, wait_s: float | None, now: float | None = None
+    ) -> None:
+        """Write down that an attempt has failed.
+
+        wait_s: seconds until the next attempt; None: there is none.
+        """
+        time = at(now)
+        state, next_at, ended = ("failed", time, time) if wait_s is None else ("pending", time + wait_s, None)
+        values = (state, status, error.replace("\0", "\ufffd")[:TEXT], next_at, ended, due.id, due.attempts)
+        with self._database.write() as cursor:
+            cursor.execute(_FAILED_ATTEMPT, values)
+
+    def prune(self, before: float) -> int:
+        """Delete deliveries that ended before this time, and those of deleted webhooks. Return how many there were.
+
+        A delivery of `objective.reached` is kept, since it says that the webhook was told already.
+        """
+        with self._database.write() as cursor:
+            cursor.execute(_PRUNE, (before,))
+            return cursor.rowcount
+
+    def _shown(self) -> ColumnElement[bool]:
+        return true() if self._project is None else webhook.c.project == self._project
+
+
+def _check(events: Sequence[str], threshold: float | None) -> None:
+    if "objective.reached" in events and threshold is None:
+        raise SpecError("objective.reached needs the value of the objective that is to be reached", "/threshold")
+
+
+def _concerns(hook: WebhookRecord, found: _Changed) -> bool:
+    return hook.project in (None, found.project) and hook.experiment in (None, found.public_id)
+
+
+def _of_experiment(found: _Changed, before: _Place) -> Iterator[_Occurrence]:
+    """Yield what happened to the experiment as a whole."""
+    now, data = found.now, {"experiment": _shown_experiment(found)}
+    if now.started_at is not None and before.started_at is None:
+        yield _Occurrence("experiment.started", f"{found.public_id}:started", data)
+    if now.state == ExperimentState.PAUSED != before.state:
+        yield _Occurrence("experiment.paused", f"{found.public_id}:paused:{now.seq}", data)
+    if ExperimentState(now.state).ended and (now.state, now.ended_at) != (before.state, before.ended_at):
+        yield _Occurrence(f"experiment.{now.state}", f"{found.public_id}:{now.state}:{now.seq}", data)
+
+
+def _of_trials(found: _Changed, failures: Sequence[Any]) -> Iterator[_Occurrence]:
+    """Yield the trials that failed for good."""
+    for seq, number, reason in failures:
+        trial = {"id": trial_id(found.public_id, number), "number": number, "reason": reason[:TEXT]}
+        data = {"experiment": _shown_experiment(found), "trial": trial}
+        yield _Occurrence("trial.failed", f"{found.public_id}:trial:{seq}", data)
+
+
+def _of_objective(
+    cursor: Cursor, found: _Changed, hook: WebhookRecord, since: int, until: int
+) -> Iterator[_Occurrence]:
+    """Yield the first value of the objective that reaches the threshold of this webhook."""
+    if hook.threshold is None or "objective.reached" not in hook.events:
+        return
+    spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (found.id,)) or "{}")
+    for objective in spec.get("objectives", ())[:1]:
+        metric, highest = objective["metric"], objective["mode"] == "max"
+        for (value,) in cursor.rows(_BEST, (found.id, metric, since, until)):
+            if value >= hook.threshold if highest else value <= hook.threshold:
+                reached = {"metric": metric, "mode": objective["mode"], "value": value, "threshold": hook.threshold}
+                data = {"experiment": _shown_experiment(found), "objective": reached}
+                yield _Occurrence("objective.reached", f"{found.public_id}:reached:{hook.threshold!r}", data)
+                return
+
+
+def _shown_experiment(found: _Changed) -> dict[str, Any]:
+    return {
+        "id": found.public_id,
+        "name": found.name,
+        "project": found.project,
+        "state": found.now.state,
+        "reason": found.reason[:TEXT],
+        "error": None if found.error is None else found.error[:TEXT],
+    }
+
+
+def _advance(cursor: Cursor, found: _Changed, place: _Place) -> bool:
+    """Move the cursor of an experiment. Return False if somebody else has moved it."""
+    if found.before is None:
+        cursor.execute(_BEGIN, (found.id, *place))
+    else:
+        cursor.execute(_ADVANCE, (*place, found.id, found.before.seq, found.before.state))
+    return cursor.rowcount == 1
+
+
+def _changed(row: Sequence[Any]) -> _Changed:
+    before = None if row[10] is None else _Place(*row[10:])
+    return _Changed(row[0], row[1], row[2], row[3], row[4], row[5], _Place(*row[6:10]), before)
+
+
+def _due(row: Sequence[Any]) -> Due:
+    return Due(
+        id=row[0],
+        public_id=row[1],
+        webhook=row[2],
+        event=row[3],
+        data=json.loads(row[4]),
+        attempts=row[5] + 1,
+        created_at=row[6],
+        url=row[7],
+        format=row[8],
+        secret=row[9],
+    )
+
+
+def _webhook(row: Any) -> WebhookRecord:
+    return WebhookRecord(
+        id=row.id,
+        public_id=row.public_id,
+        url=row.url,
+        events=tuple(row.events),
+        project=row.project,
+        experiment=row.experiment,
+        format=row.format,
+        threshold=row.threshold,
+        created_at=row.created_at,
+        secret=row.secret,
+    )

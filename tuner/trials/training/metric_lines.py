@@ -1,0 +1,83 @@
+"""Read metrics from lines that a script prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tuner.trials.training.metrics import flatten
+
+_PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
+LONGEST = 1 << 20
+"""A longer line is not read."""
+
+
+class MetricLines:
+    """Turns lines into metrics.
+
+    Without a pattern, a line counts if it is a JSON object that has the objective, or if it has ``objective=number``; all numbers
+    of such a line are metrics. A pattern has named groups, one for each metric, or a single group without a name, the objective.
+    """
+
+    def __init__(self, objective: str, pattern: str | None = None) -> None:
+        """Raise ValueError if the pattern is malformed, or has no group for the objective."""
+        self._objective = objective
+        self._pattern = compiled(pattern, objective) if pattern is not None else None
+
+    def read(self, line: str) -> dict[str, float] | None:
+        """Return the metrics of a line, or None if it does not have the objective."""
+        if self._objective not in line and self._pattern is None:
+            return None
+        found = self._by_pattern(line) if self._pattern is not None else _of_json(line) or _of_pairs(line)
+        return found if self._objective in found else None
+
+    def _by_pattern(self, line: str) -> dict[str, float]:
+        assert self._pattern is not None
+        if (match := self._pattern.search(line)) is None:
+            return {}
+        named = match.groupdict() or {self._objective: match.group(1)}
+        return _numbers(named)
+
+
+def compiled(pattern: str, objective: str) -> re.Pattern[str]:
+    """Return the pattern. Raise ValueError if it is malformed, or has no group for the objective."""
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+    if found.groupindex and objective not in found.groupindex:
+        raise ValueError(f"expected a group (?P<{objective}>...) for the objective in {pattern!r}")
+    if not found.groupindex and found.groups != 1:
+        raise ValueError(
+            f"expected named groups such as (?P<{objective}>...), or one group, the objective, in {pattern!r}"
+        )
+    return found
+
+
+def _of_json(line: str) -> dict[str, float]:
+    text = line.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return {}
+    try:
+        return _numbers(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _of_pairs(line: str) -> dict[str, float]:
+    return _numbers(dict(_PAIR.findall(line)))
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return the values that are numbers, or texts of numbers. Nested names are joined by "/"."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            found.update({f"{name}/{inner}": number for inner, number in _numbers(value).items()})
+            continue
+        try:
+            found.update(flatten({name: float(value) if isinstance(value, str) else value}))
+        except (TypeError, ValueError):
+            continue
+    return found

@@ -1,0 +1,387 @@
+"""A script as a training function: each rank runs it as a process of its own, with arguments made of the configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+
+from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
+from tuner.trials.training import session
+from tuner.trials.training.metric_lines import LONGEST, MetricLines
+from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
+from tuner.trials.training.session import LeaveTrial, Session
+
+PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
+"""A parameter's name in braces. Double braces stand for single ones."""
+
+TRIAL_DIR = "trial_dir"
+"""A placeholder that every script has: the rank's own directory."""
+
+_POLL_S = 0.05
+_TAIL = 20
+# The kernel kills the script when its rank dies: the launcher asks for this and then becomes the script.
+_LAUNCHER = (
+    "import ctypes, os, sys\n"
+    "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+class ScriptFailed(RuntimeError):
+    """The process of a script has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script with the arguments of its trials.
+
+    path: where the script is. Workers without that file run `source`. arguments: templates, such as ``--lr`` and ``{lr}``.
+    pattern: how metrics are read from stdout; None: by default, unless the script imports tuner, and then reports by itself.
+    grace_s: how long a script may take to end after it has been told to.
+    """
+
+    path: str
+    source: bytes = field(repr=False)
+    arguments: tuple[str, ...]
+    metric: str
+    pattern: str | None = None
+    grace_s: float = 10.0
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        """Run the script to its end. Raise ScriptFailed, with the last lines of stderr, if it fails."""
+        running = session.current()
+        if running is None:
+            raise session.OutsideTrial("a script is run by tuner.run, not called")
+        with tempfile.TemporaryDirectory(prefix="tuner-script-") as folder:
+            _Run(self, running, folder, self.command(config, running.context.trial_dir)).run()
+
+    def command(self, config: Mapping[str, Any], trial_dir: str) -> list[str]:
+        """Return the command of a trial."""
+        values = {TRIAL_DIR: trial_dir, **_flat(config)}
+        arguments = [filled(argument, values) for argument in self.arguments]
+        path = self.path if os.path.isfile(self.path) else self._unpacked(trial_dir)
+        return [*([sys.executable] if path.endswith(".py") else []), path, *arguments]
+
+    def _unpacked(self, folder: str) -> str:
+        path = os.path.join(folder, os.path.basename(self.path))
+        with open(path, "wb") as file:
+            file.write(self.source)
+        os.chmod(path, 0o755)
+        return path
+
+
+def placeholders(arguments: tuple[str, ...]) -> set[str]:
+    """Return the names that the arguments have in braces."""
+    return {match.group(2) for argument in arguments for match in PLACEHOLDER.finditer(argument) if match.group(2)}
+
+
+def filled(argument: str, values: Mapping[str, Any]) -> str:
+    """Return an argument with the values in place of their names."""
+
+    def value(match: re.Match[str]) -> str:
+        literal, name = match.groups()
+        if literal:
+            return str(literal)
+        if name not in values:
+            raise ValueError(f"the configuration has no {name!r}, which the argument {argument!r} names")
+        return _text(values[name])
+
+    return PLACEHOLDER.sub(value, argument)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat[f"{prefix}{name}"] = value
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}/"))
+    return flat
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request of the script. The connection belongs to the training thread until it is answered."""
+
+    connection: Connection
+    request: tuple[Any, ...]
+    answered: threading.Event = field(default_factory=threading.Event)
+
+
+class _SaveFailed(ValueError):
+    """The script could not save a checkpoint."""
+
+
+class _Run:
+    """One process of a script. Threads read what it says; the training thread acts on it, in order."""
+
+    def __init__(self, script: Script, running: Session, folder: str, command: list[str]) -> None:
+        self._script, self._session, self._folder, self._command = script, running, folder, command
+        self._name = os.path.basename(script.path)
+        self._lines = MetricLines(script.metric, script.pattern)
+        # What happens, in its order: metrics of a line, a request, or None once the process has ended.
+        self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
+        self._closed = threading.Event()
+        self._errors: deque[str] = deque(maxlen=_TAIL)
+        self._borrowed = contextlib.ExitStack()
+        self._exit_code = 0
+
+    def run(self) -> None:
+        rank = self._session.context.world_rank
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(os.path.join(self._folder, SOCKET))
+        listener.listen()
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *self._command],
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        take_line = self._take_line if rank == 0 else _ignore
+        readers = [
+            _thread("stdout", _copy, process.stdout.fileno(), 1, take_line),
+            _thread("stderr", _copy, process.stderr.fileno(), 2, self._errors.append),
+        ]
+        _thread("wait", self._wait, process, readers)
+        _thread("serve", self._accept, listener)
+        try:
+            self._follow()
+            self._check(process.wait())
+            if rank == 0 and self._reads_lines() and self._session.count == 0:
+                raise ScriptFailed(
+                    f"{self._name} has ended without a report: no line of stdout has {self._script.metric!r}; print "
+                    f"{self._script.metric}=NUMBER, or say how to read it (--metric-pattern), or call tuner.report"
+                )
+        except LeaveTrial:
+            self._end(process, patient=not self._reads_lines())
+            raise
+        finally:
+            self._end(process, patient=False)
+            self._closed.set()
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+            for reader in readers:
+                reader.join(_POLL_S)
+            self._borrowed.close()
+
+    # -- on the training thread
+
+    def _follow(self) -> None:
+        """Act on what the script says until it has ended, and, if rank 0 reads lines for all, until rank 0 has."""
+        mirrors = self._session.context.world_rank > 0
+        while True:
+            try:
+                news = self._news.get(timeout=_POLL_S if mirrors else None)
+            except queue.Empty:
+                self._mirror()
+                continue
+            if isinstance(news, _Asked):
+                self._answer(news)
+            elif news is not None:
+                self._session.announce()
+                self._session.report(news)
+            else:
+                break
+        while mirrors and self._reads_lines() and self._exit_code == 0 and self._mirror() is None:
+            time.sleep(_POLL_S)
+
+    def _mirror(self) -> str | None:
+        """Report as often as rank 0 has, which reads the lines of its script."""
+        while (heard := self._session.heard()) == "report":
+            self._session.report({})
+        return heard
+
+    def _reads_lines(self) -> bool:
+        return self._script.pattern is not None or not os.path.exists(os.path.join(self._folder, IMPORTED))
+
+    def _answer(self, asked: _Asked) -> None:
+        """Answer a request. A mistake in it is the script's; any other error is raised here, too."""
+        try:
+            _send(asked.connection, ("answer", self._reply(asked)))
+        except LeaveTrial as leave:
+            _send(asked.connection, ("leave", str(leave)))
+            raise
+        except Exception as error:
+            _send(asked.connection, ("error", (type(error).__name__, str(error))))
+            if not isinstance(error, TypeError | ValueError):
+                raise
+        finally:
+            asked.answered.set()
+
+    def _reply(self, asked: _Asked) -> Any:
+        running = self._session
+        match asked.request:
+            case ("hello",):
+                return running.context, running.objective
+            case ("checkpoint",):
+                return self._local(running.checkpoint)
+            case ("should_checkpoint",):
+                return running.should_checkpoint()
+            case ("report", values, step, directory, to_call):
+                if self._script.pattern is not None:
+                    raise ValueError(
+                        "tuner.report was called, but the metrics are read by --metric-pattern: use one of them"
+                    )
+                source: Source | None = self._saver(asked.connection) if to_call else directory
+                running.report(values, step=step, checkpoint=source)
+            case ("end",):
+                if not self._reads_lines():
+                    running.finish()
+        return None
+
+    def _local(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        if checkpoint is None or not checkpoint.is_elsewhere:
+            return checkpoint
+        return Checkpoint(self._borrowed.enter_context(checkpoint.as_directory()))
+
+    def _saver(self, connection: Connection) -> Callable[[str], None]:
+        """Return what has the script fill a directory. It may be called in this report or in a later one."""
+
+        def save(directory: str) -> None:
+            try:
+                connection.send(("save", os.path.abspath(directory)))
+                failed = connection.recv()
+            except (OSError, EOFError) as error:
+                raise ScriptFailed(f"{self._name} ended before it had saved its last checkpoint") from error
+            if failed is not None:
+                raise _SaveFailed(failed)
+
+        return save
+
+    def _check(self, code: int) -> None:
+        """Raise ScriptFailed if the script has failed."""
+        if code == 0:
+            return
+        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        said = "\n".join(line for line in self._errors if line.strip())
+        raise ScriptFailed(f"{self._name} {end}" + (f":\n{said}" if said else f" ({shlex.join(self._command)})"))
+
+    def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
+        """End the script with all processes that it has started: it gets time to end, then SIGTERM, then SIGKILL."""
+        if process.poll() is not None:
+            return
+        grace = self._script.grace_s
+        if patient:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace / 2)
+        started = []
+        with contextlib.suppress(psutil.Error):
+            started = psutil.Process(process.pid).children(recursive=True)
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(grace / 4)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for child in started:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
+        if self._session.context.world_size == 1:  # else the ranks have met already, at a store that scripts use, too
+            environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        return environment
+
+    # -- on other threads
+
+    def _take_line(self, line: str) -> None:
+        if (found := self._lines.read(line)) is not None and self._reads_lines():
+            self._put(found)
+
+    def _put(self, news: dict[str, float] | _Asked | None) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._news.put(news, timeout=0.5)
+                return
+
+    def _wait(self, process: subprocess.Popen[bytes], readers: list[threading.Thread]) -> None:
+        self._exit_code = process.wait()
+        for reader in readers:
+            # A process that the script has left behind may hold the pipe.
+            reader.join(2.0)
+        self._put(None)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                _thread("connection", self._serve, Connection(connection.detach()))
+
+    def _serve(self, connection: Connection) -> None:
+        with connection, contextlib.suppress(OSError, EOFError):
+            while not self._closed.is_set():
+                asked = _Asked(connection, connection.recv())
+                self._put(asked)
+                while not asked.answered.wait(0.5) and not self._closed.is_set():
+                    pass
+
+
+def _send(connection: Connection, message: tuple[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the script has ended
+        connection.send(message)
+
+
+def _thread(name: str, target: Callable[..., Any], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, name=f"tuner-script-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
+    """Copy whole lines to the rank's log, so that those of stdout and stderr do not mix, and hand them over."""
+    for line in _lines(source):
+        with contextlib.suppress(OSError):  # a full disk does not end the training
+            os.write(target, line)
+        take(line.decode(errors="replace").rstrip("\r\n"))
+
+
+def _lines(source: int) -> Iterator[bytes]:
+    """Yield lines with their ends. The states of a progress bar, which end with a carriage return, are lines, too."""
+    rest = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(source, 65536):
+            *lines, rest = re.split(rb"(?<=\n)|(?<=\r)(?!\n)", rest + chunk)
+            yield from lines
+            if len(rest) > LONGEST:
+                yield rest
+                rest = b""
+    if rest:
+        yield rest
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,108 @@
+"""What `tuner.report` and its companions do in a script that runs as a trial: they ask the rank that has started the script."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Client
+from typing import Any
+
+from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
+from tuner.trials.training.metrics import MetricWarnings, flatten
+
+FOLDER = "_TUNER_SCRIPT"
+"""The environment variable with the folder of the rank's socket."""
+
+SOCKET = "socket"
+IMPORTED = "imported"
+"""A file in that folder that `import tuner` creates: such a script reports by itself, and its lines are not read."""
+
+
+class ScriptClient:
+    """The trial, as the process of a script sees it. It has the methods of `Session` that user code calls."""
+
+    def __init__(self, folder: str) -> None:
+        self.pid = os.getpid()
+        self._connection = Client(os.path.join(folder, SOCKET), family="AF_UNIX")
+        self._asking = threading.RLock()
+        self._left: SystemExit | None = None
+        self._save: Callable[[str], Any] | None = None  # the newest callable, for when a checkpoint is due
+        self._error: BaseException | None = None
+        self.context, objective = self._ask("hello")
+        self._warnings = MetricWarnings(objective)
+        atexit.register(self._end)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        found: Checkpoint | None = self._ask("checkpoint")
+        return found
+
+    def should_checkpoint(self) -> bool:
+        return bool(self._ask("should_checkpoint"))
+
+    def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
+        values = flatten(metrics, self._warnings)
+        if isinstance(checkpoint, Checkpoint):
+            checkpoint = checkpoint.path
+        if callable(checkpoint):
+            self._save = checkpoint
+        where = os.path.abspath(checkpoint) if checkpoint is not None and not callable(checkpoint) else None
+        self._ask("report", values, step, where, callable(checkpoint))
+
+    def _ask(self, *request: Any) -> Any:
+        """Return the answer. Fill directories for checkpoints in the meantime, if the rank asks for that.
+
+        Raise SystemExit if the trial is to end.
+        """
+        if self._left is not None:
+            raise self._left
+        with self._asking:
+            self._connection.send(request)
+            while True:
+                kind, answer = self._connection.recv()
+                if kind == "save":
+                    self._connection.send(self._fill(answer))
+                    continue
+                if kind == "leave":
+                    self._left = SystemExit(0)
+                    raise self._left
+                if kind != "error":
+                    return answer
+                error, self._error = self._error, None
+                name, text = answer
+                raise error or {"TypeError": TypeError, "ValueError": ValueError}.get(name, RuntimeError)(text)
+
+    def _fill(self, folder: str) -> str | None:
+        """Save a checkpoint in the folder. Return what went wrong."""
+        try:
+            assert self._save is not None
+            self._save(folder)
+        except BaseException as error:
+            self._error = error
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _end(self) -> None:
+        """Let the rank save the last state, if that is wanted, unless the script has failed."""
+        if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
+            with contextlib.suppress(OSError, EOFError):
+                self._ask("end")
+
+
+_client: ScriptClient | None = None
+_connecting = threading.Lock()
+
+
+def connected() -> ScriptClient | None:
+    """Return the connection to the rank, or None if this process is not a script that runs as a trial."""
+    global _client
+    if FOLDER not in os.environ:
+        return None
+    with _connecting:
+        if _client is None or _client.pid != os.getpid():
+            _client = ScriptClient(os.environ[FOLDER])
+        return _client
