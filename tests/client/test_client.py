@@ -26,8 +26,9 @@ from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUn
 from tuner.experiment.verbs import TRIAL_VERBS, VERBS
 from tuner.sdk.result import Result
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.store import ExperimentRecord, Store, StoreUnavailable
 from tuner.store.access import Role
+from tuner.store.experiments import Experiments
 
 
 def test_the_synchronous_client_is_generated_from_the_asynchronous_one() -> None:
@@ -122,6 +123,32 @@ class Busy(httpx.HTTPTransport):
 def test_a_service_that_is_busy_is_asked_again(server: str, spec: dict[str, Any]) -> None:
     with Client(server, transport=Busy(503, 502, 429)) as client:
         assert client.create(spec).get().state == "pending"
+
+
+def test_a_continue_that_was_written_is_not_repeated_after_a_503(
+    client: Client, spec: dict[str, Any], sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away between the write of a request and the read for its answer, and comes back at once."""
+    handle = client.create({**spec, "num_samples": 4})
+    lost = iter([StoreUnavailable("connection reset")])
+    change, get = Experiments.change, Experiments.get
+    written: list[int] = []
+
+    def changing(self: Experiments, *args: Any, **options: Any) -> None:
+        change(self, *args, **options)
+        written.append(1)
+
+    def getting(self: Experiments, name: str) -> ExperimentRecord:
+        if written and (error := next(lost, None)):
+            raise error
+        return get(self, name)
+
+    monkeypatch.setattr(Experiments, "change", changing)
+    monkeypatch.setattr(Experiments, "get", getting)
+    with pytest.raises(ServiceError, match="may have been done all the same") as caught:
+        handle.continue_(3)
+    assert caught.value.status == 503
+    assert handle.get().num_samples == 7
 
 
 def test_patience_ends(server: str) -> None:

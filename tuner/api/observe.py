@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tuner import log_format
 from tuner.api.metrics import Metrics
 from tuner.api.paths import path_of
+from tuner.store import watched_commits
 
 log = logging.getLogger("tuner.access")
 
@@ -61,7 +62,7 @@ class Observe:
                     headers["location"] = scope.get("root_path", "") + headers["location"]
             await send(message)
 
-        with log_format.about(request_id=name, **ids):
+        with log_format.about(request_id=name, **ids), watched_commits():
             try:
                 await self._app(scope, receive, noting)
             finally:

@@ -26,6 +26,7 @@ from tuner.errors import (
     StoreError,
     TunerError,
 )
+from tuner.store import may_have_written
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +68,7 @@ def _ours(_: Request, error: Exception) -> Response:
             return problem_response(409, str(error))
         case StoreError() if isinstance(error, Retryable):
             log.warning("the database does not answer: %s", error)
-            return problem_response(
-                503, f"the database does not answer at the moment: {error}", headers={"Retry-After": "1"}
-            )
+            return _database_away(error)
         case DriverSilent():
             return problem_response(503, str(error), headers={"Retry-After": "2"})
         case CheckerBusy():
@@ -77,6 +76,14 @@ def _ours(_: Request, error: Exception) -> Response:
         case _:
             log.error("%s", error, exc_info=error)
             return problem_response(500, str(error))
+
+
+def _database_away(error: Exception) -> Response:
+    """Return a 503. It has Retry-After only if nothing was written, so that every request with one may be repeated."""
+    detail = f"the database does not answer at the moment: {error}"
+    if may_have_written():
+        return problem_response(503, f"{detail}; what was asked for may have been done all the same")
+    return problem_response(503, detail, headers={"Retry-After": "1"})
 
 
 def _query(_: Request, error: Exception) -> Response:

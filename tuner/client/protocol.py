@@ -22,10 +22,8 @@ M = TypeVar("M", bound=BaseModel)
 
 API = "/api/v1"
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
-REFUSED = frozenset({429, 503})
-"""Answers which say that nothing was done, so that any request may be repeated."""
-BROKEN = frozenset({502, 504})
-"""Answers of a proxy that has lost the service. A request may have been carried out."""
+BROKEN = frozenset({502, 503, 504})
+"""Answers of a proxy or a service that has lost what is behind it. A request may have been carried out."""
 PAGE = 1000
 CREATE_S = 300.0
 """How long to wait for the answer to a spec: the service imports its function first."""
@@ -79,12 +77,17 @@ class Attempts:
             repeat = self.safe or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         else:
             assert answer is not None
-            repeat = answer.status_code in REFUSED or (self.safe and answer.status_code in BROKEN)
+            repeat = _was_refused(answer) or (self.safe and answer.status_code in BROKEN)
         if not repeat:
             return None
         backoff = min(0.1 * 2 ** (self.made - 1), 5.0) * random.uniform(0.5, 1.0)
         wait = max(backoff, _asked_s(answer))
         return wait if time.monotonic() + wait - self.begun <= self.patience_s else None
+
+
+def _was_refused(answer: httpx.Response) -> bool:
+    """Return whether an answer says that nothing was done, so that any request may be repeated."""
+    return answer.status_code == 429 or (answer.status_code == 503 and "retry-after" in answer.headers)
 
 
 def _asked_s(answer: httpx.Response | None) -> float:

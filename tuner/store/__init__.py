@@ -26,6 +26,7 @@ from tuner.store.records import (
     UsageSeries,
 )
 from tuner.store.sql.connect import StoreUnavailable, shown_url
+from tuner.store.sql.database import may_have_written, watched_commits
 from tuner.store.store import Store
 
 __all__ = [
@@ -54,5 +55,7 @@ __all__ = [
     "TrialSegment",
     "UsageSample",
     "UsageSeries",
+    "may_have_written",
     "shown_url",
+    "watched_commits",
 ]

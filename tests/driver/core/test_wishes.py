@@ -8,6 +8,7 @@ import pytest
 
 import tuner
 from tests.driver.bench import Bench, deletions, launches
+from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.states import ExperimentState
 from tuner.driver.core import Effects
@@ -102,6 +103,23 @@ def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
     assert (again.params, again.segments[0].start_iteration) == (bench.core.trials[0].params, 1)
     assert "trial 0 again, from iteration 1" in again.reason
     assert not launches(bench.command("retry", trial=1))  # it has not failed
+
+
+def test_a_fork_whose_checkpoint_is_gone_starts_from_the_beginning_with_a_warning() -> None:
+    bench = Bench(num_samples=1, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    source = next(iter(bench.core.trials[0].checkpoints))
+    kept = {"params": {"x": 0.25}, "checkpoint": source, "parent": 0}
+    enqueued(bench, {"params": {"x": 0.125}, "checkpoint": "ckp_gone", "parent": 0}, kept)
+    to_the_end(bench, 2)
+    gone, forked = (bench.core.trials[number].segments[0] for number in (1, 2))
+    assert (gone.cause, gone.start_iteration) == ("start", 0)
+    assert (forked.cause, forked.start_iteration) == ("fork", 1)
+    [note] = [entry for _, entry in bench.log if isinstance(entry, d.Note) and entry.warning]
+    assert note.trial == 1
+    assert note.reason == "trial 1 starts from the beginning, because the checkpoint ckp_gone is gone"
+    assert bench.successor().states == bench.states
 
 
 def test_a_pinned_checkpoint_is_kept_until_it_is_unpinned() -> None:

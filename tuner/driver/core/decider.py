@@ -245,7 +245,7 @@ class Decider:
                 yield from self._finish(f"{GIVE_UP_AFTER} trials failed and none has ever reported", failed=True)
                 return
             if experiment.queue:
-                yield self._start_wanted(experiment.queue[0])
+                yield from self._start_wanted(experiment.queue[0])
                 continue
             if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
                 yield from self._finish(done)
@@ -284,11 +284,15 @@ class Decider:
         waits = self._fitting or self.experiment.exploits or self._asked is not None
         return not self.experiment.segments.open and not waits
 
-    def _start_wanted(self, wish: Wish) -> d.Start:
-        """Start a trial that a user wants. Parameters that the user left out are drawn at random."""
+    def _start_wanted(self, wish: Wish) -> Iterator[Decision]:
+        """Start a trial that a user wants. Parameters that the user left out are drawn at random.
+
+        Add a warning if its checkpoint is gone, as the trial then starts from the beginning.
+        """
         number, context = len(self.trials), self.searcher.context
+        gone = bool(wish.checkpoint) and not self.experiment.checkpoints.exists(wish.checkpoint)
         drawn = context.space.sample(keyed_random(context.seed, "enqueued", number), wish.params)
-        return d.Start(
+        yield d.Start(
             params={**drawn, **wish.params} if wish.parent is not None else drawn,
             number=number,
             asked=True,
@@ -296,6 +300,9 @@ class Decider:
             parent=wish.parent,
             reason=wish.reason or "asked for by a user",
         )
+        if gone:
+            why = f"trial {number} starts from the beginning, because the checkpoint {wish.checkpoint} is gone"
+            yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
         """Start a trial with what the searcher suggests; return whether it was started.

@@ -6,6 +6,8 @@ import threading
 import time as clock
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -14,6 +16,32 @@ from tuner.errors import StoreError
 from tuner.store.sql.connect import translated
 from tuner.store.sql.migrate import head, migrate, revision
 from tuner.store.writing.writer import Cursor
+
+
+@dataclass(slots=True)
+class Commits:
+    """Notes whether anything may have been written. It is passed on to threads by their context."""
+
+    tried: bool = False
+
+
+_commits: ContextVar[Commits | None] = ContextVar("commits", default=None)
+
+
+@contextmanager
+def watched_commits() -> Iterator[None]:
+    """Note the commits within this block for `may_have_written`."""
+    token = _commits.set(Commits())
+    try:
+        yield
+    finally:
+        _commits.reset(token)
+
+
+def may_have_written() -> bool:
+    """Return whether a commit was tried within `watched_commits`. True outside of it, where nobody knows."""
+    found = _commits.get()
+    return found is None or found.tried
 
 
 class Database:
@@ -69,6 +97,8 @@ class Database:
                 if self.backend == "sqlite":
                     cursor.execute("BEGIN IMMEDIATE")
                 yield cursor
+                if (commits := _commits.get()) is not None:
+                    commits.tried = True  # if the commit fails, it may have happened all the same
                 raw.commit()
             except BaseException:
                 self._roll_back(raw)
