@@ -219,3 +219,15 @@ def test_a_name_cannot_command_the_terminal(sqlite_store: Store) -> None:
         progress.update()
     assert "red\ufffd[31m\ufffd" in out.getvalue()
     assert not {"\x1b", "\x07"} & set(out.getvalue())
+
+
+def test_the_old_end_of_an_experiment_that_is_about_to_go_on_is_not_shown(sqlite_store: Store) -> None:
+    made, epoch, _ = begin(sqlite_store)
+    ended = Batch(log=[], state=ExperimentState.COMPLETED, summary={"reason": "all 8 trials ended"})
+    sqlite_store.drivers.commit(made.id, epoch, ended, T0)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    with Progress(Stored(sqlite_store, made.public_id), console=console, reopens=True):
+        assert "digits" in out.getvalue()
+        assert "ended:" not in out.getvalue()
+    assert "ended: all 8 trials ended" in out.getvalue()

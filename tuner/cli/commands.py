@@ -224,8 +224,12 @@ def logs(
     from tuner.store import LogQuery
 
     query = LogQuery(rank=rank, segment=segment, tail=tail, search=search)
+    printed = False
     for text in logs_of(_settings(), trial, number, query, follow=follow):
         print(printable(text), end="", flush=True)
+        printed = printed or bool(text)
+    if not printed:
+        print("no output to show" if search or tail == 0 else "this trial has printed nothing", file=sys.stderr)
 
 
 @app.command()

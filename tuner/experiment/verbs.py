@@ -115,7 +115,7 @@ assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the d
 _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
 """States in which a script may be about to drive its experiment."""
 
-_REASON = "asked for by a user"
+_REASON = "by a user"
 
 Action = Literal["pause", "resume", "cancel", "kill", "continue", "edit", "archive", "unarchive", "delete"]
 """What users can do with an experiment: the verbs, and what needs no driver."""

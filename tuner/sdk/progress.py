@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -93,7 +94,10 @@ class Progress:
         show: bool = True,
         console: Console | None = None,
         echo: Echo | None = None,
+        reopens: bool = False,
     ) -> None:
+        """Show an experiment. reopens: it has ended, and is about to run again; its old end is not shown."""
+        self._reopens = reopens
         self.source, self.show = source, show
         self.console = console or Console(stderr=False)
         self._echo = echo
@@ -149,6 +153,9 @@ class Progress:
 
     def _update(self, last: bool) -> None:
         record = self.source.experiment()
+        self._reopens = self._reopens and record.state.ended and not last
+        if self._reopens:
+            record = replace(record, state=ExperimentState.PENDING, reason="", error=None)
         if self._echo is not None:
             for line in self._echo.lines():
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)

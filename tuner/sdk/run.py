@@ -281,7 +281,8 @@ def _add(experiment_id: str, ray_address: str | None, num_samples: int | None, v
     with _store(settings) as store:
         continue_experiment(store, experiment_id, num_samples)
         record = store.experiments.get(experiment_id)
-        return _drive(store, settings, experiment_id, ray_address, verbose, keep=not _brings_code(store, record.spec))
+        keep = not _brings_code(store, record.spec)
+        return _drive(store, settings, experiment_id, ray_address, verbose, keep=keep, reopens=True)
 
 
 def _brings_code(store: Store, spec: Spec) -> bool:
@@ -333,14 +334,20 @@ def _store(settings: Settings) -> Store:
 
 
 def _drive(
-    store: Store, settings: Settings, experiment_id: str, ray_address: str | None, verbose: int, keep: bool
+    store: Store,
+    settings: Settings,
+    experiment_id: str,
+    ray_address: str | None,
+    verbose: int,
+    keep: bool,
+    reopens: bool = False,
 ) -> Result:
     """Let a driver host run the experiment to its end, and show progress.
 
     keep: whether the next call may use the same host. It may not if the host has imported user code, which may change.
     """
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
-    progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo)
+    progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
     if verbose > 0 and not _connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray on this machine")

@@ -335,7 +335,7 @@ class State:
                 if self.state is not _X.CANCELLING and not self.state.ended:
                     pending = self.state is _X.PENDING
                     self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
-                    self.finishing = event.reason or "cancelled by a user"
+                    self.finishing = f"cancelled {event.reason or 'by a user'}"
             case "kill":
                 self._apply_kill(event)
             case "continue":
@@ -369,7 +369,7 @@ class State:
         if self.state is not _X.CANCELLING:
             pending = self.state is _X.PENDING
             self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
-        self.finishing = event.reason or "killed by a user"
+        self.finishing = f"killed {event.reason or 'by a user'}"
         for trial in self.trials:
             if trial.holds_resources:
                 self._act(Interrupt(trial.ref, "kill"))
