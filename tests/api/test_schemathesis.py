@@ -72,6 +72,7 @@ def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite
         "trial_id": trial_id(EXPERIMENT, number),
         "checkpoint_id": saved.public_id,
         "token_id": token.id,
+        "webhook_id": sqlite_store.webhooks.create("https://hooks.invalid/", ["trial.failed"]).public_id,
     }
     tried = [operation for operation in operations(app) if tag(operation) == part]
     for operation in sorted(tried, key=lambda one: one.method == "delete"):

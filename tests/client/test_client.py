@@ -19,9 +19,12 @@ from tests.api.test_changes import pbt
 from tests.store.examples import T0, begin
 from tests.web.searches import Search, digits, steady
 from tuner.api import create_app
+from tuner.client import protocol
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
+from tuner.domain.batch import Batch
 from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
 from tuner.experiment.verbs import TRIAL_VERBS, VERBS
 from tuner.sdk.result import Result
@@ -393,7 +396,7 @@ def test_tokens(sqlite_store: Store, tmp_path: Any, monkeypatch: pytest.MonkeyPa
     for server in serving(guarded):
         with pytest.raises(NotAllowed, match="a token is needed"):
             tuner.connect(server)
-        with pytest.raises(NotAllowed, match="this token is not valid"):
+        with pytest.raises(NotAllowed, match="this token is not valid: it is wrong, expired or revoked"):
             tuner.connect(server, token="tnr_wrong")
         with tuner.connect(server, token=viewer) as client:
             assert client.session()["role"] == "viewer"
@@ -452,3 +455,34 @@ async def test_the_asynchronous_client(server: str, sqlite_store: Store, spec: d
         assert best.trial_id == trial_id(search.public_id, best.trial_number)
         with pytest.raises(NotFound):
             await client.experiment("nothing").get()
+
+
+def test_a_token_for_a_service_that_asks_for_none_is_refused_with_advice(server: str) -> None:
+    with pytest.raises(NotAllowed, match="asks for no token: leave it out"):
+        tuner.connect(server, token="tnr_wrong")
+
+
+def test_waiting_for_an_experiment_that_fails_warns(client: Client, sqlite_store: Store) -> None:
+    made, epoch, _ = begin(sqlite_store)
+    failed = Batch(log=[], state=ExperimentState.FAILED, summary={"error": "KeyError: 'width'"})
+    sqlite_store.drivers.commit(made.id, epoch, failed, T0)
+    with pytest.warns(UserWarning, match="digits .* has failed: KeyError: 'width'"):
+        assert client.experiment(made.public_id).wait(timeout_s=10).state == "failed"
+
+
+def test_only_the_first_contact_gives_up_soon_if_the_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "FIRST_CONTACT_S", 0.0)
+    answers = [True, False, True]  # whether the connection is accepted
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if not answers.pop(0):
+            raise httpx.ConnectError("connection refused")
+        return httpx.Response(200, json={})
+
+    with Client("http://localhost:1", transport=httpx.MockTransport(handle)) as client:
+        client.session()
+        client.session()
+    answers[:] = [False, True]
+    fresh = Client("http://localhost:1", transport=httpx.MockTransport(handle))
+    with fresh, pytest.raises(ServiceUnreachable, match="no tuner service answers at http://localhost:1"):
+        fresh.session()

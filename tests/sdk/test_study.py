@@ -163,7 +163,7 @@ def test_more_than_may_train_at_once_is_refused_with_the_reason() -> None:
         assert first is not None
         assert second is not None
         assert first.number != second.number
-        with pytest.raises(Conflict, match="2 trials are asked for.*max_concurrent_trials is 2"):
+        with pytest.raises(Conflict, match="2 trials have not ended yet.*max_concurrent_trials is 2"):
             study.ask()
         first.report({"loss": 1.0})
         first.tell()
@@ -361,3 +361,32 @@ def test_calls_after_the_lease_is_lost_say_so(store: Store) -> None:
             trial.report({"loss": 1.0})
             threading.Event().wait(0.01)
     study.close()
+
+
+@pytest.mark.parametrize("metrics", [{"los": 1.0}, {"accuracy": 1.0}])
+def test_a_trial_told_without_the_objective_is_an_error_of_the_caller(metrics: dict[str, float]) -> None:
+    with study_of(num_samples=2) as study:
+        trial = study.ask()
+        assert trial is not None
+        with pytest.raises(SpecError, match="the objective 'loss' is not among the reported metrics"):
+            study.tell(trial, metrics)
+        assert study.state == "running"
+        study.tell(trial, {"loss": 1.0})
+        assert study.result().trials[0].best_value == 1.0
+        assert len(study.result().trials[0].history) == 1
+        train(study)
+        assert study.state == "completed"
+
+
+def test_a_report_with_a_misspelt_objective_is_an_error_of_the_caller() -> None:
+    with study_of() as study:
+        trial = study.ask()
+        assert trial is not None
+        with pytest.raises(SpecError, match="'loss' is not among .* did you mean 'los'"):
+            trial.report({"los": 1.0})
+        assert trial.report({"other": 1.0}) == "continue", "the objective may come with a later report"
+        with pytest.raises(SpecError, match="the objective 'loss' is not among"):
+            trial.tell()
+        assert trial.report({"loss": 1.0}) == "continue"
+        trial.tell()
+        assert study.result().trials[0].state == "completed"

@@ -242,10 +242,7 @@ class Authenticate:
         if path == SESSION:
             return identity, None  # signing in and out, and asking who one is, is open to everybody
         if identity is None:
-            wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"
-            detail = (
-                f"{wrong}; `tuner token create` on the service's machine makes one, send it as Authorization: Bearer"
-            )
+            detail = _why_refused(credential, self._authenticator.required)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
         needed = Role.VIEWER if method in SAFE and not path.startswith(NOT_FOR_VIEWERS) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):
@@ -320,3 +317,11 @@ def _key(credential: Credential) -> bytes:
     """Return what is remembered of a credential: a hash, so that no secret lies around in memory."""
     kind = b"session " if credential.is_session else b"token "
     return hashlib.sha256(kind + credential.secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _why_refused(credential: Credential | None, required: bool) -> str:
+    """Say why a caller whose credential is unknown, or who sent none, is refused."""
+    if credential and not required:
+        return "this token is not valid, and this service asks for no token: leave it out"
+    wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"
+    return f"{wrong}; `tuner token create` on the service's machine makes one, send it as Authorization: Bearer"

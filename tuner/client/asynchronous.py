@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
@@ -68,6 +69,7 @@ class AsyncClient:
     ) -> None:
         self.address = address_of(address)
         self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
+        self._reached = False  # whether the service has answered
         self._http = httpx.AsyncClient(
             base_url=self.address,
             headers=headers_of(token),
@@ -199,7 +201,7 @@ class AsyncClient:
         safe: bool | None,
         timeout_s: float | None = None,
     ) -> httpx.Response:
-        attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s)
+        attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s, self._reached)
         timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
         while True:
             answer, error = None, None
@@ -212,6 +214,7 @@ class AsyncClient:
                 if (wait := attempts.wait_s(None, lost)) is None:
                     raise unreachable(self.address, lost) from lost
             else:
+                self._reached = attempts.reached = True
                 wait = attempts.wait_s(answer, error)
                 if wait is None:
                     check(answer)
@@ -236,7 +239,7 @@ class AsyncClient:
 
     async def _events(self, path: str, after: int) -> AsyncGenerator[Event]:
         """Yield server-sent events for ever. A lost connection is made again behind the last event."""
-        attempts = Attempts(True, self._patience_s)
+        attempts = Attempts(True, self._patience_s, self._reached)
         while True:
             error: httpx.TransportError | None = None
             answer: httpx.Response | None = None
@@ -283,10 +286,16 @@ class AsyncExperimentHandle:
         return read(schemas.Experiment, await self._get(""))
 
     async def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
-        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError."""
+        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError.
+
+        If it has failed, a UserWarning says why.
+        """
         begun, pause_s = time.monotonic(), 0.05
         while True:
             found = await self.get()
+            if found.state is ExperimentState.FAILED:
+                why = found.error or found.reason
+                warnings.warn(f"{found.name} ({found.id}) has failed: {why}", UserWarning, stacklevel=2)
             if found.state.ended or found.state is ExperimentState.PAUSED:
                 return found
             if timeout_s is not None and time.monotonic() - begun >= timeout_s:

@@ -27,6 +27,8 @@ BROKEN = frozenset({502, 503, 504})
 PAGE = 1000
 CREATE_S = 300.0
 """How long to wait for the answer to a spec: the service imports its function first."""
+FIRST_CONTACT_S = 2.0
+"""How long to try a service that has never answered this client and refuses connections: the address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:
@@ -63,10 +65,12 @@ class Attempts:
 
     safe: the request may be repeated even if it could have been carried out.
     patience_s: give up once this many seconds have passed since the first attempt.
+    reached: the service has answered this client before.
     """
 
     safe: bool
     patience_s: float
+    reached: bool = True
     begun: float = field(default_factory=time.monotonic)
     made: int = 0
 
@@ -82,7 +86,10 @@ class Attempts:
             return None
         backoff = min(0.1 * 2 ** (self.made - 1), 5.0) * random.uniform(0.5, 1.0)
         wait = max(backoff, _asked_s(answer))
-        return wait if time.monotonic() + wait - self.begun <= self.patience_s else None
+        patience_s = self.patience_s
+        if isinstance(error, httpx.ConnectError) and not self.reached:
+            patience_s = min(patience_s, FIRST_CONTACT_S)
+        return wait if time.monotonic() + wait - self.begun <= patience_s else None
 
 
 def _was_refused(answer: httpx.Response) -> bool:

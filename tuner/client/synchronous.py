@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 import uuid
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
@@ -66,6 +67,7 @@ class Client:
     ) -> None:
         self.address = address_of(address)
         self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
+        self._reached = False  # whether the service has answered
         self._http = httpx.Client(
             base_url=self.address,
             headers=headers_of(token),
@@ -197,7 +199,7 @@ class Client:
         safe: bool | None,
         timeout_s: float | None = None,
     ) -> httpx.Response:
-        attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s)
+        attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s, self._reached)
         timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
         while True:
             answer, error = None, None
@@ -210,6 +212,7 @@ class Client:
                 if (wait := attempts.wait_s(None, lost)) is None:
                     raise unreachable(self.address, lost) from lost
             else:
+                self._reached = attempts.reached = True
                 wait = attempts.wait_s(answer, error)
                 if wait is None:
                     check(answer)
@@ -232,7 +235,7 @@ class Client:
 
     def _events(self, path: str, after: int) -> Generator[Event]:
         """Yield server-sent events for ever. A lost connection is made again behind the last event."""
-        attempts = Attempts(True, self._patience_s)
+        attempts = Attempts(True, self._patience_s, self._reached)
         while True:
             error: httpx.TransportError | None = None
             answer: httpx.Response | None = None
@@ -279,10 +282,16 @@ class ExperimentHandle:
         return read(schemas.Experiment, self._get(""))
 
     def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
-        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError."""
+        """Wait until the experiment has ended or is paused, and return it. After `timeout_s` raise TimeoutError.
+
+        If it has failed, a UserWarning says why.
+        """
         begun, pause_s = time.monotonic(), 0.05
         while True:
             found = self.get()
+            if found.state is ExperimentState.FAILED:
+                why = found.error or found.reason
+                warnings.warn(f"{found.name} ({found.id}) has failed: {why}", UserWarning, stacklevel=2)
             if found.state.ended or found.state is ExperimentState.PAUSED:
                 return found
             if timeout_s is not None and time.monotonic() - begun >= timeout_s:

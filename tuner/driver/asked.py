@@ -24,8 +24,9 @@ from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Segment
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.commands import as_event
 from tuner.driver.core import Core
+from tuner.driver.core.rules.reports import unusable
 from tuner.driver.loop import ExperimentLoop
-from tuner.errors import Conflict, Retryable, StoreError, TunerError
+from tuner.errors import Conflict, Retryable, SpecError, StoreError, TunerError
 from tuner.store import ExperimentRecord, Store
 
 T = TypeVar("T")
@@ -195,7 +196,8 @@ class AskedDriver:
             count, slots = len(self.groups.taken), self.core.experiment.slots
             if (count >= slots or time.monotonic() >= until) and not self._over.wait(4 * LOOK_S):
                 why = f"max_concurrent_trials is {slots}" if count >= slots else "the scheduler waits for their reports"
-                raise Conflict(f"{count} trials are asked for and have not ended, and no other may start: {why}")
+                trials = "1 trial has" if count == 1 else f"{count} trials have"
+                raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}")
 
     async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
         """Return the next segment, once the loop has handled all events so far."""
@@ -218,20 +220,33 @@ class AskedDriver:
         return None
 
     def report(
-        self, ref: SegmentRef, metrics: Mapping[str, float], checkpoint: str | None, step: int | None
+        self,
+        ref: SegmentRef,
+        metrics: Mapping[str, float],
+        checkpoint: str | None,
+        step: int | None,
+        last: bool = False,
     ) -> Verdict:
-        """Commit a report and return the verdict. A verdict other than "continue" ends the segment."""
+        """Commit a report and return the verdict. A verdict other than "continue" ends the segment.
+
+        last: the trial ends with this report.
+
+        Raises:
+            SpecError: it lacks a metric that the search needs. Nothing is committed, and the trial goes on.
+        """
         try:
-            return self._call(self._report(ref, metrics, checkpoint, step))
+            return self._call(self._report(ref, metrics, checkpoint, step, last))
         except Closed:
             return Verdict(action="stop", reason="the study has ended")
 
     async def _report(
-        self, ref: SegmentRef, metrics: Mapping[str, float], checkpoint: str | None, step: int | None
+        self, ref: SegmentRef, metrics: Mapping[str, float], checkpoint: str | None, step: int | None, last: bool
     ) -> Verdict:
         segment = self.core.experiment.segment(ref)
         if segment is None or ref not in self.groups.taken:
             return Verdict(action="stop", reason="this trial has ended, or another process has taken it over")
+        if why := unusable(self.core.experiment, self.core.trials[ref.trial], metrics, last):
+            raise SpecError(why, "/metrics")
         report_no = segment.report_no + 1
         iteration = segment.start_iteration + report_no
         info = None
@@ -255,9 +270,20 @@ class AskedDriver:
         return verdict
 
     def end(self, ref: SegmentRef, outcome: Outcome) -> None:
-        """End a segment and wait until that is committed. One that has ended already is no error."""
+        """End a segment and wait until that is committed. One that has ended already is no error.
+
+        Raises:
+            SpecError: it returned, and none of its reports had the objective. The trial goes on.
+        """
         with contextlib.suppress(Closed):
-            self._call(self._ended(ref, outcome))
+            self._call(self._told(ref, outcome))
+
+    async def _told(self, ref: SegmentRef, outcome: Outcome) -> None:
+        trial = self.core.trials[ref.trial]
+        ends = outcome.kind == "returned" and trial.reports and ref in self.groups.taken
+        if ends and (why := unusable(self.core.experiment, trial, {}, last=True)):
+            raise SpecError(why, "/metrics")
+        await self._ended(ref, outcome)
 
     async def _ended(self, ref: SegmentRef, outcome: Outcome) -> None:
         self.groups.end(ref, outcome)

@@ -281,10 +281,15 @@ class StudyTrial:
             checkpoint: where the trial could go on from: a path, or any text that means something to you. It is kept, and
                 never opened or deleted.
             step: your own count.
+
+        Raises:
+            SpecError: the objective is missing and probably misspelt, or this is the last report and none had it. Nothing was
+                reported, and the trial goes on.
         """
-        verdict = self._driver.report(
-            self._ref, flatten(metrics), None if checkpoint is None else str(checkpoint), step
-        )
+        return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)
+
+    def _report(self, metrics: Mapping[str, Any], checkpoint: str | None, step: int | None, last: bool) -> Answer:
+        verdict = self._driver.report(self._ref, flatten(metrics), checkpoint, step, last)
         self.answer = verdict.action if verdict.action in ("continue", "stop") else "pause"
         self.reason = verdict.reason or self.reason
         return self.answer
@@ -295,9 +300,12 @@ class StudyTrial:
         Args:
             metrics: a last report.
             error: what went wrong, if it failed.
+
+        Raises:
+            SpecError: none of its reports has the objective. The trial has not ended.
         """
         if metrics is not None and self.answer == "continue":
-            self.report(metrics)
+            self._report(metrics, None, None, last=error is None)
         if self.answer != "continue":
             return
         failure = None if error is None else Failure(kind="user", cause="exception", message=error)

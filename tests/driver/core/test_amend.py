@@ -114,3 +114,26 @@ def test_freeze_thaw_takes_a_larger_number_as_a_larger_budget() -> None:
     before = bench.core.scheduler.resolved()["budget"]
     amended(bench, num_samples=60)
     assert bench.core.scheduler.resolved()["budget"] == 3 * before
+
+
+def test_added_trials_run_although_the_budget_derived_from_num_samples_is_spent() -> None:
+    bench = Bench(num_samples=8, max_t=1, scheduler={"type": "freeze_thaw"})
+    finished(bench)
+    first = len(bench.states)
+    assert bench.core.state is ExperimentState.COMPLETED
+    assert first < 8, "the budget was spent before"
+    amended(bench, num_samples=12)
+    assert launches(bench.command("continue"))
+    finished(bench)
+    assert len(bench.states) >= first + 3, "four more trials have a budget of three full trainings"
+    again = bench.successor().core.scheduler
+    assert again.state == bench.core.scheduler.state
+    assert again.resolved() == bench.core.scheduler.resolved()
+
+
+def test_a_budget_of_the_users_own_stays_when_trials_are_added() -> None:
+    bench = Bench(num_samples=8, max_t=1, scheduler={"type": "freeze_thaw", "budget": 2})
+    finished(bench)
+    amended(bench, num_samples=12)
+    assert not launches(bench.command("continue"))
+    assert bench.core.scheduler.resolved()["budget"] == 2

@@ -471,7 +471,7 @@ def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
     (words,) = [d.reason for d in small().decisions if d.reason.startswith("budget: ")]
     assert words == (
         "budget: 3 full trainings (45 iterations), shared by all trials, derived from num_samples=8; "
-        "to raise it, give budget=... or a larger num_samples"
+        "to raise it, give budget=... or num_samples above 15"
     )
 
 

@@ -9,6 +9,8 @@ from tuner.domain.trial import Population, Trial
 from tuner.schedulers.base import SchedulerContext
 from tuner.schedulers.shared.wording import shown
 
+SHARE = 5  # the derived budget is a full training for each SHARE trials,
+LEAST = 3  # but at least this many, or one for each trial if there are fewer
 FINISH_TRIES = 3  # trials that are chosen as the leading one at the end, in case one fails or is overtaken
 
 
@@ -23,17 +25,27 @@ def repeated_training(trial: Trial) -> float:
     return trial.t * max(0.0, 1 - step / trial.iteration)
 
 
+def derived(samples: int) -> float:
+    """Return the budget of a search of this many trials, in full trainings."""
+    return float(min(samples, max(LEAST, samples / SHARE)))
+
+
 class Budget:
     """The training that all trials together may use, in full trainings of `end` units of time_attr each.
 
     A part of it is reserved for the leading trial: what that trial still needs to reach max_t, at most half of the budget.
+
+    granted: a derived budget is at least this, since users have added trials.
     """
 
-    def __init__(self, own: float | None, finish_best: bool, end: float, context: SchedulerContext) -> None:
+    def __init__(
+        self, own: float | None, finish_best: bool, end: float, context: SchedulerContext, granted: float = 0.0
+    ) -> None:
         self._given = own if own is not None else context.budget
         self._finish_best = finish_best
         self._end = end
         self._context = context
+        self._granted = granted
         self.total = self._total()  # in full trainings; None: no limit
 
     def _total(self) -> float | None:
@@ -42,7 +54,12 @@ class Budget:
         samples = self._context.num_samples
         if samples is None or self._context.time_budget_s is not None:
             return None
-        return float(min(samples, max(3, samples / 5)))
+        return max(derived(samples), self._granted)
+
+    @property
+    def is_derived(self) -> bool:
+        """Return whether the budget follows from num_samples, because the user gave none."""
+        return self._given is None and self.total is not None
 
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
         """Return True if nothing is left of the budget except what is reserved for the leading trial.
@@ -96,8 +113,9 @@ class Budget:
         said = f"{trainings} ({shown(self.total * self._end)} {unit}), shared by all trials"
         if self._given is not None:
             return f"{said}; to raise it, give a larger budget=..."
-        samples = f"num_samples={self._context.num_samples}"
-        return f"{said}, derived from {samples}; to raise it, give budget=... or a larger num_samples"
+        samples = self._context.num_samples or 0
+        enough = samples if samples < LEAST else max(samples, LEAST * SHARE)
+        return f"{said}, derived from num_samples={samples}; to raise it, give budget=... or num_samples above {enough}"
 
     def why_finish(self, trial: Trial) -> str:
         """Say why the leading trial continues although the rest of the budget is spent."""
@@ -109,4 +127,5 @@ class Budget:
 
     def why_spent(self) -> str:
         """Say that the budget is spent."""
-        return f"the search's budget of {shown(self.total or 0)} full trainings is spent"
+        trainings = "1 full training" if self.total == 1 else f"{shown(self.total or 0)} full trainings"
+        return f"the budget of {trainings} is spent"

@@ -29,7 +29,7 @@ from tuner.schedulers.base import (
     can_resume,
 )
 from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
-from tuner.schedulers.freeze_thaw.budget import Budget, repeated_training
+from tuner.schedulers.freeze_thaw.budget import Budget, derived, repeated_training
 from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows
 from tuner.schedulers.freeze_thaw.learned import Learned
 from tuner.schedulers.freeze_thaw.levels import levels, tau
@@ -141,8 +141,15 @@ class FreezeThawScheduler(Scheduler):
         self._learned = Learned.of(context.earlier, self._cube)
 
     def amend(self, context: SchedulerContext) -> None:
+        """Take in changes. Added trials raise a derived budget, even one that is spent, so that they run."""
+        before, now = self.context.num_samples, context.num_samples
         super().amend(context)
-        self._budget = Budget(self.budget, self.finish_best, self._end, context)
+        state: FreezeThawState = self.state
+        added = now - before if before is not None and now is not None else 0
+        if added > 0 and self._budget.is_derived:
+            state.granted = max(state.granted, state.spent / self._end + derived(added))
+            state.finishing = []
+        self._budget = Budget(self.budget, self.finish_best, self._end, context, state.granted)
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, **options_of(self)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.domain import decisions as d
 from tuner.domain.decisions import Decision
@@ -24,14 +24,18 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
     ]
 
 
+def lack(what: str, missing: Sequence[str], metrics: Iterable[str]) -> str:
+    """Say which required metrics are not among those that were reported."""
+    reported = sorted(metrics)
+    meant = "".join(did_you_mean(name, reported, "'") for name in missing)
+    return f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"
+
+
 def missing_metric(
     experiment: State, trial: Trial, what: str, missing: Sequence[str], metrics: Mapping[str, float]
 ) -> list[Decision]:
     """Fail a trial that lacks a required metric; also fail the experiment if no trial has ever reported it."""
-    reported = sorted(metrics)
-    meant = "".join(did_you_mean(name, reported, "'") for name in missing)
-    message = f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"
-    failure = Failure(kind="spec", cause="metric", message=message, rank=0)
+    failure = Failure(kind="spec", cause="metric", message=lack(what, missing, metrics), rank=0)
     if any(name in t.last for name in missing for t in experiment.trials):
         return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
     return all_fail(experiment, trial, failure, "every trial runs the same function")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.segments import Failure
 from tuner.domain.trial import Trial
-from tuner.driver.core.rules.failures import all_fail, missing_metric
+from tuner.driver.core.rules.failures import all_fail, lack, missing_metric
 from tuner.driver.core.rules.words import names
 from tuner.driver.core.state import State
 from tuner.names import did_you_mean
@@ -39,6 +39,23 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
     if spec.max_t is not None and trial.t >= spec.max_t:
         return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
     return _ask_stopper(experiment, trial)
+
+
+def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
+    """Say why a report of these metrics would fail the trial, or return None. Ask and tell raise it in the caller instead.
+
+    last: the trial ends with this report.
+    """
+    spec, known = experiment.spec, trial.last.keys() | metrics.keys()
+    if missing := [objective.metric for objective in spec.objectives if objective.metric not in known]:
+        t = metrics.get(spec.time_attr, trial.iteration + 1 if spec.time_attr == "training_iteration" else trial.t)
+        end = last or (spec.max_t is not None and t >= spec.max_t)
+        if end or any(_resembles(name, other) for name in missing for other in metrics):
+            return lack("the objective", missing, known)
+    by_metric = spec.time_attr not in ("training_iteration", "time_total_s", *metrics)
+    if by_metric and all(objective.metric in metrics for objective in spec.objectives):
+        return lack("the time attribute", [spec.time_attr], metrics)
+    return None
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
