@@ -9,12 +9,15 @@ import pytest
 
 import tuner
 from tests.driver.stored import stored_simulation
+from tuner.domain.batch import Entry
 from tuner.domain.experiment import Objective, Spec
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
+from tuner.experiment import earlier
 from tuner.experiment.earlier import with_earlier
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
+from tuner.store.drivers import Drivers
 
 SPACE = Space.from_python({"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])})
 
@@ -113,3 +116,23 @@ def test_auto_stays_within_the_project(sqlite_store: Store) -> None:
     searched(sqlite_store, "ours", project="mine")
     assert names(with_earlier(sqlite_store, spec_of("new", project="mine", warm_start="auto"))) == ["ours"]
     assert with_earlier(sqlite_store, spec_of("new")).earlier == {}, "there is no hint about other projects either"
+
+
+def test_no_more_reports_are_read_than_fit_into_memory(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched(sqlite_store, "old")
+    long = searched(sqlite_store, "long", trials=20)
+    searched(sqlite_store, "new")
+    load, read = Drivers.load, []
+
+    def loading(self: Drivers, experiment_id: int, after: int = 0) -> Iterator[Entry]:
+        read.append(experiment_id)
+        return load(self, experiment_id, after)
+
+    monkeypatch.setattr(Drivers, "load", loading)
+    monkeypatch.setattr(earlier, "MOST_REPORTS", 2 * 12 * 9)
+    found = with_earlier(sqlite_store, spec_of("next", warm_start="auto"))
+    assert names(found) == ["new", "old"]
+    assert (
+        "learned nothing from long: with its 180 reports there would be more than 216 to read" in found.earlier["notes"]
+    )
+    assert long.id not in read

@@ -193,3 +193,14 @@ async def test_a_wrong_request_is_a_problem_that_says_what_is_wrong(
 
 async def test_an_experiment_that_does_not_exist_is_a_404(client: httpx.AsyncClient) -> None:
     assert (await client.post("/api/v1/experiments/exp_none/replay", json={})).status_code == 404
+
+
+def test_an_experiment_with_too_many_reports_is_refused_before_they_are_read(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = recorded(sqlite_store)
+    assert sqlite_store.log.count_reports(record.id) == 20 * 27
+    assert replay(sqlite_store, record, most_reports=20 * 27).replayed.reports == 20 * 27
+    monkeypatch.setattr(type(sqlite_store.drivers), "load", lambda *_: pytest.fail("the log was read"))
+    with pytest.raises(SpecError, match="the experiment has 540 reports; at most 539 are replayed here"):
+        replay(sqlite_store, record, most_reports=20 * 27 - 1)

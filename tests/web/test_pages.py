@@ -54,7 +54,7 @@ def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, servi
 
 def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Open, service: Service) -> None:
     page = visit("/new")
-    expect(page.get_by_text("asha", exact=False).first).to_be_visible()
+    expect(page.get_by_text("freeze_thaw", exact=False).first).to_be_visible()
     yaml = page.get_by_label("Spec as YAML")
     page.get_by_label("Longest trial").fill("9")
     expect(yaml).to_have_value(re.compile("max_t: 9"))

@@ -23,6 +23,9 @@ LOOKED_AT = 200
 HINTED_AT = 20
 """How many it looks at for the hint, which every new experiment waits for."""
 
+MOST_REPORTS = 500_000
+"""Read at most this many reports of all of them together, since the process keeps them in memory."""
+
 Found = list[tuple[ExperimentRecord, Space]]
 
 
@@ -65,8 +68,15 @@ def _hint(fitting: Found) -> str:
 
 
 def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
-    experiments, notes = [], []
+    experiments, notes, left = [], [], MOST_REPORTS
     for record, theirs in found:
+        if (reports := store.log.count_reports(record.id)) > left:
+            notes.append(
+                f"learned nothing from {record.name}: with its {reports:,} reports "
+                f"there would be more than {MOST_REPORTS:,} to read"
+            )
+            continue
+        left -= reports
         try:
             recorded = recording(store.drivers.load(record.id))
         except SpecError as error:

@@ -27,7 +27,7 @@ def archive(record: CheckpointRecord) -> Iterator[bytes]:
     try:
         files = committed(record.uri).files
         where = place(record.uri)
-    except CheckpointError as error:
+    except (CheckpointError, OSError) as error:
         node = f"; node {record.node} wrote it" if record.node else ""
         raise Conflict(f"the files of {record.public_id} cannot be read here: {error}{node}") from error
     return _pieces(where, {name: size for name, (size, _) in files.items() if _is_safe(name)})

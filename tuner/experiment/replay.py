@@ -59,12 +59,12 @@ def replay(
     if spec.stop and (names_code(spec.stop) or spec.stop.get("type") == "python"):
         spec = replace(spec, stop={})
         notes.append("the experiment's own stop functions are not called in a replay")
-    recorded = recording(store.drivers.load(record.id))
-    if most_reports is not None and recorded.reports > most_reports:
+    if most_reports is not None and (reports := store.log.count_reports(record.id)) > most_reports:
         raise SpecError(
-            f"the experiment has {recorded.reports:,} reports; at most {most_reports:,} are replayed here. "
+            f"the experiment has {reports:,} reports; at most {most_reports:,} are replayed here. "
             "tuner.replay in Python has no limit"
         )
+    recorded = recording(store.drivers.load(record.id))
     found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials)
     return replace(found, notes=(*found.notes, *notes))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 
 from tuner.store.records import DecisionRecord, Page, StreamItem
 from tuner.store.sql.database import Database
 from tuner.store.sql.paging import number, page
-from tuner.store.sql.tables import decision
+from tuner.store.sql.tables import decision, event
 from tuner.store.writing import history
 
 
@@ -51,6 +51,12 @@ class Log:
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(decision.c.event_seq)).mappings()
             return [found for found in map(decision_record, rows) if found.payload.get("warning")]
+
+    def count_reports(self, experiment_id: int) -> int:
+        """Return how many reports the log has, without reading them."""
+        query = select(func.count()).where(event.c.experiment_id == experiment_id, event.c.report_no.is_not(None))
+        with self._database.read() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def events_after(self, experiment_id: int, seq: int, limit: int = 1000) -> list[StreamItem]:
         """Return the events, decisions and reports whose event_seq is in (seq, seq + limit], in order."""

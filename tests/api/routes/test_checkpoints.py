@@ -18,6 +18,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import KeptCheckpoint
+from tuner.experiment import files
 from tuner.experiment.pareto import front
 from tuner.store import ExperimentRecord, Store
 from tuner.trials.checkpoints.checkpoints import commit, digest
@@ -82,6 +83,20 @@ async def test_a_checkpoint_is_listed_downloaded_and_pinned(
     assert (torn.status_code, "torn" in torn.json()["detail"]) == (409, True)
     for path in ("", "/download"):
         assert (await client.get(f"{API}/checkpoints/ckpt_none{path}")).status_code == 404
+
+
+async def test_files_that_cannot_be_opened_are_a_conflict(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(sqlite_store, tmp_path)
+
+    def broken(uri: str) -> None:
+        raise OSError(f"{uri}: input/output error")
+
+    monkeypatch.setattr(files, "committed", broken)
+    answer = await client.get(f"{API}/checkpoints/ckpt_0/download")
+    assert answer.status_code == 409
+    assert "ckpt_0 cannot be read here" in answer.json()["detail"]
 
 
 async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experiment(

@@ -122,7 +122,7 @@ function Create() {
         <Select
           label="Role"
           allowDeselect={false}
-          w={270}
+          w={340}
           data={ROLES}
           value={role}
           onChange={(value) => setRole((value ?? "editor") as NewToken["role"])}

@@ -15,7 +15,7 @@ export const EXAMPLE: Spec = {
   },
   num_samples: 16,
   max_t: 27,
-  scheduler: { type: "asha" },
+  scheduler: { type: "auto" },
   scaling: { num_workers: 1 },
 };
 
