@@ -404,7 +404,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise SpecError(
-            f"port {port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
+            f"{port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
         ) from error
     return listening
 
