@@ -9,7 +9,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,9 +19,11 @@ from tests.api.conftest import app, checker, poked, server
 from tests.serving import Service, until
 from tests.store.examples import T0
 from tests.web.searches import Search, steady
-from tuner.client.synchronous import Client
+from tuner.client.synchronous import Client, ExperimentHandle
+from tuner.domain.states import ExperimentState
 from tuner.errors import NotAllowed, ServiceUnreachable, SpecError
 from tuner.experiment import by_value
+from tuner.sdk.remote import _is_over
 from tuner.store import Store
 
 __all__ = ["app", "checker", "poked", "server"]
@@ -210,3 +213,21 @@ def test_on_a_real_service(tmp_path: Path) -> None:
     finally:
         service.end()
         service.stop()
+
+
+class _Looks:
+    """An experiment that has ended, and that a service takes up again only at the third look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def get(self) -> SimpleNamespace:
+        self.looks += 1
+        running = 3 <= self.looks < 5
+        state = ExperimentState.RUNNING if running else ExperimentState.COMPLETED
+        return SimpleNamespace(state=state, last_event_seq=7 if self.looks < 3 else 7 + self.looks)
+
+
+def test_the_end_from_before_more_trials_were_asked_for_is_not_their_end() -> None:
+    looks = _Looks()
+    assert [_is_over(cast(ExperimentHandle, looks), 7) for _ in range(5)] == [False] * 4 + [True]

@@ -36,20 +36,20 @@ def run_on(
         NotAllowed: the token is missing or not valid, or its role does not allow this.
     """
     spec = _sendable(data, code, parts)
-    return _begun(address, lambda client: client.create(spec), space, verbose)
+    return _begun(address, lambda client: (client.create(spec), -1), space, verbose)
 
 
 def _begun(
-    address: str | Client, begin: Callable[[Client], ExperimentHandle], space: Space | None, verbose: int
+    address: str | Client, begin: Callable[[Client], tuple[ExperimentHandle, int]], space: Space | None, verbose: int
 ) -> Result:
-    """Begin something on a service and follow it."""
+    """Begin something on a service and follow it. `begin` also returns the last_event_seq from before the service acts."""
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
         interrupts = stack.enter_context(Interrupts(lambda: None))
-        handle = begin(client)
+        handle, before = begin(client)
         with interrupts.heard():
-            found = _follow(handle, looks.experiment(handle.id), interrupts, space, verbose)
+            found = _follow(handle, looks.experiment(handle.id), before, interrupts, space, verbose)
     return found.with_more(functools.partial(_add, address, handle.id, space))
 
 
@@ -58,26 +58,31 @@ def _add(
 ) -> Result:
     """Run more trials of an experiment of a service."""
 
-    def begin(client: Client) -> ExperimentHandle:
+    def begin(client: Client) -> tuple[ExperimentHandle, int]:
         handle = client.experiment(experiment_id)
-        handle.continue_(num_samples)
-        return handle
+        return handle, handle.continue_(num_samples).last_event_seq
 
     return _begun(address, begin, space, verbose)
 
 
 def _follow(
-    handle: ExperimentHandle, looks: ExperimentHandle, interrupts: Interrupts, space: Space | None, verbose: int
+    handle: ExperimentHandle,
+    looks: ExperimentHandle,
+    before: int,
+    interrupts: Interrupts,
+    space: Space | None,
+    verbose: int,
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
     The first Ctrl-C pauses it. The second ends this call, and the experiment stays with the service.
 
     looks: A handle of the same experiment that gives up soon.
+    before: The last_event_seq from before the service acts. An end up to there is an old one.
     """
     with Progress(_Served(looks), show=verbose > 0) as progress:
         progress.say(f"{handle.id} runs at {handle.client.address}")
-        while not _is_over(looks):
+        while not _is_over(looks, before):
             progress.update()
             if interrupts.news:
                 interrupts.news = False
@@ -92,15 +97,15 @@ def _follow(
     return result
 
 
-def _is_over(handle: ExperimentHandle) -> bool:
-    """Return True if the experiment has ended or is paused. A service that is away for a while has not ended it."""
+def _is_over(handle: ExperimentHandle, before: int) -> bool:
+    """Return True if the experiment has ended or is paused since `before`. A service that is away has not ended it."""
     try:
         found = handle.get()
     except ServiceError as error:
         if not isinstance(error, Retryable):
             raise
         return False
-    return found.state.ended or found.state is ExperimentState.PAUSED
+    return found.last_event_seq > before and (found.state.ended or found.state is ExperimentState.PAUSED)
 
 
 def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[str, Any]:

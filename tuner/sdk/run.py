@@ -425,7 +425,10 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: In
     progress.say("another driver, such as that of `tuner serve`, has this experiment; following it")
     while True:
         record = store.experiments.get(experiment_id)
-        if record.state.ended or (record.state is ExperimentState.PAUSED and not store.commands.pending([record.id])):
+        pending = {command.command for command in store.commands.pending([record.id])}
+        if (record.state.ended and "continue" not in pending) or (
+            record.state is ExperimentState.PAUSED and not pending
+        ):
             return
         if interrupts.count > 1:
             raise KeyboardInterrupt
