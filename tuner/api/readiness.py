@@ -47,6 +47,11 @@ class Readiness:
         return f"the database has not answered for {time.monotonic() - self._since:.0f} s"
 
     def _look(self) -> str | None:
+        problem = self._try()
+        # A connection that broke in an earlier outage fails once more when it is used; a new one says what is true now.
+        return self._try() if problem is not None else None
+
+    def _try(self) -> str | None:
         try:
             self._store.check()
             if time.monotonic() >= self._wrote_at + AGAIN_S:

@@ -185,8 +185,8 @@ def add_node_with_disk(cluster: Cluster, tmp_path: Path, name: str) -> Any:
 
 
 def on(name: str) -> dict[str, Any]:
-    """Return where ranks are placed. They only save files, and need no torch."""
-    return {"resources_per_worker": {"CPU": 0.5, name: 1}, "backend": "none"}
+    """Return where ranks are placed."""
+    return {"resources_per_worker": {"CPU": 0.5, name: 1}}
 
 
 def counts_up(config: dict[str, Any]) -> None:
@@ -231,7 +231,7 @@ def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqli
     assert outcome.kind == "left", outcome.failure
     assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 2.0}
 
-    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD", "backend": "none"}
+    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD"}
     third = bench.launch(counts_up, 2, scaling=both, storage=OWN_DISKS, checkpoint=bench.checkpoints(second)[-1])
     outcome = bench.run(third, pause)
     assert outcome.kind == "left", outcome.failure
