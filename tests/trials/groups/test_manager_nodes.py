@@ -21,7 +21,7 @@ from tuner.trials.checkpoints import checkpoints
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-SPREAD = {"placement_strategy": "STRICT_SPREAD"}
+SPREAD = {"placement_strategy": "STRICT_SPREAD", "backend": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def add_node_with_disk(cluster: Cluster, tmp_path: Path, name: str) -> Any:
 
 def on(name: str) -> dict[str, Any]:
     """Return where ranks are placed."""
-    return {"resources_per_worker": {"CPU": 0.5, name: 1}}
+    return {"resources_per_worker": {"CPU": 0.5, name: 1}, "backend": "none"}
 
 
 def counts_up(config: dict[str, Any]) -> None:
@@ -231,7 +231,7 @@ def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqli
     assert outcome.kind == "left", outcome.failure
     assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 2.0}
 
-    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD"}
+    both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD", "backend": "none"}
     third = bench.launch(counts_up, 2, scaling=both, storage=OWN_DISKS, checkpoint=bench.checkpoints(second)[-1])
     outcome = bench.run(third, pause)
     assert outcome.kind == "left", outcome.failure

@@ -16,6 +16,7 @@ import queue
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -284,11 +285,19 @@ class Saver:
             raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
 
 
-def answer_notes(client: ChannelClient, saver: Callable[[str], Saver | None]) -> None:
-    """Tell rank 0 what it needs to commit. Runs in a thread of the other ranks for the life of the group."""
+def answer_notes(
+    client: ChannelClient, saver: Callable[[str], Saver | None], begun: Callable[[str], bool] = lambda _: True
+) -> None:
+    """Tell rank 0 what it needs to commit. Runs in a thread of the other ranks for the life of the group.
+
+    Rank 0 may ask before this rank has begun the segment (`begun`). Without a process group nothing makes it wait.
+    """
     try:
         while True:
             _, segment, moment = client.notes.receive()
+            deadline = time.monotonic() + _SHARD_TIMEOUT_S
+            while not begun(segment) and time.monotonic() < deadline:
+                time.sleep(0.005)
             own = saver(segment)
             under_way = functools.partial(client.notes.send, (segment, moment, None))
             client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else Shard({})))

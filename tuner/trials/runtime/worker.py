@@ -98,6 +98,7 @@ class Rank:
         self._channel_server: ChannelServer | None = None
         self._channel_client: ChannelClient | None = None
         self._segment: _Segment | None = None
+        self._newest = ""  # the id of the segment that this rank began last
         self._codes: dict[str, bytes] = {}
         self._baseline: Baseline | None = None
         self._modules = Modules()
@@ -155,6 +156,7 @@ class Rank:
                 send = self._log_client.send
                 capture.ship(LogShipper(capture.path, launch.segment_id, self._assignment.rank, self._log_limit, send))
             self._segment = self._set_up(launch, self._assignment, capture)
+            self._newest = launch.segment_id
             return None
         except BaseException as error:
             self._put_back()
@@ -263,7 +265,10 @@ class Rank:
                 assignment.channel_address, assignment.token, assignment.rank, _JOIN_TIMEOUT_S
             )
             threading.Thread(
-                target=answer_notes, args=(self._channel_client, self._saver_of), name="tuner-notes", daemon=True
+                target=answer_notes,
+                args=(self._channel_client, self._saver_of, lambda segment_id: segment_id == self._newest),
+                name="tuner-notes",
+                daemon=True,
             ).start()
         environment: dict[str, object] = {
             "RANK": assignment.rank,
