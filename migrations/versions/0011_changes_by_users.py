@@ -1,4 +1,4 @@
-"""What users change of an experiment, and commands with more than a name.
+"""Add columns for what users change of an experiment, and for commands that carry more than a name.
 
 Revision ID: 0011
 Revises: 0013

@@ -1,4 +1,4 @@
-"""What the service deletes when it is too old."""
+"""Test that the service deletes old entries of the audit trail, logs, and deliveries of webhooks."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ async def test_importance_is_worked_out_once_until_a_trial_ends(
 def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In SQLite the next experiment gets the internal id of the deleted one."""
+    """Delete an experiment, whose internal id SQLite gives to the next one."""
     asked: list[str] = []
 
     def importance(store: Store, record: ExperimentRecord) -> str:

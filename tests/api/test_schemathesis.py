@@ -58,7 +58,7 @@ REFUSED = {
     "GET /api/v1/checkpoints/{checkpoint_id}/download": 409,
     "POST /api/v1/session": 401,
 }
-"""What the example of a request is answered here if it is refused: the experiment runs, and its checkpoints have no files."""
+"""Map requests whose example is refused to the status they get: the experiment runs, and its checkpoints have no files."""
 
 
 @pytest.mark.parametrize("part", PARTS)

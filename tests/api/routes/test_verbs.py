@@ -1,4 +1,4 @@
-"""What users do with experiments over HTTP: change, continue, archive, delete, kill."""
+"""Test the verbs of experiments over HTTP: change, continue, archive, delete, kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API shows of the cluster."""
+"""Test the nodes, groups and waiting groups that the API shows of the cluster."""
 
 from __future__ import annotations
 

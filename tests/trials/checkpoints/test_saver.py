@@ -41,7 +41,18 @@ class Pair:
             )
             for rank in range(2)
         )
-        threading.Thread(target=answer_notes, args=(self.client, lambda _: self.one), daemon=True).start()
+        self.begun = threading.Event()  # rank 1 has begun the segment
+        self.begun.set()
+        self.asked = threading.Event()  # rank 1 was asked for its part
+
+        def begun(_: str) -> bool:
+            self.asked.set()
+            return self.begun.is_set()
+
+        def saver(_: str) -> Saver | None:
+            return self.one if self.begun.is_set() else None
+
+        threading.Thread(target=answer_notes, args=(self.client, saver, begun), daemon=True).start()
 
     def close(self) -> None:
         self.server.close()
@@ -207,6 +218,19 @@ def test_a_rank_that_has_come_may_take_its_time(tmp_path: Path) -> None:
     threading.Timer(1.0, done.set).start()
     pair.zero.drain()
     thread.join()
+    assert [sorted(checkpoints.committed(c.uri).files) for c in pair.committed] == [["shard0", "shard1"]]
+    pair.close()
+
+
+def test_a_rank_that_begins_after_rank_0_has_saved_adds_its_part(tmp_path: Path) -> None:
+    """Without a process group, no collective operation makes rank 0 wait for the others."""
+    pair = Pair(tmp_path)
+    pair.begun.clear()
+    pair.zero.take(fill("shard0"), 1, 1)
+    assert pair.asked.wait(10)
+    pair.begun.set()
+    pair.one.take(fill("shard1"), 1, 1)
+    pair.zero.drain()
     assert [sorted(checkpoints.committed(c.uri).files) for c in pair.committed] == [["shard0", "shard1"]]
     pair.close()
 
