@@ -21,7 +21,7 @@ from tuner.trials.checkpoints import checkpoints
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-SPREAD = {"placement_strategy": "STRICT_SPREAD", "backend": "none"}
+SPREAD = {"placement_strategy": "STRICT_SPREAD"}
 
 
 @pytest.fixture(scope="module")
