@@ -1,4 +1,4 @@
-"""What users can ask of an experiment or a trial.
+"""The verbs: requests that users can make of an experiment or a trial.
 
 `VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, and
 docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` says what the driver does about it.
@@ -118,7 +118,7 @@ _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
 _REASON = "by a user"
 
 Action = Literal["pause", "resume", "cancel", "kill", "continue", "edit", "archive", "unarchive", "delete"]
-"""What users can do with an experiment: the verbs, and what needs no driver."""
+"""The actions that users can take on an experiment: the verbs, and those that need no driver."""
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
