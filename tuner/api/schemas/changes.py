@@ -66,7 +66,7 @@ class Changes(Model):
             seq=found.bookmark.seq,
             reset=False,
             experiment=experiment,
-            trials=[Trial.of(record) for record in found.trials],
+            trials=[Trial.of(record, found.experiment) for record in found.trials],
             segments=[SegmentItem.of(item) for item in found.segments],
             decisions=[Decision.of(public, record) for record in found.decisions],
             points=[_point(point) for point in found.points],
