@@ -27,6 +27,7 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
+from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
 from tuner.driver.hosts.driven import Driven, RayGroups
@@ -334,7 +335,7 @@ async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Ho
 async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
     ended_process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     dead_here, living_here = owner_name(ended_process.pid), owner_name(os.getppid())
     ended_process.communicate()
@@ -342,7 +343,7 @@ async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
     held = {owner: left_behind(host, "api") for owner in (dead_here, living_here, elsewhere, told)}
     for owner, record in held.items():
         host.store.drivers.claim(record.id, owner, 3600.0, time.time())
-    host._gone.add(told)
+    host._candidates.add_dead([told])
     await host._take_experiments()
     assert set(host.tasks) == {held[dead_here].id, held[told].id}
     states = await asyncio.gather(*(ended(host, held[owner]) for owner in (dead_here, told)))
@@ -352,7 +353,7 @@ async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
 async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
     theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
     host._failed_at = time.monotonic()
@@ -368,7 +369,7 @@ async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a full disk, or on a standby server, reads still work."""
-    monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "LEASES_S", 0.0)
     theirs = left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
 
