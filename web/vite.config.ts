@@ -38,7 +38,9 @@ function early(): Plugin {
           sample: SAMPLE,
           rows: ROWS,
         };
-        return [{ tag: "script", injectTo: "head-prepend", children: `(${askEarly})(${JSON.stringify(wanted)})` }];
+        return [
+          { tag: "script", injectTo: "head-prepend", children: `(${askEarly.toString()})(${JSON.stringify(wanted)})` },
+        ];
       },
     },
   };

@@ -49,12 +49,12 @@ export function askEarly({ files, points, sample, rows }: Wanted): void {
     .then((experiment: { metric: string; mode: string; trials: number } | null) => {
       if (!experiment) return;
       if (experiment.trials > sample && !["sort", "state", "brush"].some((key) => chosen.has(key)))
-        ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}best_value&page_size=${rows}`);
-      ask(`/trials/sample?size=${sample}`);
+        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}best_value&page_size=${rows}`);
+      void ask(`/trials/sample?size=${sample}`);
       if ((chosen.get("tab") ?? "curves") !== "curves") return;
       const metric = name(chosen.get("metric") ?? experiment.metric);
       const x = name(chosen.get("x") ?? "step");
-      ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`);
+      void ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`);
     })
     .catch(() => {});
 }
