@@ -3929,7 +3929,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pbt") | {
             /** @constant */
             type: "auto";
         } | {
@@ -4056,7 +4056,7 @@ export interface components {
             time_attr: string | null;
         };
         /** Search */
-        Search: {
+        Search: ("auto" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
             /** @constant */
             type: "auto";
         } | {
