@@ -1,4 +1,4 @@
-"""How routes read requests and write answers."""
+"""Read requests and write answers, for all routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users do with single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
+"""The use cases of single trials and checkpoints: enqueue configurations, fork a trial, pin a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users can ask of an experiment or a trial.
+"""The verbs: requests that users can make of an experiment or a trial.
 
 `VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, and
 docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` says what the driver does about it.
@@ -120,13 +120,13 @@ _REASON = "by a user"
 Action = Literal[
     "pause", "resume", "cancel", "kill", "continue", "edit", "fork", "enqueue", "archive", "unarchive", "delete"
 ]
-"""What users can do with an experiment: the verbs, and what is not a verb."""
+"""The actions that users can take on an experiment: the verbs, and some that are not verbs."""
 
 TrialAction = Literal["stop", "retry", "fork"]
-"""What users can do with a trial."""
+"""The actions that users can take on a trial."""
 
 CheckpointAction = Literal["fork", "pin", "unpin"]
-"""What users can do with a checkpoint. `fork` starts a new trial from it."""
+"""The actions that users can take on a checkpoint. `fork` starts a new trial from it."""
 
 
 def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:

@@ -1,4 +1,4 @@
-"""What changed in an experiment, as its streams send it."""
+"""Changes of an experiment, as its streams send them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Improvement(Model):
 
 
 class Changes(Model):
-    """What changed behind one entry of an experiment's log: rows as they are now, and the points of new reports.
+    """The changes after one entry of an experiment's log: rows as they are now, and the points of new reports.
 
     A row replaces the one with the same id (decisions: the same `seq`; segments: the same trial and ordinal).
     """
