@@ -34,6 +34,7 @@ from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
+from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
@@ -111,6 +112,7 @@ class Host:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
         self._report_server = ReportServer(self.report, self.take_logs)
         self._report_address: Address | None = None
+        self.proposals = Proposals()
         self._figures = Figures()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
@@ -354,6 +356,7 @@ class Host:
                 await self._groups.rest(keep_groups)
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             self.store.close()
 
     async def close(self) -> None:
@@ -364,6 +367,7 @@ class Host:
                 await self._groups.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             await self._report_server.close()
             self._writer.shutdown(wait=False)
             self.store.close()
