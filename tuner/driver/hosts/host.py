@@ -86,7 +86,7 @@ ATTENDED_S = 10.0
 """A host whose service has said nothing for this long may be ended by a service of an older version."""
 
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. SQLite gives the id of a deleted row to a new one."""
+"""The id, the experiment and the time of a command. A restored backup may give its id to another one."""
 
 
 class Host:
