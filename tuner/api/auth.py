@@ -38,7 +38,7 @@ from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 log = logging.getLogger(__name__)
 
 COOKIE = "tuner_session"
-"""How the names of cookies begin; the port follows."""
+"""The prefix of the names of cookies; the port follows."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 API = "/api/"
 METRICS = "/metrics"
@@ -96,7 +96,7 @@ def _is_loopback(address: str) -> bool:
 
 
 class Credential(NamedTuple):
-    """What a request brings to say who it is."""
+    """The credentials of a request."""
 
     secret: str
     is_session: bool = False
