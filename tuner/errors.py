@@ -13,6 +13,7 @@
     ├── PlacementError            resources that this cluster does not have, or not in time
     │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
     ├── DriverSilent              no driver host answers just now
+    ├── NewerHost                 a service of a newer version drives the experiments of this database
     ├── CheckerBusy               too many entrypoints are being imported just now
     ├── ServiceError              a service refused a request, or failed; `.status` is that of its answer
     │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
@@ -137,6 +138,10 @@ class ClusterUnreachable(PlacementError):
 
 class DriverSilent(TunerError, Retryable):
     """No driver host answers just now, or none that this process can reach."""
+
+
+class NewerHost(TunerError):
+    """A service of a newer version drives the experiments of this database."""
 
 
 class CheckerBusy(TunerError, Retryable):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import ipaddress
 import itertools
 import json
 import logging
@@ -373,20 +372,20 @@ def _secured(settings: Settings) -> Settings:
     Raises:
         SpecError: the host is not an address of this machine, or `auth` is off and it is not loopback.
     """
+    from tuner.api.auth import is_here, secured
+
     try:
-        addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(settings.host, None)}
+        loopback = is_here(settings.host)
     except OSError as error:
         raise SpecError(f"{settings.host!r} is not an address of this machine: {error}", "/host") from error
-    loopback = all(address.is_loopback for address in addresses)
     if settings.auth == "off" and not loopback:
         raise SpecError(
             f"a service on {settings.host} needs tokens, because whoever reaches it can run code through it; "
             "TUNER_AUTH=off is for a service on loopback, behind a proxy that controls access",
             "/auth",
         )
-    if settings.auth == "auto":
-        return dataclasses.replace(settings, auth="off" if loopback and not settings.trusted_proxies else "on")
-    return settings
+    settings = secured(settings)
+    return dataclasses.replace(settings, auth="off") if settings.auth == "auto" else settings
 
 
 def _about_tokens(settings: Settings) -> str:
