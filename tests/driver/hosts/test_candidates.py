@@ -16,6 +16,7 @@ ELSEWHERE = "another machine:7:1@boot"
 @pytest.fixture
 def candidates(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Candidates:
     monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(module, "WITNESS_S", 0.0)
     return Candidates(sqlite_store, "this host")
 
 
@@ -62,3 +63,17 @@ def test_an_expired_lease_is_taken_over_and_a_valid_one_only_from_the_dead(
     candidates.add_dead([ELSEWHERE, "this host"])
     assert set(to_drive(candidates, outage=True)) == {expired.id, held.id}
     assert not candidates.is_dead("this host")
+
+
+def test_an_expired_lease_is_taken_over_once_it_has_been_seen_for_a_while(
+    candidates: Candidates, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create(sqlite_store, "api")
+    sqlite_store.drivers.claim(made.id, ELSEWHERE, 1.0, NOW - 60.0)
+    monkeypatch.setattr(module, "WITNESS_S", 3600.0)
+    assert to_drive(candidates) == to_drive(candidates) == {}
+    monkeypatch.setattr(module, "WITNESS_S", 0.0)
+    assert set(to_drive(candidates)) == {made.id}
+    assert to_drive(candidates, outage=True) == {}
+    monkeypatch.setattr(module, "WITNESS_S", 3600.0)
+    assert to_drive(candidates) == {}, "after an outage it is watched anew"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +16,11 @@ SCRIPTS = ("python", "study")
 """The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
+WITNESS_S = 2.0
+"""A lease that has expired is taken from a living holder after it has stayed expired for this long.
+
+A holder that could not reach the database for a while renews its leases soon after it can again.
+"""
 
 
 class ToDrive(NamedTuple):
@@ -46,6 +51,7 @@ class Candidates:
         self._store, self._owner = store, owner
         self._dead: set[str] = set()  # owners that are known to be dead, wherever they were
         self._offered: set[str] = set()  # public ids
+        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
         self._leases_read_at = float("-inf")
 
     def add_dead(self, owners: Iterable[str]) -> None:
@@ -68,9 +74,7 @@ class Candidates:
         free = self._store.drivers.claimable(now) + self._left_by_the_dead(now)
         unclaimed = {
             record.id: record
-            for record in free
-            if record.id not in busy
-            and (not outage or record.driver_owner in (None, self._owner) or self.is_dead(record.driver_owner))
+            for record in self._without_fresh([record for record in free if record.id not in busy], outage)
         }
         cancelled = self._cancelled([record.id for record in unclaimed.values() if record.source in SCRIPTS])
         found = Found()
@@ -87,6 +91,24 @@ class Candidates:
         self._offered |= {record.public_id for record in found.to_offer}
         self._offered -= {one.record.public_id for one in found.to_drive}
         return found
+
+    def _without_fresh(self, found: Iterable[ExperimentRecord], outage: bool) -> Iterator[ExperimentRecord]:
+        """Yield the records without those whose lease a living owner may still renew.
+
+        It may after an outage, and until the lease has been seen expired for `WITNESS_S`: this host may have begun when an
+        outage had just ended, and so know nothing of it.
+        """
+        now, before, self._expired = time.monotonic(), self._expired, {}
+        for record in found:
+            if record.driver_owner in (None, self._owner) or self.is_dead(record.driver_owner):
+                yield record
+            elif not outage:
+                epoch, since = before.get(record.id, (0, 0.0))
+                if epoch != record.driver_epoch:
+                    epoch, since = record.driver_epoch, now
+                self._expired[record.id] = (epoch, since)
+                if now >= since + WITNESS_S:
+                    yield record
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
         """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""

@@ -32,6 +32,7 @@ from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
+from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
@@ -61,8 +62,11 @@ LOGS_S = 10.0
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times with at most PROGRESS log entries between two crashes."""
 
+ATTENDED_S = 10.0
+"""A host whose service has said nothing for this long may be ended by a service of an older version."""
+
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. SQLite gives the id of a deleted row to a new one."""
+"""The id, the experiment and the time of a command. A restored backup may give its id to another one."""
 
 
 class Host:
@@ -85,6 +89,7 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
+        self._attended_at = float("-inf")  # when a service called the last time
         self._news: list[str] = []  # lines for the log of the service
         self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # the database could be read the last time
@@ -96,6 +101,7 @@ class Host:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
         self._report_server = ReportServer(self.report, self.take_logs)
         self._report_address: Address | None = None
+        self.proposals = Proposals()
         self._figures = Figures()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
@@ -217,6 +223,7 @@ class Host:
 
     async def news(self) -> list[str]:
         """Return lines for the log of the service: which experiments this host has claimed since the last call, and which not."""
+        self._attended_at = time.monotonic()
         told, self._news = self._news, []
         return told
 
@@ -306,6 +313,7 @@ class Host:
         """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
+            "attended": time.monotonic() < self._attended_at + ATTENDED_S,
             "pid": os.getpid(),
             "experiments": [d.record.public_id for d in self.driven.values()],
             "segments": len(self.segments),
@@ -339,6 +347,7 @@ class Host:
                 await self._groups.rest(keep_groups)
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             self.store.close()
 
     async def close(self) -> None:
@@ -349,6 +358,7 @@ class Host:
                 await self._groups.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             await self._report_server.close()
             self._writer.shutdown(wait=False)
             self.store.close()

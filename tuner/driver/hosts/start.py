@@ -8,12 +8,14 @@ import time
 from typing import Any
 
 import ray
+from packaging.version import Version
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__
 from tuner.domain.keys import keyed_seed
 from tuner.driver.hosts.cluster import HOST_PREFIX, NAMESPACE
 from tuner.driver.hosts.host import Host
+from tuner.errors import NewerHost
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
@@ -48,6 +50,10 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of this package has started.
 
     Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
+
+    Raises:
+        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
+            no experiment would go on.
     """
     base, ended = _base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -59,9 +65,16 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
             host = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:  # it has just ended
             continue
-        owner = None
+        status: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # it is ended even if it does not answer
-            owner = ray.get(host.status.remote(), timeout=ANSWER_S)["owner"]
+            status = ray.get(host.status.remote(), timeout=ANSWER_S)
+        number = version.removeprefix(_VERSION)
+        if number and status.get("attended") and Version(number) > Version(__version__):
+            raise NewerHost(
+                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
+                "none while that one runs: update it, or end the other one"
+            )
+        owner = status.get("owner")
         ray.kill(host)
         until = time.monotonic() + ANSWER_S
         while (
