@@ -30,7 +30,7 @@ export function TrialDrawer({ experiment, trial, rank, onSelect, onClose, addres
       classNames={{ inner: classes.drawer! }}
       closeOnClickOutside={false}
       transitionProps={{ duration: 120 }}
-      title={trial && <TrialTitle trial={trial} />}
+      title={trial && <TrialTitle trial={trial} experiment={experiment} />}
       closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
     >
       {trial && (
