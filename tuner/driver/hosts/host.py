@@ -42,8 +42,8 @@ from tuner.store import Store
 from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.groups.admission import Standing
 from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.pool import Standing
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -60,7 +60,7 @@ SCRIPTS = ("python", "study")
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
-"""How often a host looks whether trials should make room for other experiments."""
+"""Seconds between two looks whether trials should make room for other experiments."""
 AGAIN_S = 5.0
 """Seconds before an experiment whose driver crashed is driven again."""
 LOGS_S = 10.0
@@ -70,7 +70,7 @@ CRASHES, PROGRESS = 3, 20
 
 
 _VERSION = "-v"
-"""What precedes the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
+"""The text before the version in the name of a shared host. Names of other hosts have hexadecimal digits there."""
 ANSWER_S = 10.0
 """Seconds that the host of another version may take to give its owner name, and then to end."""
 
