@@ -110,13 +110,19 @@ describe("the actions of an experiment", () => {
 });
 
 describe("the actions of a trial", () => {
-  const trial = { id: "trl_1", number: 4, state: "failed", params: { lr: 0.02 }, checkpoint: null } as unknown as Trial;
+  const trial = {
+    id: "trl_1",
+    number: 4,
+    state: "failed",
+    params: { lr: 0.02 },
+    actions: ["retry"],
+  } as unknown as Trial;
   const names = () => screen.queryAllByRole("button").map((button) => button.textContent);
 
-  it("stop one that has not ended, and retry one that failed", () => {
+  it("are those that the service allows", () => {
     show(<TrialActions trial={trial} experiment={EXPERIMENT} />);
     expect(names()).toEqual(["Retry"]);
-    show(<TrialActions trial={{ ...trial, state: "running" }} experiment={EXPERIMENT} />);
+    show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop"] }} experiment={EXPERIMENT} />);
     expect(names()).toEqual(["Retry", "Stop"]);
   });
 
@@ -129,6 +135,7 @@ describe("the actions of a trial", () => {
       state: "completed",
       params: { lr: 0.02, seed: 1 },
       checkpoint: saved,
+      actions: ["fork"],
     } as unknown as Trial;
     show(<TrialActions trial={source} experiment={EXPERIMENT} />);
     fireEvent.click(screen.getByRole("button", { name: "Fork" }));

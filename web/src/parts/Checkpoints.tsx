@@ -82,7 +82,7 @@ function Row({ one, trial, onFork }: RowProps) {
     onSuccess: (answer) =>
       client.setQueryData<CheckpointItem[]>(key, (old) => old?.map((each) => (each.id === answer.id ? answer : each))),
   });
-  const ready = one.state === "ready";
+  const allowed = new Set(one.actions);
   return (
     <li>
       <div>
@@ -94,11 +94,13 @@ function Row({ one, trial, onFork }: RowProps) {
         <code title={one.uri}>{one.uri}</code>
         {pin.isError && <span role="alert">{pin.error.message}</span>}
       </div>
-      {ready && (
-        <div className={classes.buttons}>
+      <div className={classes.buttons}>
+        {allowed.has("fork") && (
           <Button size="compact-xs" variant="default" onClick={onFork}>
             Fork
           </Button>
+        )}
+        {(allowed.has("pin") || allowed.has("unpin")) && (
           <Button
             size="compact-xs"
             variant="default"
@@ -108,11 +110,13 @@ function Row({ one, trial, onFork }: RowProps) {
           >
             {one.pinned ? "Unpin" : "Pin"}
           </Button>
+        )}
+        {one.state === "ready" && (
           <Anchor size="xs" href={api.checkpointUrl(one.id)} download>
             Download
           </Anchor>
-        </div>
-      )}
+        )}
+      </div>
     </li>
   );
 }

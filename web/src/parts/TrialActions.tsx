@@ -3,7 +3,6 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useState } from "react";
 import { api, type TrialAction } from "../api/client";
 import type { Experiment, Trial } from "../api/types";
-import { hasEnded } from "../live/states";
 import { keys } from "../live/keys";
 import { Confirm } from "./actions/Confirm";
 import type { Words } from "./actions/words";
@@ -32,8 +31,10 @@ const WORDS: Record<TrialAction, Words & { short: string; asked: string }> = {
   },
 };
 
+const ORDER: readonly TrialAction[] = ["stop", "retry"];
+
 interface TrialActionsProps {
-  trial: Pick<Trial, "id" | "number" | "state" | "checkpoint" | "params">;
+  trial: Pick<Trial, "id" | "number" | "state" | "checkpoint" | "params" | "actions">;
   experiment: Pick<Experiment, "id" | "state" | "space" | "labels">;
 }
 
@@ -49,12 +50,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
       void client.invalidateQueries({ queryKey: keys.trial(trial.id) });
     },
   });
-  const ending = experiment.state === "cancelling";
-  const allowed: TrialAction[] = !hasEnded(trial.state)
-    ? ["stop"]
-    : trial.state === "failed" && !ending
-      ? ["retry"]
-      : [];
+  const allowed = ORDER.filter((action) => trial.actions.includes(action));
   const done = act.isSuccess ? act.variables : null;
   return (
     <>
@@ -69,7 +65,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
           {done === action ? WORDS[action].asked : WORDS[action].short}
         </Button>
       ))}
-      {trial.checkpoint !== null && !ending && (
+      {trial.actions.includes("fork") && (
         <Button size="compact-xs" variant="default" onClick={() => setForking(true)}>
           Fork
         </Button>
