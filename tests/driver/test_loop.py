@@ -28,7 +28,7 @@ from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
-from tuner.search.base import Suggestion
+from tuner.search.base import Searcher, Suggestion
 from tuner.search.random_search import RandomSearch
 from tuner.space import Space
 
@@ -89,6 +89,11 @@ class Memory:
         if self.offload_error is not None:
             raise self.offload_error
         return function(*args)
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        if self.offload_error is not None:
+            raise self.offload_error
+        return searcher.suggest(number, trials)
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return []
@@ -500,15 +505,15 @@ async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdi
     """Neither those of other experiments nor those of the trials that run already."""
     memory, gate = Memory(reports=2), asyncio.Event()
     asked: list[int] = []
-    offload = memory.offload
+    suggest = memory.suggest
 
-    async def slow(function: Callable[..., Any], *args: Any) -> Any:
-        asked.append(args[1])
-        if args[1] > 0:
+    async def slow(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        asked.append(number)
+        if number > 0:
             await gate.wait()
-        return await offload(function, *args)
+        return await suggest(searcher, number, trials)
 
-    memory.offload = slow  # type: ignore[method-assign]
+    memory.suggest = slow  # type: ignore[method-assign]
     task = asyncio.create_task(driven(memory, search={"type": "gp"}, num_samples=2).run(1, None))
     await until(lambda: (0, 2) in memory.committed)
     assert asked == [0, 1]

@@ -353,6 +353,7 @@ async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(module, "WITNESS_S", 0.0)
     theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
     host._failed_at = time.monotonic()
@@ -364,11 +365,29 @@ async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     assert await ended(host, theirs) is ExperimentState.COMPLETED
 
 
+async def test_a_host_that_starts_after_an_outage_gives_living_drivers_time_to_renew_their_leases(host: Host) -> None:
+    """It knows nothing of the outage; a holder that waits for its database renews within half a second."""
+    theirs = left_behind(host, "api")
+    epoch = host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
+    await host._take_experiments()
+    assert not host.tasks
+    host.store.drivers.renew(theirs.id, epoch, 60.0, time.time())
+    await host._take_experiments()
+    host.store.drivers.renew(theirs.id, epoch, 1.0, time.time() - 60.0)
+    host._expired = {key: (known, since - module.WITNESS_S) for key, (known, since) in host._expired.items()}
+    await host._take_experiments()
+    assert not host.tasks, "it was renewed in between, so it has been expired only now"
+    host._expired = {key: (known, since - module.WITNESS_S) for key, (known, since) in host._expired.items()}
+    await host._take_experiments()
+    assert await ended(host, theirs) is ExperimentState.COMPLETED
+
+
 async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a full disk, or on a standby server, reads still work."""
     monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(module, "WITNESS_S", 0.0)
     theirs = left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
 

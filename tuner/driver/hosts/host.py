@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import ray
+from packaging.version import Version
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner import __version__, log_format
@@ -34,8 +35,9 @@ from tuner.driver.hosts.figures import Figures
 from tuner.driver.hosts.logs import LogKeeper, Owner
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_is_dead, owner_name
+from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.usage import Place, UsageKeeper
-from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, NewerHost, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
@@ -57,6 +59,12 @@ POLL_S = 0.5
 SCRIPTS = ("python", "study")
 """The sources of experiments that scripts drive. A study, which is driven by ask and tell, is never adopted."""
 
+WITNESS_S = 2.0
+"""A lease that has expired is taken from a living holder after it has stayed expired for this long.
+
+A holder that could not reach the database for a while renews its leases within `POLL_S` seconds once it can.
+"""
+
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for free experiments."""
 ROOM_S = 1.0
@@ -74,8 +82,11 @@ _VERSION = "-v"
 ANSWER_S = 10.0
 """Seconds that the host of another version may take to give its owner name, and then to end."""
 
+ATTENDED_S = 10.0
+"""A host whose service has said nothing for this long may be ended by a service of an older version."""
+
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. SQLite gives the id of a deleted row to a new one."""
+"""The id, the experiment and the time of a command. A restored backup may give its id to another one."""
 
 
 class Host:
@@ -98,8 +109,10 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
+        self._attended_at = float("-inf")  # when a service called the last time
         self._news: list[str] = []  # lines for the log of the service
         self._offered: set[str] = set()  # public ids
+        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
         self._gone: set[str] = set()  # owners that are known to be dead, wherever they were
         self._reading = True  # the database could be read the last time
         self._starting = asyncio.Lock()  # if it takes long, the service calls `start` again
@@ -111,6 +124,7 @@ class Host:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
         self._report_server = ReportServer(self.report, self.take_logs)
         self._report_address: Address | None = None
+        self.proposals = Proposals()
         self._figures = Figures()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
@@ -232,6 +246,7 @@ class Host:
 
     async def news(self) -> list[str]:
         """Return lines for the log of the service: which experiments this host has claimed since the last call, and which not."""
+        self._attended_at = time.monotonic()
         told, self._news = self._news, []
         return told
 
@@ -321,6 +336,7 @@ class Host:
         """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
+            "attended": time.monotonic() < self._attended_at + ATTENDED_S,
             "pid": os.getpid(),
             "experiments": [d.record.public_id for d in self.driven.values()],
             "segments": len(self.segments),
@@ -354,6 +370,7 @@ class Host:
                 await self._groups.rest(keep_groups)
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             self.store.close()
 
     async def close(self) -> None:
@@ -364,6 +381,7 @@ class Host:
                 await self._groups.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
+            await self.proposals.close()
             await self._report_server.close()
             self._writer.shutdown(wait=False)
             self.store.close()
@@ -558,6 +576,7 @@ class Host:
         if time.monotonic() < self._failed_at + self.settings.lease_s / 2:
             # Reads or writes have failed, so leases of living holders have expired. They need a moment to renew them.
             found = [r for r in found if r.driver_owner in (None, self.owner) or self._is_gone(r.driver_owner)]
+        found = self._without_fresh(found)
         theirs = [record.id for record in found if record.source in SCRIPTS]
         commands = await asyncio.to_thread(self.store.commands.pending, theirs)
         cancelled = {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
@@ -574,6 +593,25 @@ class Host:
             elif record.abandoned(now) and record.public_id not in self._offered:
                 self._offered.add(record.public_id)
                 self._news.append(how_to_go_on(record))
+
+    def _without_fresh(self, found: Sequence[ExperimentRecord]) -> list[ExperimentRecord]:
+        """Return the records without those whose lease has been seen expired for less than `WITNESS_S`.
+
+        This host may have begun when an outage of the database had just ended, and so know nothing of it.
+        """
+        now, before, self._expired = time.monotonic(), self._expired, {}
+        ready = []
+        for record in found:
+            if record.driver_owner in (None, self.owner) or self._is_gone(record.driver_owner):
+                ready.append(record)
+                continue
+            epoch, since = before.get(record.id, (0, 0.0))
+            if epoch != record.driver_epoch:
+                epoch, since = record.driver_epoch, now
+            self._expired[record.id] = (epoch, since)
+            if now >= since + WITNESS_S:
+                ready.append(record)
+        return ready
 
     def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
         """Return the experiments whose driver is dead and whose lease has not expired. Look every `LEASES_S` seconds."""
@@ -599,6 +637,10 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """End the shared hosts of this database that another version of this package has started.
 
     Return (version, owner) of each; the owner is None if the host did not say. The next host claims their experiments.
+
+    Raises:
+        NewerHost: a service of a newer version runs and uses such a host. If each of two services ended the other's host,
+            no experiment would go on.
     """
     base, ended = _base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -613,9 +655,16 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
             host = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:  # it has just ended
             continue
-        owner = None
+        status: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # it is ended even if it does not answer
-            owner = ray.get(host.status.remote(), timeout=ANSWER_S)["owner"]
+            status = ray.get(host.status.remote(), timeout=ANSWER_S)
+        number = version.removeprefix(_VERSION)
+        if number and status.get("attended") and Version(number) > Version(__version__):
+            raise NewerHost(
+                f"a service of version {number} drives the experiments of this database; this one is {__version__} and drives "
+                "none while that one runs: update it, or end the other one"
+            )
+        owner = status.get("owner")
         ray.kill(host)
         until = time.monotonic() + ANSWER_S
         while (
