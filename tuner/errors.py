@@ -31,7 +31,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-TROUBLESHOOTING = "docs/troubleshooting.md"
+
+def what_to_do(section: str) -> str:
+    """Return a line that names the command which prints a section of docs/troubleshooting.md."""
+    return f"What to do: tuner docs {section}"
 
 
 class TunerError(Exception):
@@ -40,7 +43,7 @@ class TunerError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         described = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
-        self.add_note(f"What to do: {TROUBLESHOOTING}#{described.__name__.lower()}")
+        self.add_note(what_to_do(described.__name__))
 
 
 class Retryable(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import itertools
 import json
 import logging
@@ -82,12 +83,29 @@ def serve(settings: Settings, adopt: bool = False) -> None:
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
             print(_about_tokens(settings), flush=True)
+            threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
             Server(created, log_level=settings.log_level.lower()).run(sockets=[listening])
     if not settings.ray_address:
         print(
             "The driver and its trials go on. `tuner serve` shows them again; `tuner serve --stop` ends them.",
             flush=True,
         )
+
+
+SLOW_MODULES = ("tuner.search.importance",)
+"""Modules that take seconds to load, as they need Optuna, and that a request may need."""
+
+LOAD_AFTER_S = 10.0
+"""How long their loading waits for the driver, whose start needs the processor more."""
+
+
+def _load_ahead(supervisor: Supervisor) -> None:
+    """Load the slow modules in the background, so that the first request that needs them does not wait for it."""
+    end = time.monotonic() + LOAD_AFTER_S
+    while supervisor.problem() is not None and time.monotonic() < end:
+        time.sleep(0.1)
+    for name in SLOW_MODULES:
+        importlib.import_module(name)
 
 
 def stop(settings: Settings) -> bool:

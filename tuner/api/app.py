@@ -108,7 +108,7 @@ def create_app(
         for route in part.router.routes
         if isinstance(route, APIRoute)
     ]
-    app.state.methods = [(pattern, methods) for pattern, _, methods in routes]
+    app.state.routes = routes
     problems.install(app)
     describe(app)
     app.add_middleware(

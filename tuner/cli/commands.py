@@ -65,11 +65,13 @@ def run(
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster to use instead of a local one")] = None,
     verbose: Annotated[int, typer.Option(help="0 prints nothing until the end, 2 also what the ranks print")] = 1,
 ) -> None:
-    """Search for the best configuration of a script or a function, and wait for the end. Exit status 1 if no trial has a result.
+    """Search for the best configuration of a script or a function, and wait for the end.
+
+    Exit status 1: the search failed or was cancelled, or no trial has a result. 130: it was paused by Ctrl-C.
 
     Our options come before the script, and its arguments behind it.
     """
-    from tuner.cli.run import run_target
+    from tuner.cli.run import run_status, run_target
 
     settings = _settings()
     given = {
@@ -96,8 +98,8 @@ def run(
     options = {option: value for option, value in given.items() if value is not None}
     result = run_target(target, arguments or [], param or [], metric_pattern, options)
     print(printable(str(result)))
-    if result.best_trial is None:
-        raise typer.Exit(1)
+    if status := run_status(result):
+        raise typer.Exit(status)
 
 
 @app.command()
@@ -205,6 +207,18 @@ def explain(
 
     for line in decisions_about(_settings(), trial, as_json, number):
         print(printable(line))
+
+
+@app.command()
+def docs(
+    topic: Annotated[
+        str | None, typer.Argument(help="a page such as recipes, an error such as SpecError, or a cause such as oom")
+    ] = None,
+) -> None:
+    """Print a page of the documentation, or what to do about an error. Without a topic, list the pages."""
+    from tuner.cli.docs import text_about
+
+    print(text_about(topic))
 
 
 @app.command()

@@ -1,8 +1,10 @@
 /** The calls of the HTTP API, with the paths and types of its OpenAPI document. Every failure is an ApiError with a sentence to show. */
 
 import createClient from "openapi-fetch";
+import { takeEarly } from "./early";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
+import { POINTS, SAMPLE } from "./sizes";
 import type { Decision, DecisionKind, Experiment, Page, Problem, SegmentItem, XAxis } from "./types";
 
 export class ApiError extends Error {
@@ -26,7 +28,7 @@ export class ApiError extends Error {
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),
   headers: { Accept: "application/json" },
-  fetch: (request) => fetch(request),
+  fetch: (request) => takeEarly(request) ?? fetch(request),
 });
 
 /** The data of an answer, or an ApiError. */
@@ -138,7 +140,7 @@ export const api = {
       signal,
     ),
   curves: (id: string, query: CurvesQuery, signal?: AbortSignal) => {
-    const params = { path: { experiment_id: id }, query: { points: 400, limit: 1000, ...query } };
+    const params = { path: { experiment_id: id }, query: { points: POINTS, limit: SAMPLE, ...query } };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/curves", { params, ...aborting(signal) }), signal);
   },
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>

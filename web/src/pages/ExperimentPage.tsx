@@ -32,7 +32,6 @@ import { Progress } from "../parts/Progress";
 import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
-import { TrialDrawer } from "../parts/TrialDrawer";
 import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
 import { TrialTable } from "../parts/TrialTable";
 import { useNow } from "../parts/useNow";
@@ -44,6 +43,7 @@ import { useAddress, type Address } from "./useAddress";
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
+const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
@@ -80,6 +80,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const select = useCallback((number: number) => set({ trial: String(number) }), [set]);
   const opened = useTrialNumbered(live, selected);
   const open = opened !== undefined;
+  // The drawer is loaded when a trial is first opened.
+  const [wasOpen, setWasOpen] = useState(open);
+  if (open && !wasOpen) setWasOpen(true);
   const pickText = address.get("pick");
   const picked = useMemo(() => parseNumbers(pickText), [pickText]);
   const pick = useCallback((numbers: readonly number[]) => set({ pick: numbers.join(",") || null }), [set]);
@@ -293,14 +296,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           </Suspense>
         </Tabs.Panel>
       </Tabs>
-      <TrialDrawer
-        experiment={experiment}
-        trial={opened}
-        rank={rank}
-        onSelect={select}
-        onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
-        address={address}
-      />
+      {wasOpen && (
+        <Suspense fallback={null}>
+          <TrialDrawer
+            experiment={experiment}
+            trial={opened}
+            rank={rank}
+            onSelect={select}
+            onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
+            address={address}
+          />
+        </Suspense>
+      )}
     </div>
   );
 }

@@ -16,7 +16,7 @@ interface TrialDrawerProps {
 }
 
 /** The open trial, beside what it belongs to. */
-export function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
+export default function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   return (
     <Drawer
