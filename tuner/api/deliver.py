@@ -71,6 +71,8 @@ def body_of(due: Due) -> bytes:
 
 def _sentence(due: Due) -> str:
     experiment: dict[str, Any] = due.data["experiment"]
+    if due.event == "test":
+        return "A test of this webhook of tuner."
     name = f"*{_slack(experiment['name'])}* ({experiment['id']})"
     if (trial := due.data.get("trial")) is not None:
         return f"{name}: trial {trial['number']} failed. {_slack(trial['reason'])}"

@@ -67,6 +67,7 @@ from tuner.api.schemas.trials import (
     TrialPage,
     TrialSample,
 )
+from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
     "WORDS",
@@ -92,6 +93,7 @@ __all__ = [
     "Decision",
     "DecisionKind",
     "DecisionPage",
+    "Delivery",
     "DryRun",
     "Enqueue",
     "ErrorItem",
@@ -139,6 +141,8 @@ __all__ = [
     "TrialSample",
     "Usage",
     "UsageSeries",
+    "Webhook",
+    "WebhookList",
     "labels",
     "mode_of",
     "rfc3339",
