@@ -163,7 +163,7 @@ class Trial:
 class Population:
     """All trials by number, and by state.
 
-    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`.
+    Schedulers and searchers read it. Only the core's state changes it, and only through `add` and `move`. `put` is for copies.
     """
 
     def __init__(self) -> None:
@@ -195,6 +195,12 @@ class Population:
     def add(self, trial: Trial) -> None:
         self._trials[trial.number] = trial
         self._by_state[trial.state][trial.number] = None
+
+    def put(self, trial: Trial) -> None:
+        """Add a trial, or replace the one of its number, in a copy of another population."""
+        if (before := self._trials.get(trial.number)) is not None:
+            del self._by_state[before.state][trial.number]
+        self.add(trial)
 
     def move(self, number: int, state: TrialState) -> None:
         trial = self._trials[number]

@@ -22,13 +22,12 @@ from tuner.domain.events import Event, Failure
 from tuner.domain.keys import keyed_random
 from tuner.domain.segments import Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
-from tuner.domain.trial import Population
 from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
-from tuner.search.base import Searcher, Suggestion
+from tuner.search.base import Suggestion
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +40,13 @@ RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
 """Waits between attempts to commit while the database is out of reach; the last one repeats. Nothing is answered meanwhile."""
 
 OUTAGE_S = 3600.0
-"""How long a commit is tried while the database is out of reach, by default."""
+"""The default time for which a commit is tried while the database is out of reach."""
 
 TRIES = 4
-"""How often a commit is tried after errors that need not be temporary."""
+"""The number of times that a commit is tried after errors that need not be temporary."""
 
 TELL_S = 60.0
-"""How often a continuing outage is logged."""
+"""Seconds between two lines in the log about the same outage."""
 
 DELETIONS_S = 30.0
 """Seconds that the end of an experiment waits for deletions of checkpoints."""
@@ -375,7 +374,8 @@ class ExperimentLoop:
         suggestion: Suggestion | None = None
         for wait in (*ASK_AGAIN_S, None):
             try:
-                suggestion = await self.groups.offload(_suggest, searcher, number, self.core.trials)
+                async with self.deciding:  # no thread changes the trials meanwhile
+                    suggestion = await self.groups.suggest(searcher, number, self.core.trials)
                 break
             except asyncio.CancelledError:
                 raise
@@ -444,11 +444,11 @@ def runs_user_code(core: Core) -> bool:
     scheduler, stopper = core.scheduler, core.stopper
     mutations = getattr(scheduler, "mutations", {})
     return (
-        not _is_ours(scheduler, "tuner.schedulers.")
-        or not _is_ours(core.searcher, "tuner.search.")
+        not is_ours(scheduler, "tuner.schedulers.")
+        or not is_ours(core.searcher, "tuner.search.")
         or getattr(scheduler, "custom_explore_fn", None) is not None
         or any(getattr(mutation, "function", None) is not None for mutation in mutations.values())
-        or not all(_is_ours(one, "tuner.schedulers.stoppers") for one in _parts(stopper))
+        or not all(is_ours(one, "tuner.schedulers.stoppers") for one in _parts(stopper))
     )
 
 
@@ -458,14 +458,11 @@ def _parts(stopper: Stopper | None) -> list[Stopper]:
     return [] if stopper is None else [stopper]
 
 
-def _is_ours(part: object, where: str) -> bool:
+def is_ours(part: object, where: str) -> bool:
+    """Return whether a scheduler, searcher or stopper is of this package and calls no code of the user's."""
     module = type(part).__module__
     return module.startswith(where) and module not in _ADAPTERS
 
 
 _ADAPTERS = ("tuner.schedulers.stoppers.from_ray", "tuner.search.ray_searcher")
 """Modules of the project that call the user's code."""
-
-
-def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-    return searcher.suggest(number, trials)

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 from tuner.domain.batch import Batch
 from tuner.domain.events import Event, Reported
 from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, SegmentRef, Verdict
+from tuner.domain.trial import Population
+from tuner.search.base import Searcher, Suggestion
 
 
 class Inbound(Protocol):
-    """What comes in. Events of one segment are taken in the order in which they are put."""
+    """The inbound port. Events of one segment are taken in the order in which they are put."""
 
     def put(self, event: Event) -> Awaitable[Verdict | None]:
         """Take an event. The returned future is done once the event is committed; it need not be awaited."""
@@ -56,6 +58,9 @@ class Groups(Protocol):
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return the value of a pure function, computed in a place that does not block the shell."""
+
+    async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
+        """Return what a heavy searcher suggests for trial `number`, computed in a place that does not block the shell."""
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         """Return the answers of the user's stop functions about a trial, as in `StopJudged`."""

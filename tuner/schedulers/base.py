@@ -43,7 +43,7 @@ class MetricConstraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What a scheduler knows about its experiment. It is passed to `Scheduler.setup` once, before anything else."""
+    """The experiment, as its scheduler sees it. It is passed to `Scheduler.setup` once, before anything else."""
 
     objective: Objective
     time_attr: str
@@ -131,7 +131,7 @@ Fact = TrialStarted | TrialReported | TrialEnded | TrialRestarted | StartMeasure
 
 
 Choice = Start | Resume | Exploit
-"""What a scheduler may do with a free worker group."""
+"""A choice that a scheduler makes for a free worker group."""
 
 
 def can_resume(trial: Trial) -> bool:
@@ -165,8 +165,8 @@ class Scheduler(ABC):
         return self.context
 
     def __init_subclass__(cls) -> None:
-        if own := cls.__dict__.get("__init__"):
-            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
+        if cls.__init__ is not object.__init__:  # its own or an inherited one
+            cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SchedulerContext) -> None:
         """Set the experiment's context, and check the scheduler's options against it.

@@ -26,7 +26,7 @@ ROWS = 16
 PLAIN_EVERY_S = 5.0
 FAILED = 50
 TOLD_FAILURES = 3
-"""How many different failures are shown in full while a search runs; the others are counted."""
+"""The number of different failures that are shown in full while a search runs; the others are counted."""
 
 _STYLE = {
     "running": "cyan",
@@ -40,7 +40,7 @@ _STYLE = {
 
 
 class Source(Protocol):
-    """Where the progress of one experiment is read from."""
+    """A source of the progress of one experiment."""
 
     def experiment(self) -> ExperimentRecord:
         """Return the experiment as it is now."""
@@ -219,8 +219,10 @@ class Progress:
             text.append(f"\nno best trial yet: {record.no_best}", "yellow")
         if record.reason and record.state.ended:
             text.append(f"\nended: {printable(record.reason)}", "dim")
-        if record.error:
+        if record.error and not (record.state.ended and record.error in record.reason):
             text.append(f"\n{printable(record.error)}", "red")
+        if record.state is ExperimentState.FAILED and record.counts.get("failed"):
+            text.append(f"\nfor each failed trial: result.errors, or tuner explain {record.public_id} NUMBER", "dim")
         if record.state.ended and (warning := _nothing_finished(record)):
             text.append(f"\nwarning: {warning}", "bold yellow")
         return text

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, select, true
 
+from tuner.domain.experiment import DEFAULT_PROJECT
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
@@ -33,6 +34,12 @@ EventName = Literal[
     "trial.failed",
     "objective.reached",
 ]
+SentEvent = EventName | Literal["test"]
+"""The event of a delivery. Nobody subscribes to `test`: it is sent to a webhook whose owner asks for it."""
+
+TEST_EXPERIMENT = "exp_test"
+"""The experiment in a delivery of the event `test`, which does not exist."""
+
 EVENTS: tuple[str, ...] = get_args(EventName)
 Format = Literal["json", "slack"]
 
@@ -40,7 +47,7 @@ SECRET_PREFIX = "whsec_"
 """Secrets begin with it, so that scanners for leaked secrets recognise them."""
 
 MAX_WEBHOOKS = 500
-"""How many there may be in one database."""
+"""The largest number of webhooks in one database."""
 
 FAILURES_AT_ONCE = 500
 """Failed trials of one experiment that are collected in one transaction."""
@@ -51,7 +58,7 @@ TEXT = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRecord:
-    """Who wants to be told of what."""
+    """A webhook: a URL, and the events that are sent to it."""
 
     id: int
     public_id: str  # whk_...
@@ -99,7 +106,7 @@ class Due:
 
 
 class _Place(NamedTuple):
-    """How far the changes of an experiment were collected."""
+    """The position up to which the changes of an experiment were collected."""
 
     seq: int
     state: str
@@ -286,6 +293,23 @@ class Webhooks:
         with self._database.read() as connection:
             found = connection.execute(query.order_by(webhook_delivery.c.id.desc()).limit(limit))
             return [DeliveryRecord(**{name: getattr(row, name) for name in DeliveryRecord.__slots__}) for row in found]
+
+    def test(self, public_id: str, now: float | None = None) -> DeliveryRecord:
+        """Add a delivery of the event `test`. Raise NotFound if there is no such webhook."""
+        found, time = self.get(public_id), at(now)
+        made = f"dlv_{secrets.token_hex(10)}"
+        example = {
+            "id": TEST_EXPERIMENT,
+            "name": "test",
+            "project": found.project or DEFAULT_PROJECT,
+            "state": str(ExperimentState.COMPLETED),
+            "reason": "somebody tests this webhook",
+            "error": None,
+        }
+        values = (made, found.id, f"test {made}", "test", TEST_EXPERIMENT, dumps({"experiment": example}), time, time)
+        with self._database.write() as cursor:
+            cursor.execute(_ADD, values)
+        return next(one for one in self.deliveries(public_id) if one.public_id == made)
 
     # -- what the service does ---------------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import pytest
 import ray
 
 from tests.serving import SLOW, until
-from tuner.driver.hosts import host as module
+from tuner.driver.hosts import start as module
 from tuner.driver.hosts.cluster import connect
 from tuner.driver.hosts.link import Link
+from tuner.errors import NewerHost
 from tuner.experiment.spec import parse_spec
 from tuner.settings import Settings
 from tuner.store import Store
@@ -45,6 +46,11 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
 
     told: list[dict[str, Any]] = []
     link = Link(settings, False, lambda **what: told.append(what))
+    ray.get(old.news.remote())  # its service is there
+    with monkeypatch.context() as older:
+        older.setattr(module, "__version__", "0.0.8")
+        with pytest.raises(NewerHost, match=r"version 0\.0\.9 drives the experiments"):
+            link._start_host()
     new = link._start_host()
     try:
         assert link._gone == [owner]

@@ -68,6 +68,7 @@ from tuner.api.schemas.trials import (
     TrialPage,
     TrialSample,
 )
+from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 
 __all__ = [
     "WORDS",
@@ -93,6 +94,7 @@ __all__ = [
     "Decision",
     "DecisionKind",
     "DecisionPage",
+    "Delivery",
     "DryRun",
     "Enqueue",
     "ErrorItem",
@@ -144,6 +146,8 @@ __all__ = [
     "TrialSample",
     "Usage",
     "UsageSeries",
+    "Webhook",
+    "WebhookList",
     "labels",
     "mode_of",
     "rfc3339",

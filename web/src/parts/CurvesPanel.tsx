@@ -51,11 +51,9 @@ export function axesOf(
   address: Pick<Address, "get">,
 ): { x: XAxis; logX: boolean; log: boolean; rungs: number[] } {
   const rungs = rungLevels(experiment);
-  let single = experimentEnded(experiment.state);
-  for (const trial of trials) {
-    if (!single) break;
-    single = trial.iteration <= 1;
-  }
+  // Until the trials are there, they are taken to report more than once, as most do.
+  const known = [...trials];
+  const single = known.length > 0 && experimentEnded(experiment.state) && known.every((trial) => trial.iteration <= 1);
   const asked = address.get("x");
   const x: XAxis = asked === "time" || asked === "step" ? asked : single ? "time" : "step";
   const scale = address.get("xs");
