@@ -97,7 +97,8 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
     before = figures[right - 2] if right > 1 else (0.0,) * 5
     mean, low, middle, high, chance = (a + share * (b - a) for a, b in zip(before, figures[right - 1], strict=True))
     most = score[-1] - score[0]  # a gain is never expected to be more than all gains so far
-    return Gain(*(min(figure * unit, most) for figure in (mean, low, middle, high)), chance)
+    mean, low, middle, high = (min(figure * unit, most) for figure in (mean, low, middle, high))
+    return Gain(mean, low, middle, high, chance)
 
 
 def known_enough(work: Sequence[float], now: float) -> bool:
