@@ -59,6 +59,7 @@ class SchedulerContext:
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all of them; empty if there is only `objective`
     constraints: tuple[MetricConstraint, ...] = ()  # what results must satisfy
+    gpus: float = 0.0  # of a trial, all ranks together
     earlier: Mapping[str, Any] | None = None  # what was learned from earlier experiments, see `Spec.earlier`
 
     @property
