@@ -122,6 +122,7 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     expect(page.get_by_role("tab", name="Set-up")).to_have_attribute("aria-selected", "true")
     gone = Search(store, digits("gone", 4), start=time.time() - 7200)
     gone.advance(at_once=20)
+    store.drivers.release(gone.id, gone.epoch)
     page.goto(f"{service.url}/experiments/{gone.public_id}")
     choose("Delete")
     page.get_by_label("Type its name to confirm").fill("gone")

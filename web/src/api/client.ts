@@ -239,6 +239,9 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}/logs", { params: { path: { trial_id: id }, query }, ...aborting(signal) }),
       signal,
     ),
+  /** The URL of everything that one rank has printed in one segment, as plain text. */
+  logUrl: (id: string, rank: number, segment: number | undefined) =>
+    `${ROOT}api/v1/trials/${encodeURIComponent(id)}/logs/text?rank=${rank}${segment ? `&segment=${segment}` : ""}`,
   usage: (id: string, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
