@@ -135,14 +135,25 @@ def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -
     page = visit("/settings")
     expect(page.get_by_text("There are none yet.")).to_be_visible()
     page.get_by_label("Name").fill("night shift")
-    page.get_by_role("button", name="Create").click()
+    page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_text("nobody can read it again")).to_be_visible()
     [token] = service.store.access.tokens()
     assert (token.name, str(token.role)) == ("night shift", "editor")
     page.get_by_role("button", name="Revoke night shift").click()
     page.get_by_role("button", name="Revoke night shift for good").click()
     expect(page.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
-    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("/api/v1/tokens")
+    expect(page.get_by_role("region", name="Latest changes")).to_contain_text("created a token")
+    page.get_by_label("Address").fill("ftp://example.com")
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_role("alert")).to_contain_text("url")
+    page.get_by_label("Address").fill("https://example.com/hook")
+    page.get_by_role("button", name="is paused").click()
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_text("The key that signs its messages.")).to_be_visible()
+    [hook] = service.store.webhooks.all()
+    assert set(hook.events) == {"experiment.paused", "experiment.completed", "experiment.failed"}
+    page.get_by_role("button", name="Messages").click()
+    expect(page.get_by_text("Nothing has been sent yet.")).to_be_visible()
 
 
 def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Search) -> None:
