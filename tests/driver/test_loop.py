@@ -500,7 +500,7 @@ async def test_a_part_of_the_users_that_is_slow_holds_nobody_else_up(slow_part: 
 
 
 async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdict() -> None:
-    """Neither those of other experiments nor those of the trials that run already."""
+    """The verdicts of other experiments and of the trials that already run come in time."""
     memory, gate = Memory(reports=2), asyncio.Event()
     asked: list[int] = []
     suggest = memory.suggest

@@ -43,7 +43,7 @@ RETRY_S, MAX_RETRY_S = 5.0, 3600.0
 """The pause after the first failed attempt, and the longest one. Each is about twice as long as the one before."""
 
 ATTEMPTS = 20
-"""After so many failed attempts, over about eleven hours, a delivery is given up."""
+"""The number of failed attempts, over about eleven hours, after which a delivery is given up."""
 
 CLAIM_S = 60.0
 """Seconds for which a delivery belongs to the service that sends it: longer than an attempt takes."""

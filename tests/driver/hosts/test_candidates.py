@@ -1,4 +1,4 @@
-"""Which experiments without a driver a host drives. `test_host` drives them, too."""
+"""Test which experiments without a driver a host drives. `test_host` drives them, too."""
 
 from __future__ import annotations
 

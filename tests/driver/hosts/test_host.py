@@ -397,7 +397,7 @@ async def test_a_host_that_starts_after_an_outage_gives_living_drivers_time_to_r
 async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a full disk, or on a standby server, reads still work."""
+    """Reads still work with a full disk, or on a standby server."""
     monkeypatch.setattr(candidates, "LEASES_S", 0.0)
     monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
     theirs = left_behind(host, "api")
