@@ -96,7 +96,7 @@ SLOW_MODULES = ("tuner.search.importance",)
 """Modules that take seconds to load, as they need Optuna, and that a request may need."""
 
 LOAD_AFTER_S = 10.0
-"""How long their loading waits for the driver, whose start needs the processor more."""
+"""Seconds that their loading waits for the driver, whose start needs the processor more."""
 
 
 def _load_ahead(supervisor: Supervisor) -> None:

@@ -95,7 +95,7 @@ class Trial:
     best_segment: int | None = None  # ordinal of the segment that reported best_value
     last_mark: ScoredReport | None = None  # the report that had last_value
     feasible: bool | None = None  # whether its result meets the constraints; None: there are none, or no result
-    feasible_now: bool | None = None  # whether its newest report does
+    feasible_now: bool | None = None  # whether its newest report satisfies the constraints
     feasible_best: ScoredReport | None = None  # its best report within the constraints
     reports: int = 0  # over all segments
     running_s: float = 0.0  # time spent between its reports, all segments

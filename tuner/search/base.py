@@ -63,8 +63,8 @@ class Searcher(ABC):
         return self.context
 
     def __init_subclass__(cls) -> None:
-        if own := cls.__dict__.get("__init__"):
-            cls.__init__ = keywords_explained(own, cls.__name__)  # type: ignore[method-assign]
+        if cls.__init__ is not object.__init__:  # its own or an inherited one
+            cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
 
     def setup(self, context: SearcherContext) -> None:
         """Set the experiment's context, and check that the searcher supports the space.

@@ -27,7 +27,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.usercode.pickling import dumps
 
 AT_ONCE = 100
-"""How many trials are sent before other work of the event loop has its turn. Pickling them takes a few milliseconds."""
+"""The number of trials that are sent before the event loop does other work. Pickling them takes a few milliseconds."""
 
 _LENGTH = struct.Struct("!Q")
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -98,7 +98,7 @@ class Proposals:
 
 @dataclass(slots=True)
 class _Copy:
-    """What a helper knows of one experiment."""
+    """The state of one experiment in a helper."""
 
     trials: Population
     context: SearcherContext

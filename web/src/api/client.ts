@@ -140,7 +140,7 @@ export type Action = Extract<
   "pause" | "resume" | "cancel" | "kill" | "archive" | "unarchive"
 >;
 
-/** What can be changed of an experiment at any time. What is left out stays as it is. */
+/** The fields of an experiment that can be changed at any time. Fields that are left out stay as they are. */
 export interface ExperimentPatch {
   name?: string;
   notes?: string;
