@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.earlier import EarlierTrial
 
 FEWEST = 5  # trials of an earlier experiment that fit the space; with fewer, nothing is learned from it
-LEAST_SKILL = 0.3  # nothing is learned below this correlation between the results of trials and their predictions from other trials
+LEAST_SKILL = (
+    0.3  # learn nothing below this correlation between the results of trials and their predictions from other trials
+)
 HINTS = 3  # the best trials of each earlier experiment, near which the model looks for new configurations
 
 
