@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.trials.groups.pool import HeldGroup, Standing, WaitingGroup
+from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup
 
 
 def overview(

@@ -13,19 +13,18 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Failure, Outcome
 from tuner.errors import PlacementError
-from tuner.trials.groups.interrupts import Interrupts
-from tuner.trials.groups.pool import (
+from tuner.trials.groups.admission import (
     PREEMPT_AFTER_S,
     RESERVE_AFTER_S,
-    Group,
     HeldGroup,
-    LostAtStart,
-    NoRoom,
-    Pool,
     Standing,
     WaitingGroup,
     ordinary,
 )
+from tuner.trials.groups.builder import LostAtStart, NoRoom
+from tuner.trials.groups.group import Group
+from tuner.trials.groups.interrupts import Interrupts
+from tuner.trials.groups.pool import Pool
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFile, SegmentRun, answer
 from tuner.trials.groups.watch import Watch, failed
 from tuner.trials.messages.launch import Inbox, Launch

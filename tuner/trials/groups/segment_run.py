@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from tuner.domain.logs import LogChunk
-from tuner.trials.groups.pool import Group
+from tuner.trials.groups.group import Group
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress
 

@@ -14,7 +14,8 @@ import ray
 from tuner.domain.segments import Failure, Outcome
 from tuner.trials.groups import failures, nodes
 from tuner.trials.groups.failures import Findings
-from tuner.trials.groups.pool import Group, Pool
+from tuner.trials.groups.group import Group
+from tuner.trials.groups.pool import Pool
 from tuner.trials.groups.segment_run import ANSWER_S, LOOK_S, SAVING_S, EndedEarly, SegmentRun, answer
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import NotReusable, Progress, RankError, RankResult

@@ -1,0 +1,396 @@
+"""Decide which segment gets a worker group next, and which running segments should make room for others.
+
+`fair_share` has the rule. Here it is applied to the segments that wait and to the groups that have room. Nothing here asks
+Ray, waits or starts anything: the pool carries out what is decided.
+
+A segment first waits in the queue of its experiment. Once it is *admitted*, it may use a warm group or ask Ray for a new
+one. Only groups that fit, as far as is known, are admitted, so they do not hold back each other in Ray. If others use the
+cluster too, a placement group may still have to wait in Ray. Such a group is *pending*, and what it needs is not kept from
+others until it has waited for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.trials.groups.fair_share import EQUAL_AFTER_S, Claim, Gang, Running, Shares
+from tuner.trials.groups.group import Group, Key, demand, group_key
+from tuner.trials.messages.launch import Launch
+
+RESERVE_AFTER_S = 30.0
+"""How long a group waits for room before what is free on its nodes is kept for it."""
+SLICE_S = 5.0
+"""How long an experiment may use a warm group before other experiments get its room, because new processes take seconds."""
+PREEMPT_AFTER_S = 20.0
+"""How long a group runs at least before it has to make room for another experiment."""
+_YIELD_AGAIN_S = (
+    5.0  # a group that was asked to make room, and is not seen to be ending, is asked again after this time
+)
+_PENDING_S = 2.0  # a group that Ray has not placed for so long is pending: others use the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an experiment is entitled to, see `fair_share`."""
+
+    priority: int = 0
+    weight: float = 1.0
+
+
+def ordinary(experiment: str) -> Standing:
+    """Return the standing of an experiment about which nothing is said."""
+    return Standing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """A group that has room now. segment_id: the segment that it is for. nodes: one for each worker."""
+
+    experiment: str
+    trial: str
+    segment_id: str
+    nodes: tuple[str, ...]
+    bundle: Mapping[str, float]
+    since: float  # monotonic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingGroup:
+    """A group that waits. They are listed in the order in which they will be served; `reason` says for what it waits."""
+
+    experiment: str
+    trial: str
+    segment_id: str
+    workers: int
+    bundle: Mapping[str, float]
+    since: float  # monotonic
+    priority: int
+    reserved: bool  # what is free on its nodes is kept for it
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A segment that waits for its group."""
+
+    launch: Launch
+    since: float
+    turn: asyncio.Future[Group | None]  # a warm group, or None: it may ask Ray for a new one
+    warm: asyncio.Future[Group]  # a warm group that became free while the new one is being built
+    key: Key = field(init=False)
+    gang: Gang = field(init=False)
+    admitted_at: float | None = None
+    at: tuple[str, ...] = ()  # the nodes where it should find room
+    placed: asyncio.Event = field(default_factory=asyncio.Event)  # set once its placement group is ready
+
+    def __post_init__(self) -> None:
+        self.key, self.gang = group_key(self.launch), Gang.of(self.launch.scaling)
+
+    @property
+    def experiment(self) -> str:
+        """Return the experiment of the segment."""
+        return self.launch.experiment_id
+
+    @property
+    def reuses(self) -> bool:
+        """Return whether it may use the processes of an earlier trial."""
+        return self.launch.scaling.reuse_workers
+
+    def pending(self, now: float) -> bool:
+        """Return whether Ray has found no room for it although there should be some."""
+        return self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
+
+
+class Admission:
+    """The segments that wait for a group, the groups that have room, and the shares of their experiments.
+
+    Args:
+        autoscaling: the cluster may still grow, so a group that does not fit is admitted.
+        reserve_after_s: how long a group waits for room before what is free on its nodes is kept for it.
+        preempt_after_s: how long a group runs at least before it has to make room for another experiment.
+        standing: returns the priority and the weight of an experiment.
+    """
+
+    def __init__(
+        self,
+        *,
+        autoscaling: bool = False,
+        reserve_after_s: float = RESERVE_AFTER_S,
+        preempt_after_s: float = PREEMPT_AFTER_S,
+        standing: Callable[[str], Standing] = ordinary,
+    ) -> None:
+        self._autoscaling = autoscaling
+        self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
+        self._standing = standing
+        self._queues: dict[str, deque[Waiter]] = {}  # experiment -> those that wait for their turn, oldest first
+        self.admitted: dict[Waiter, None] = {}  # those that have had their turn, and wait for their processes
+        self.launches: dict[Group, Launch] = {}  # what each group is used for
+        self._yielding: dict[Group, float] = {}  # those that have been asked to make room, and when
+        self._shares = Shares()
+
+    # Those that wait
+
+    @property
+    def queued(self) -> bool:
+        """Return whether any segment waits for its turn."""
+        return bool(self._queues)
+
+    def enqueue(self, waiter: Waiter) -> None:
+        """Let a segment wait for its turn."""
+        self._queues.setdefault(waiter.experiment, deque()).append(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Forget a segment that has got its group, or that gives up."""
+        self._leave_queue(waiter)
+        self.admitted.pop(waiter, None)
+        self._shares.release(waiter, time.monotonic())
+
+    def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
+        """Return who is next, and on which nodes it gets its room. It may have been admitted before, if it is pending.
+
+        idle: the groups that nobody uses, the newest first.
+        """
+        heads = {queue[0].experiment: queue[0] for queue in self._queues.values()}
+        for waiter in heads.values():
+            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node is missing, and may come
+                return waiter, ()
+        stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
+        for waiter in stuck:  # it holds nothing yet
+            self._shares.release(waiter, now)
+        for waiter in self.admitted:
+            if waiter.placed.is_set() and waiter not in self._shares.holdings:  # it holds something after all
+                self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
+        claims = [*(self._claim(waiter) for waiter in heads.values()), *(self._claim(w, True) for w in stuck)]
+        first = {waiter.experiment: waiter for waiter in reversed(stuck)}
+        warm = {
+            name: [g.nodes() for g in idle if g.key == head.key and head.reuses]
+            for name, head in (heads | first).items()
+        }
+        found = self._shares.next_grant(claims, now, reserve_after_s=self._reserve_after_s, warm=warm)
+        if found is None:
+            return None
+        claim, at = found
+        return (first if claim.pending else heads)[claim.experiment], at
+
+    def admit(self, waiter: Waiter, at: tuple[str, ...], now: float) -> None:
+        """Note that it is the turn of a segment, and on which nodes it should find room."""
+        self._leave_queue(waiter)
+        waiter.admitted_at, waiter.at = now, at
+
+    def ask_ray(self, waiter: Waiter, now: float) -> None:
+        """Note that an admitted segment has no warm group, and asks Ray for a new one."""
+        self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
+        self.admitted[waiter] = None
+
+    def any_pending(self, now: float) -> bool:
+        """Return whether Ray has found no room for a group although there should be some."""
+        return any(waiter.pending(now) for waiter in self.admitted)
+
+    def why(self, waiter: Waiter) -> str:
+        """Return in words what a segment waits for."""
+        if (reserving := self._reserving(waiter)) is not None:
+            return f"waits until {demand(reserving.launch)}, asked for earlier, has found room"
+        holders = {holding.experiment for holding in self._shares.holdings.values()}
+        others = len((holders | self._queues.keys()) - {waiter.experiment})
+        what = f"waits for room for {demand(waiter.launch)}"
+        if not others:
+            return what
+        return f"{what}, which {others} other experiment{'s share' if others > 1 else ' shares'}"
+
+    def _leave_queue(self, waiter: Waiter) -> None:
+        queue = self._queues.get(waiter.experiment)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)
+            if not queue:
+                del self._queues[waiter.experiment]
+
+    def _claim(self, waiter: Waiter, pending: bool = False) -> Claim:
+        standing = self._standing(waiter.experiment)
+        return Claim(
+            experiment=waiter.experiment,
+            gang=waiter.gang,
+            since=waiter.since,
+            priority=standing.priority,
+            weight=standing.weight,
+            pending=pending,
+        )
+
+    def _reserving(self, waiter: Waiter) -> Waiter | None:
+        """Return the group for which room is kept that this one could use, if there is one."""
+        if self._shares.room.place(waiter.gang) is None:
+            return None
+        now = time.monotonic()
+        heads = [*(queue[0] for queue in self._queues.values()), *(w for w in self.admitted if w.pending(now))]
+        return next((w for w in heads if w is not waiter and now - w.since >= self._reserve_after_s), None)
+
+    # Those that have room
+
+    def give(self, group: Group, waiter: Waiter) -> None:
+        """Note that the segment uses the group from now on."""
+        now = time.monotonic()
+        if group.experiment != waiter.experiment:
+            group.experiment, group.turn_began = waiter.experiment, now
+        self._shares.release(waiter, now)
+        self._shares.hold(group, waiter.experiment, waiter.gang, group.nodes(), now)
+        self.launches[group], group.held_since = waiter.launch, now
+
+    def give_again(self, group: Group, launch: Launch) -> None:
+        """Note that another segment of the experiment that has used the group last uses it from now on."""
+        self.launches[group], group.held_since = launch, time.monotonic()
+
+    def finish(self, group: Group) -> None:
+        """Note that the segment of a group has ended. The experiment holds its room until `free` is called."""
+        self.launches.pop(group, None)
+        self._yielding.pop(group, None)
+
+    def free(self, group: Group) -> None:
+        """Note that the experiment of a group does not hold its room any more."""
+        self._shares.release(group, time.monotonic())
+
+    def keeps_turn(self, group: Group) -> bool:
+        """Return whether the experiment that has just used the group may have it once more, if it asks soon.
+
+        It may if all others that wait are of lower priority. It may for `SLICE_S` if none is of higher priority, and their
+        processes would have to be started anew.
+        """
+        heads = [queue[0] for queue in self._queues.values()]
+        if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
+            return False
+        own = self._standing(group.experiment).priority
+        highest = max(self._standing(head.experiment).priority for head in heads)
+        if highest != own:
+            return highest < own
+        return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end, each with the experiment that gets their room, and its priority.
+
+        may_end: returns whether a segment can end without losing work, and is not ending yet. A segment that is returned counts
+        as ending from then on. It may go on nevertheless, for example because a user has resumed its experiment in between. If
+        it could be ended once more after `_YIELD_AGAIN_S`, it is asked once more.
+        """
+        now = time.monotonic()
+        heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
+        if not heads:
+            return []
+        running = list(self._could_end(may_end, now))
+        found = self._shares.make_room((self._claim(head) for head in heads), running, now, after_s=EQUAL_AFTER_S)
+        if found is None:
+            return []
+        claim, chosen = found
+        names = {one.name for one in chosen}
+        self._yielding |= {group: now for group, launch in self.launches.items() if launch.segment_id in names}
+        return [(one.name, claim.experiment, claim.priority) for one in chosen]
+
+    def _could_end(self, may_end: Callable[[str], bool], now: float) -> Iterator[Running]:
+        """Yield the groups that can be ended without losing work, and those that are ending already."""
+        for group, launch in self.launches.items():
+            holding = self._shares.holdings.get(group)
+            asked_at = self._yielding.get(group)
+            if asked_at is not None and now - asked_at >= _YIELD_AGAIN_S and may_end(launch.segment_id):
+                del self._yielding[group]
+            ending = group in self._yielding
+            if holding is None or not (
+                ending or (now - holding.since >= self._preempt_after_s and may_end(launch.segment_id))
+            ):
+                continue
+            standing = self._standing(launch.experiment_id)
+            yield Running(
+                launch.segment_id,
+                launch.experiment_id,
+                holding.gang,
+                holding.nodes,
+                holding.since,
+                standing.priority,
+                standing.weight,
+                ending,
+            )
+
+    # The cluster and the shares
+
+    @property
+    def knows_nodes(self) -> bool:
+        """Return whether `set_nodes` has named any node."""
+        return bool(self._shares.room.total)
+
+    def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
+        """Say what the living nodes have, and what others use of that."""
+        self._shares.set_nodes(nodes, elsewhere)
+
+    def forget(self, experiment: str) -> None:
+        """Forget what an experiment has used, because it has ended."""
+        self._shares.forget(experiment)
+
+    def share(self, experiment: str) -> float:
+        """Return the dominant share that the experiment holds."""
+        return self._shares.share(experiment)
+
+    # What users see
+
+    def held(self) -> list[HeldGroup]:
+        """Return the groups that are used now, the oldest first."""
+        holdings = ((launch, self._shares.holdings.get(group)) for group, launch in self.launches.items())
+        found = [
+            HeldGroup(
+                experiment=launch.experiment_id,
+                trial=launch.trial_id,
+                segment_id=launch.segment_id,
+                nodes=holding.nodes,
+                bundle=dict(holding.gang.bundle),
+                since=holding.since,
+            )
+            for launch, holding in holdings
+            if holding is not None
+        ]
+        return sorted(found, key=lambda one: one.since)
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the groups that wait: those that Ray has to place first, then the others in the order of their turns."""
+        now = time.monotonic()
+        claims = self._shares.in_order([self._claim(queue[0]) for queue in self._queues.values()], now)
+        rounds = [list(self._queues[claim.experiment]) for claim in claims]
+        queued = [queue[at] for at in range(max(map(len, rounds), default=0)) for queue in rounds if at < len(queue)]
+        return [self._shown(waiter, now) for waiter in (*self.admitted, *queued)]
+
+    def _shown(self, waiter: Waiter, now: float) -> WaitingGroup:
+        if waiter.admitted_at is None:
+            reason = self.why(waiter)
+        elif waiter.placed.is_set():
+            reason = "its processes are being started"
+        else:
+            reason = f"waits for Ray to place {demand(waiter.launch)}"
+        return WaitingGroup(
+            experiment=waiter.experiment,
+            trial=waiter.launch.trial_id,
+            segment_id=waiter.launch.segment_id,
+            workers=waiter.gang.workers,
+            bundle=dict(waiter.gang.bundle),
+            since=waiter.since,
+            priority=self._standing(waiter.experiment).priority,
+            reserved=now - waiter.since >= self._reserve_after_s and not waiter.placed.is_set(),
+            reason=reason,
+        )
+
+
+def used_elsewhere(
+    nodes: Mapping[str, Mapping[str, float]], free: Mapping[str, float], ours: Iterable[Key]
+) -> dict[str, float]:
+    """Return the CPUs and GPUs that others use.
+
+    Args:
+        nodes: what each node has.
+        free: what is free on all nodes together.
+        ours: the key of each group of ours that has room.
+    """
+    used: dict[str, float] = {}
+    for resources in nodes.values():
+        for name, amount in resources.items():
+            used[name] = used.get(name, -free.get(name, 0.0)) + amount
+    for workers, bundle, strategy, *_ in ours:
+        for name, amount in Gang(bundle, workers, strategy).total().items():
+            used[name] = used.get(name, 0.0) - amount
+    return {name: amount for name, amount in used.items() if amount > 1e-6 and name in ("CPU", "GPU")}

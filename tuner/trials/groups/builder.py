@@ -1,0 +1,272 @@
+"""Build worker groups, and end them: a placement group of Ray's, and a process for each of its bundles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tuner.domain.logs import LogLimit
+from tuner.errors import PlacementError
+from tuner.trials.groups import nodes
+from tuner.trials.groups.group import Group, Key, demand, room_key
+from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.report_socket import Address
+from tuner.trials.messages.tasks import on_node
+from tuner.trials.runtime.worker import Rank
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.5
+"""A group that waits no longer for its room is not reported as waiting."""
+
+
+class NoRoom(PlacementError):
+    """The cluster could hold the group, but was occupied for too long. Another attempt may find room."""
+
+
+class LostAtStart(PlacementError):
+    """Workers, or their node, died while they were being started. Another attempt may succeed."""
+
+
+class GroupBuilder:
+    """Builds groups, ends them, and runs functions on their nodes.
+
+    Args:
+        driver: the actor that ranks report to.
+        name: placement groups are named {name}/{number}, which shows who owns them.
+        autoscaling: the cluster may still grow, so a group that does not fit now waits instead of being refused.
+        report_address: where the driver listens for reports; None if they can only go through Ray.
+        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
+        idle: returns an idle group that may be ended to make room for one that is being built, or None.
+    """
+
+    def __init__(
+        self,
+        driver: Any,
+        *,
+        name: str,
+        autoscaling: bool,
+        report_address: Address | None,
+        log_limit: LogLimit | None,
+        idle: Callable[[], Group | None],
+    ) -> None:
+        self._driver, self._name, self._autoscaling = driver, name, autoscaling
+        self._report_address, self._log_limit = report_address, log_limit
+        self._take_idle = idle
+        self._numbers = itertools.count(1)
+        # Otherwise Ray's head node keeps a record of each call: a megabyte for every forty trials.
+        self._rank = ray.remote(concurrency_groups={"control": 2}, enable_task_events=False)(Rank)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._placed_before: set[Key] = set()  # what room groups had that have been placed
+        self._background: set[asyncio.Future[Any]] = set()
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
+        self.ending = 0
+        """How many groups are being ended. Ray may still count their resources as used."""
+
+    async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
+        """Build a new group. If that fails or is cancelled, end what has been started.
+
+        Args:
+            launch: what the group is for.
+            key: the kind of the group.
+            waiting: is told in words for what the group waits, if it waits for long.
+            placed: is set once the group has its room and only its processes have to start.
+        """
+        group = await self._reserve(launch, key)
+        hellos: asyncio.Future[list[Any]] | None = None
+        try:
+            # The actors are created before the placement group is ready, which saves waiting for an answer in between.
+            self._create_actors(launch, group)
+            several = launch.scaling.num_workers > 1
+            hellos = asyncio.gather(*(_get(actor.hello.remote(several)) for actor in group.actors))
+            await self._until_placed(launch, group, hellos, waiting)
+            placed.set()
+            group.held_since = time.monotonic()
+            try:
+                workers = await hellos
+            except ray.exceptions.RayError as error:
+                raise start_error(error) from error
+            self._placed_before.add(room_key(launch.scaling))
+            order, group.assignments = assign_ranks(workers, launch.scaling)
+            group.workers = [workers[index] for index in order]
+            group.actors = [group.actors[index] for index in order]
+            return group
+        except BaseException:
+            if hellos is not None:  # its actors are about to be ended: ignore their errors
+                hellos.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self.end_soon(group)
+            raise
+
+    async def check(self, launch: Launch) -> None:
+        """Check that the cluster could hold the group if it were empty.
+
+        A group like one that has been placed before is accepted: if it does not fit, a node is missing, and may come back.
+
+        Raises:
+            PlacementError: the cluster can never hold it.
+        """
+        if room_key(launch.scaling) not in self._placed_before and (reason := await self._lacking(launch)):
+            raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
+
+    def end_soon(self, group: Group) -> asyncio.Future[None]:
+        """End a group in the background. Return a future that is done once its processes are gone."""
+        task = asyncio.ensure_future(self._end(group))
+        self.track(task)
+        return task
+
+    def track(self, task: asyncio.Future[Any]) -> None:
+        """Let `settle` wait for a task."""
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def settle(self) -> None:
+        """Wait until the groups that are being ended are gone."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Wait until the groups that are being ended are gone, and end the threads."""
+        await self.settle()
+        self._threads.shutdown(wait=False)
+
+    async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a blocking function in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run one of the functions of `nodes` on a node of the cluster."""
+        if node == self._node:
+            return await self.blocking(function, *args)
+        return await on_node(node, function, *args)
+
+    # Building
+
+    async def _lacking(self, launch: Launch) -> str | None:
+        """Return why the cluster could not hold this group even if it were empty; None if it could, or may grow."""
+        found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
+        return found
+
+    def _create_actors(self, launch: Launch, group: Group) -> None:
+        """Create an actor in each bundle of the group's placement group."""
+        scaling, bundle = launch.scaling, launch.scaling.bundle()
+        others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+        wants_torch = scaling.backend != "none" and (scaling.num_workers > 1 or bundle.get("GPU", 0) > 0)
+        for index in range(scaling.num_workers):
+            group.actors.append(
+                self._rank.options(
+                    num_cpus=bundle.get("CPU", 0),
+                    num_gpus=bundle.get("GPU", 0),
+                    memory=bundle.get("memory"),
+                    resources=others or None,
+                    runtime_env=dict(launch.runtime_env) or None,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
+                ).remote(self._driver, wants_torch, self._report_address, self._log_limit)
+            )
+
+    async def _reserve(self, launch: Launch, key: Key) -> Group:
+        """Ask for a placement group. If this is cancelled, a placement group already asked for is returned."""
+        scaling = launch.scaling
+        title = f"{self._name}/{next(self._numbers)}" if self._name else ""
+        bundles = [scaling.bundle()] * scaling.num_workers
+        asked = asyncio.ensure_future(self.blocking(placement_group, bundles, scaling.placement_strategy, title))
+        try:
+            return Group(key, await asyncio.shield(asked))
+        except asyncio.CancelledError:
+            self.track(asyncio.ensure_future(self._give_back(key, asked)))
+            raise
+
+    async def _give_back(self, key: Key, asked: asyncio.Future[PlacementGroup]) -> None:
+        with contextlib.suppress(Exception):  # then nothing was reserved
+            await self._end(Group(key, await asked))
+
+    async def _until_placed(
+        self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
+    ) -> None:
+        """Wait until the placement group is ready, and end idle groups to make room for it.
+
+        Raise NoRoom if that takes too long.
+        """
+        limit = launch.limits.placement_timeout_s
+        begun = time.monotonic()
+        deadline = begun + limit
+        pause, told = 0.05, False
+        while not hellos.done():
+            await asyncio.wait({hellos}, timeout=pause)
+            if hellos.done() or await self.blocking(group.placement.wait, 0):
+                return
+            if (idle := self._take_idle()) is not None:
+                await self._end(idle)
+                pause = 0.05
+                continue
+            if not told and time.monotonic() >= begun + min(PATIENCE_S, limit):
+                told = True
+                reason = await self._lacking(launch)
+                waiting(f"waits for room for {demand(launch)}" + (f": {reason}" if reason else ""))
+            if time.monotonic() >= deadline:
+                if reason := await self._lacking(launch):
+                    raise PlacementError(
+                        f"this cluster can no longer run {demand(launch)}: {reason}, for {limit:g} s now"
+                    )
+                raise NoRoom(f"there was no room for {demand(launch)} within {limit:g} s")
+            pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
+
+    # Ending
+
+    async def _end(self, group: Group) -> None:
+        """Kill the processes, return the placement group, and make sure that nothing is left of them."""
+        self.ending += 1
+        try:
+            for actor in group.actors:
+                with contextlib.suppress(Exception):
+                    ray.kill(actor, no_restart=True)
+            with contextlib.suppress(Exception):
+                await self.blocking(remove_placement_group, group.placement)
+            await self._reap(group)
+        finally:
+            self.ending -= 1
+
+    async def _reap(self, group: Group) -> None:
+        """Make sure on every node that the processes of a group have ended."""
+        by_node: dict[str, list[int]] = {}
+        for worker in group.workers:
+            by_node.setdefault(worker.node, []).append(worker.pid)
+        for node, pids in by_node.items():
+            try:
+                left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
+            except Exception as error:
+                log.info("node %s does not answer; its ranks are gone with it: %s", node[:8], error)
+                continue
+            if left:
+                log.warning("processes %s on node %s could not be ended", left, node[:8])
+
+
+def start_error(error: ray.exceptions.RayError) -> PlacementError:
+    """Return why workers did not start.
+
+    If a runtime_env or a constructor failed, it would fail again. After the loss of a process or a node, another attempt
+    may succeed.
+    """
+    raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
+    if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+        return PlacementError(f"the workers could not be started: {_last_line(error)}")
+    return LostAtStart(f"the workers were lost while they were started: {_last_line(error)}")
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+async def _get(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,80 @@
+"""Worker groups that no segment uses now, but that are kept for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tuner.domain.experiment import Scaling
+from tuner.trials.groups.admission import Waiter
+from tuner.trials.groups.group import Group, Key, scaling_key
+
+_ASK_AGAIN_S = 0.25  # how long a group is kept for the experiment that has just used it, for it to ask again
+
+
+class WarmGroups:
+    """Groups that are *idle*, for whoever is next, or *kept* for a moment for the experiment that has just used them.
+
+    Args:
+        idle_timeout_s: how long a group may be idle.
+        expired: is called with a group that has been idle for so long, and is not among the idle ones any more.
+    """
+
+    def __init__(self, idle_timeout_s: float, expired: Callable[[Group], object]) -> None:
+        self._idle_timeout_s, self._expired = idle_timeout_s, expired
+        self.idle: list[Group] = []  # the longest idle first
+        self._kept: dict[Group, asyncio.TimerHandle] = {}
+
+    @property
+    def kept(self) -> list[Group]:
+        """Return the groups that are kept for the experiment that has just used them."""
+        return list(self._kept)
+
+    def add(self, group: Group) -> None:
+        """Add a group to the idle ones."""
+        self.idle.append(group)
+        group.expiry = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._expire, group)
+
+    def take(self, group: Group) -> Group:
+        """Take a group from the idle ones."""
+        self.idle.remove(group)
+        if group.expiry is not None:  # otherwise each of many short trials would leave a timer
+            group.expiry.cancel()
+        return group
+
+    def usable(self, waiter: Waiter, at: Sequence[str]) -> Group | None:
+        """Return an idle group that the waiter can use, on these nodes if there is one, the newest first."""
+        if not waiter.reuses:
+            return None
+        usable = [group for group in reversed(self.idle) if group.key == waiter.key]
+        return next((group for group in usable if group.nodes() == tuple(at)), usable[0] if usable else None)
+
+    def useless(self, scaling: Scaling, count: int | None) -> list[Group]:
+        """Return the idle groups that are not among the newest `count` of this kind."""
+        kind = scaling_key(scaling)
+        matching = [group for group in self.idle if group.key[: len(kind)] == kind]
+        useful = matching if count is None else matching[-count:]
+        return [group for group in self.idle if group not in useful]
+
+    def keep(self, group: Group, unclaimed: Callable[[Group], object]) -> None:
+        """Keep a group for a moment for the experiment that has just used it, and call `unclaimed` if it does not ask."""
+        self._kept[group] = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, unclaimed, group)
+
+    def take_kept(self, experiment: str, key: Key) -> Group | None:
+        """Take a group of this kind that is kept for the experiment, or return None."""
+        for group in self._kept:
+            if group.key == key and group.experiment == experiment:
+                self.drop_kept(group)
+                return group
+        return None
+
+    def drop_kept(self, group: Group) -> bool:
+        """Stop keeping a group. Return whether it was kept."""
+        timer = self._kept.pop(group, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
+    def _expire(self, group: Group) -> None:
+        if group in self.idle:
+            self._expired(self.take(group))
